@@ -1,0 +1,16 @@
+"""Autograd's graph, its gradients, its transfers: the public names."""
+
+from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
+from .tracer import trace, walk
+
+__all__ = [
+    "Edge",
+    "Finding",
+    "GradientStats",
+    "Graph",
+    "Node",
+    "TensorMeta",
+    "Transfer",
+    "trace",
+    "walk",
+]

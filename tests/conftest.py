@@ -1,0 +1,38 @@
+"""What every test shares: no test may leave a hook, a mode or a changed default behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn.modules import module as nn_module
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+def _installed() -> dict[str, object]:
+    return {
+        "function modes": list(_get_current_function_mode_stack()),
+        "dispatch modes": list(_get_current_dispatch_mode_stack()),
+        "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "module hooks": [
+            len(getattr(nn_module, name))
+            for name in dir(nn_module)
+            if name.startswith("_global_") and name.endswith("_hooks")
+        ],
+        "default dtype": torch.get_default_dtype(),
+        "grad mode": torch.is_grad_enabled(),
+        "Tensor.backward": torch.Tensor.backward,
+        "autograd.backward": torch.autograd.backward,
+        "autograd.grad": torch.autograd.grad,
+        "run_backward": torch.autograd.graph._engine_run_backward,
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_installed() -> Iterator[None]:
+    """Fails a test after which a hook, a mode or a default differs from before."""
+    before = _installed()
+    yield
+    assert _installed() == before
