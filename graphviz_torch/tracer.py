@@ -18,6 +18,9 @@ from .names import Names, caller_names
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any
 
+# What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
+DEVICE_LABELS: dict[torch.device, str] = {}
+
 
 def flatten(outputs: Any) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a nesting with the path to each: `{"loss": t}` -> `[("loss", t)]`.
@@ -145,9 +148,14 @@ def operation(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
+def device_label(device: torch.device) -> str:
+    """A device's name in a graph: "cpu", "cuda:0"; "sim:0" for a simulated one."""
+    return DEVICE_LABELS.get(device) or str(device)
+
+
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     """Shape, dtype and device of a live tensor, as a plain value."""
-    return TensorMeta(tuple(tensor.shape), str(tensor.dtype)[6:], str(tensor.device))
+    return TensorMeta(tuple(tensor.shape), str(tensor.dtype)[6:], device_label(tensor.device))
 
 
 def _walk(starts: list[GradFn]) -> list[GradFn]:
@@ -181,7 +189,7 @@ def _gradient_edge(tensor: torch.Tensor) -> tuple[GradFn, int] | None:
 
 def _outputs(fn: GradFn) -> tuple[TensorMeta | None, ...]:
     return tuple(
-        TensorMeta(tuple(meta.shape), str(meta.dtype)[6:], str(meta.device))
+        TensorMeta(tuple(meta.shape), str(meta.dtype)[6:], device_label(meta.device))
         for meta in fn._input_metadata
     )
 

@@ -1,0 +1,216 @@
+"""Models that several tests share: small ones to check by hand, and the shapes of real ones.
+
+The big ones are narrow. An autograd graph has the same nodes and edges at any width, so a narrow
+GPT-2 with 24 layers traces as the real one does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def worked_example(device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """`y = mean((x + 2)**2 + 3)` with every tensor on the way; x.grad is [2, 8/3, 10/3]."""
+    x = torch.arange(1, 4, dtype=torch.float32, device=device, requires_grad=True)
+    a = x + 2
+    b = a**2
+    c = b + 3
+    return {"x": x, "a": a, "b": b, "c": c, "y": c.mean()}
+
+
+class MLP(nn.Module):
+    """fc1, relu, fc2."""
+
+    def __init__(self, inputs: int = 4, hidden: int = 8, outputs: int = 2) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(inputs, hidden)
+        self.fc2 = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+class TiedMLP(nn.Module):
+    """One linear module that is called twice."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.fc(x)))
+
+
+class ConvNet(nn.Module):
+    """Convolution, batch norm, pooling, linear. Images of any size, three channels."""
+
+    def __init__(self, channels: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, channels, 3, padding=1)
+        self.norm = nn.BatchNorm2d(channels)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = torch.relu(self.norm(self.conv(images)))
+        return self.head(features.mean(dim=(2, 3)))
+
+
+class UnrolledRNN(nn.Module):
+    """A cell that is called once for each step; `cell` is nn.RNNCell, nn.GRUCell or nn.LSTMCell."""
+
+    def __init__(self, steps: int, width: int = 4, cell: type[nn.Module] = nn.RNNCell) -> None:
+        super().__init__()
+        self.steps = steps
+        self.cell = cell(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        for _ in range(self.steps):
+            state = self.cell(x, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm attention and MLP with residuals; x is (batch, tokens, width)."""
+
+    def __init__(self, width: int = 8, heads: int = 2) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        x = x + self.attn(normed, normed, normed, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    """A stack of blocks in `layers`, an embedding before and a head after."""
+
+    def __init__(self, depth: int = 2, width: int = 8, heads: int = 2, words: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(TransformerBlock(width, heads) for _ in range(depth))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Bottleneck(nn.Module):
+    """ResNet's block of three convolutions, its output four times as wide as `width`."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or inputs != 4 * width:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    """A bottleneck ResNet; `depth` is 50, 101 or 152. Real ones have `width` 64."""
+
+    def __init__(self, depth: int = 50, width: int = 4, classes: int = 10) -> None:
+        super().__init__()
+        counts = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}[depth]
+        self.conv1 = nn.Conv2d(3, width, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        inputs = width
+        stages = []
+        for stage, count in enumerate(counts):
+            blocks = []
+            for block in range(count):
+                stride = 2 if stage and not block else 1
+                blocks.append(Bottleneck(inputs, width << stage, stride))
+                inputs = 4 * (width << stage)
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean(dim=(2, 3)))
+
+
+def gpt2(layers: int = 12, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
+    """GPT-2 with random weights: 12 layers are "small", 24 "medium". Takes token ids below 32."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=32,
+        n_positions=32,
+        n_embd=width,
+        n_layer=layers,
+        n_head=heads,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation=attention,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def llama(layers: int = 32, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
+    """A Llama shape with random weights. Takes token ids below 32."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        max_position_embeddings=32,
+        attn_implementation=attention,
+    )
+    return LlamaForCausalLM(config)
+
+
+def tokens(count: int = 8, batch: int = 1) -> Tensor:
+    """Token ids for `Transformer`, `gpt2` and `llama`, the same each time."""
+    return (torch.arange(batch * count) % 16).reshape(batch, count)
+
+
+def dense_block(layers: int, width: int = 1) -> Tensor:
+    """Each layer reads the outputs of all layers before it: about layers**2 / 2 edges."""
+    features = [torch.ones(1, width, requires_grad=True)]
+    for _ in range(layers):
+        weight = torch.ones(width * len(features), width, requires_grad=True)
+        features.append(torch.cat(features, dim=1) @ weight)
+    return torch.cat(features, dim=1).sum()
+
+
+def chain(length: int) -> Tensor:
+    """A leaf and `length` nodes in a row."""
+    x = torch.ones((), requires_grad=True)
+    y = x
+    for _ in range(length):
+        y = y * 1.0
+    return y
