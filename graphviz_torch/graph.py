@@ -162,6 +162,8 @@ class Transfer:
     pinned: bool | None = None  # was the host side page-locked
     non_blocking: bool | None = None
     seconds: float | None = None  # on the device's clock; None where it was not measured
+    used: bool | None = None  # False: the copy was freed before any operation read it
+    data: int | None = None  # copies of the same data, and copies of those, share this number
 
     @property
     def nbytes(self) -> int | None:
