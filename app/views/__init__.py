@@ -1,0 +1,1 @@
+"""One thin page each: read the choice, call one function, draw what came back."""
