@@ -1,6 +1,7 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
+from .render.json import load
 from .tracer import trace, walk
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Node",
     "TensorMeta",
     "Transfer",
+    "load",
     "trace",
     "walk",
 ]
