@@ -164,6 +164,7 @@ class Transfer:
     seconds: float | None = None  # on the device's clock; None where it was not measured
     used: bool | None = None  # False: the copy was freed before any operation read it
     data: int | None = None  # copies of the same data, and copies of those, share this number
+    in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
 
     @property
     def nbytes(self) -> int | None:
