@@ -1,0 +1,71 @@
+"""Devices: the operation that ended a recording, with each operand and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Failure, Finding, Operand
+from .rule import Reading, at, finding, listing, rule
+
+# The person ended it, not the program.
+_STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+
+
+@rule()
+def mixed_devices(reading: Reading) -> Iterator[Finding]:
+    """An operation failed because its tensors are on different devices."""
+    failure = reading.graph.failure
+    if failure is None or not _mixed(failure):
+        return
+    moves = [o for o in failure.operands if o.tensor.device != _target(failure)]
+    advice = "; ".join(
+        f'{o.label} = {o.label}.to("{_target(failure)}")' for o in moves if o.label.isidentifier()
+    )
+    got = listing((_operand(o) for o in failure.operands), limit=8)
+    yield finding(
+        "error",
+        f"{failure.operation or 'An operation'}{at(failure.where)} got "
+        f"{got or 'tensors on different devices'}.",
+        cause="tensors on different devices",
+        advice=f"Move what lies elsewhere: {advice}."
+        if advice
+        else "Move the inputs to the device of the model before it is called.",
+        where=failure.where,
+        nodes=tuple(o.node for o in failure.operands if o.node is not None),
+    )
+
+
+@rule()
+def failed(reading: Reading) -> Iterator[Finding]:
+    """The recording ended with an exception; the graph goes as far as the failure."""
+    failure = reading.graph.failure
+    if failure is None or _mixed(failure) or failure.error in _STOPPED:
+        return
+    got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in failure.operands), limit=8)
+    line = failure.message.strip().partition("\n")[0].rstrip(".")
+    yield finding(
+        "error",
+        f"{failure.operation or 'The recording'}{at(failure.where)} ended with {failure.error}: "
+        f"{line}{f'; it got {got}' if got else ''}.",
+        cause=failure.error,
+        advice="Look at the shapes and dtypes of what it got." if got else "",
+        where=failure.where,
+        nodes=tuple(o.node for o in failure.operands if o.node is not None),
+    )
+
+
+def _mixed(failure: Failure) -> bool:
+    # A single number may live on the CPU: PyTorch moves it by itself.
+    devices = {o.tensor.device for o in failure.operands if o.tensor.shape}
+    return len(devices) > 1 or "same device" in failure.message
+
+
+def _target(failure: Failure) -> str:
+    """Where the operands should be: on the accelerator, if there is one among them."""
+    devices = [operand.tensor.device for operand in failure.operands]
+    return next((device for device in reversed(devices) if device != "cpu"), "cpu")
+
+
+def _operand(operand: Operand) -> str:
+    made = f" (made{at(operand.where)})" if operand.where else ""
+    return f"{operand.label or f'a {operand.tensor}'} on {operand.tensor.device}{made}"

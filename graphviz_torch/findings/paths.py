@@ -1,0 +1,177 @@
+"""Gradient paths: parameters that a gradient does not reach, or that nothing updates, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Cut, Finding, Parameter
+from .rule import Reading, at, finding, grouped, listing, rule
+
+# Cuts that people make on purpose too, as in a target network: a warning, not an error.
+_DELIBERATE = ("detach", "data", "no_grad", "inference_mode")
+_WORDS = {
+    "data": ".data",
+    "no_grad": "torch.no_grad()",
+    "inference_mode": "torch.inference_mode()",
+    "integer": "an integer cast",
+}
+_ADVICE = {
+    "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
+    "data": "Use the tensor itself instead of .data{at}.",
+    "no_grad": "Move the computation{at} out of torch.no_grad().",
+    "inference_mode": "Move the computation{at} out of torch.inference_mode().",
+    "item": "Keep the tensor instead of the number that item() gives{at}.",
+    "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
+    "numpy": "Compute with torch instead of NumPy{at}.",
+}
+_DISCRETE = (
+    "{how}{at} has no gradient: replace it with something differentiable (softmax, a soft mask)."
+)
+
+
+@rule()
+def never_called(reading: Reading) -> Iterator[Finding]:
+    """A parameter got no gradient because the forward of its module never ran."""
+    lost = [p for p in _without_gradient(reading) if p.called is False and p.node is None]
+    alive = {_module(p) for p in reading.graph.parameters if p.called is not False}
+    for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
+        name = module or "the model"
+        yield finding(
+            "warning",
+            f"{_names(parameters)} got no gradient: {name} was never called.",
+            cause="never called",
+            advice=f"Call {name} in forward, or remove it.",
+        )
+
+
+@rule()
+def cut_gradient(reading: Reading) -> Iterator[Finding]:
+    """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
+    item, numpy, an integer cast, argmax and the like."""
+    for cut, parameters in grouped(_explained(reading)):
+        how = _WORDS.get(cut.how, f"{cut.how}()")
+        names, line = _names(parameters), at(cut.where)
+        what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        before = [] if cut.before is None else [cut.before]
+        yield finding(
+            "warning" if cut.how in _DELIBERATE else "error",
+            f"{names} got no gradient: {what} was cut by {how}{line}.",
+            cause=f"cut by {how}",
+            advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
+            where=cut.where,
+            nodes=(*_nodes(parameters), *before, *cut.after),
+        )
+
+
+@rule()
+def unused_result(reading: Reading) -> Iterator[Finding]:
+    """A parameter got no gradient although its module ran, and nothing cut the way: its result was
+    not part of what backward ran on."""
+    explained = {p.name for _, p in _explained(reading)}
+    ran = [p for p in _without_gradient(reading) if p.called or p.node is not None]
+    lost = [p for p in ran if p.name not in explained]
+    for module, parameters in grouped((_module(p), p) for p in lost):
+        name = module or "the model"
+        yield finding(
+            "warning",
+            f"{_names(parameters)} got no gradient: {name} ran, but backward did not come by it.",
+            cause="result not used",
+            advice=f"Use what {name} returns in the loss, or do not call it.",
+            nodes=_nodes(parameters),
+        )
+
+
+@rule()
+def frozen(reading: Reading) -> Iterator[Finding]:
+    """Parameters get no gradient because requires_grad is False."""
+    still = [p for p in reading.graph.parameters if not p.requires_grad]
+    if still:
+        yield finding(
+            "info",
+            f"{_names(still)} {'is' if len(still) == 1 else 'are'} frozen: requires_grad is False.",
+            cause="frozen",
+            advice="Call requires_grad_(True) on what should learn.",
+            nodes=_nodes(still),
+        )
+
+
+@rule()
+def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
+    """A parameter gets a gradient, but no optimizer that stepped holds it."""
+    idle = [
+        p
+        for p in reading.graph.parameters
+        if p.requires_grad and p.in_optimizer is False and p.name in reading.received
+    ]
+    if idle:
+        names = _names(idle)
+        yield finding(
+            "warning",
+            f"{names} got a gradient, but no optimizer that stepped holds "
+            f"{'it' if len(idle) == 1 else 'them'}.",
+            cause="not in the optimizer",
+            advice="Pass model.parameters() to the optimizer after the model is complete, or "
+            f"freeze {names} with requires_grad_(False) to save the work.",
+            nodes=_nodes(idle),
+        )
+
+
+def _without_gradient(reading: Reading) -> list[Parameter]:
+    if not reading.backward_ran:
+        return []
+    return [
+        p for p in reading.graph.parameters if p.requires_grad and p.name not in reading.received
+    ]
+
+
+def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
+    """Each parameter whose way was cut, with the cut."""
+    # A result that nothing used (an accuracy read with argmax) did not stand in the way.
+    cuts = sorted(reading.graph.cuts, key=lambda cut: not cut.after)
+    for parameter in _without_gradient(reading):
+        if parameter.called is False and parameter.node is None:
+            continue
+        reached = _downstream(reading, parameter.node)
+        for cut in cuts:
+            if cut.before in reached or (cut.before is None and _may_concern(cut, parameter)):
+                yield cut, parameter
+                break
+
+
+def _may_concern(cut: Cut, parameter: Parameter) -> bool:
+    """Was the cut in the parameter's module or around it: all that is left without nodes."""
+    return not cut.module or f"{_module(parameter)}.".startswith(f"{cut.module}.")
+
+
+def _downstream(reading: Reading, node: int | None) -> set[int | None]:
+    """A node and all that was computed from it."""
+    seen: set[int | None] = set() if node is None else {node}
+    stack = [] if node is None else [node]
+    while stack:
+        for edge in reading.users[stack.pop()]:
+            if edge.target not in seen:
+                seen.add(edge.target)
+                stack.append(edge.target)
+    return seen
+
+
+def _uncalled(module: str, alive: set[str]) -> str:
+    """The outermost module around `module` in which nothing was called."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        outer = ".".join(parts[:end])
+        if not any(f"{name}.".startswith(f"{outer}.") for name in alive):
+            return outer
+    return module
+
+
+def _module(parameter: Parameter) -> str:
+    return parameter.name.rpartition(".")[0]
+
+
+def _names(parameters: list[Parameter]) -> str:
+    return listing(parameter.name for parameter in parameters)
+
+
+def _nodes(parameters: list[Parameter]) -> tuple[int, ...]:
+    return tuple(p.node for p in parameters if p.node is not None)

@@ -1,0 +1,136 @@
+"""What a rule is, the table of all rules, and the words that their sentences share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+from ..graph import Edge, Finding, GradientStats, Graph, Severity
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+# "graph": one graph; "steps": the graphs of consecutive steps; "ranks": one graph per rank.
+Reads = Literal["graph", "steps", "ranks"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A graph with what several rules ask of it, each computed once."""
+
+    graph: Graph
+
+    @cached_property
+    def inputs(self) -> list[list[Edge]]:
+        """For each node, the edges that end at it."""
+        return self.graph.inputs()
+
+    @cached_property
+    def users(self) -> list[list[Edge]]:
+        """For each node, the edges that start at it."""
+        return self.graph.users()
+
+    @cached_property
+    def received(self) -> frozenset[str]:
+        """Names of the parameters that a gradient reached."""
+        nodes = self.graph.nodes
+        return frozenset(
+            p.name
+            for p in self.graph.parameters
+            if p.has_grad or (p.node is not None and nodes[p.node].order is not None)
+        )
+
+    @cached_property
+    def backward_ran(self) -> bool:
+        """Did a backward run, or fail because the way was cut in every place."""
+        failure = self.graph.failure
+        if failure is not None and "does not require grad" in failure.message:
+            return True
+        return bool(self.received) or any(node.order is not None for node in self.graph.nodes)
+
+    @cached_property
+    def owned(self) -> frozenset[str]:
+        """Names of the model's parameters, as transfers label them too."""
+        return frozenset(parameter.name for parameter in self.graph.parameters)
+
+    def call(self, node: int) -> str:
+        """What a user would call a node: its label, else "addmm in fc1"."""
+        value = self.graph.nodes[node]
+        if value.label:
+            return value.label
+        return f"{value.title} in {value.module}" if value.module else value.title
+
+    def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
+        """The gradient that reached one output of a node; None where none was recorded."""
+        gradients = self.graph.nodes[node].grad_outputs
+        return gradients[output_nr] if output_nr < len(gradients) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named function that reads graphs and yields findings."""
+
+    id: str
+    sentence: str
+    reads: Reads
+    find: Callable[..., Iterable[Finding]]
+
+
+RULES: list[Rule] = []
+
+
+def rule(
+    reads: Reads = "graph",
+) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
+    """Add a function to the table of rules: its name is the id, its docstring the sentence."""
+
+    def add(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
+        sentence = " ".join((find.__doc__ or "").split())
+        RULES.append(Rule(find.__name__.replace("_", "-"), sentence, reads, find))
+        return find
+
+    return add
+
+
+def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
+    """What every rule of one kind finds, in the order of the table."""
+    for entry in RULES:
+        if entry.reads == reads:
+            for found in entry.find(subject):
+                yield replace(found, rule=entry.id)
+
+
+def finding(severity: Severity, message: str, **fields: Any) -> Finding:
+    """A finding whose rule id is filled in by `apply`."""
+    return Finding("", severity, message, **fields)
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]]]:
+    """Items by key, in the order in which each key came first."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups.items()
+
+
+def listing(names: Iterable[str], limit: int = 3) -> str:
+    """`["a", "b", "c", "d"]` -> "a, b, c and 1 more"."""
+    names = list(names)
+    if len(names) > limit:
+        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def at(where: str) -> str:
+    """ " at train.py:12", or nothing where the line is not known."""
+    return f" at {where}" if where else ""
+
+
+def size(nbytes: float) -> str:
+    """`1536` -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"

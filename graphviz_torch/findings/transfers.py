@@ -1,0 +1,258 @@
+"""Transfers: copies between devices that are wasted, repeated, slow, or make the program wait.
+
+A model's own parameters are left out where one move for the whole run is the normal case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from ..graph import Finding, Transfer
+from .rule import Reading, at, finding, grouped, listing, rule, size
+
+# A copy is worth a word from here on: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s that PCIe 3
+# and 4 give, as long as several kernel launches.
+LARGE = 1 << 20
+# At about 10 us for a copy, whatever its size, 4 KiB is more than 95 % waiting (CUDA C++ Best
+# Practices Guide, "Data Transfer Between Host and Device": batch many small transfers into one).
+TINY = 4096
+MANY = 16
+# Twice may be two places that need it; three times is a habit.
+REPEATS = 3
+# More nodes than this on the other device are a placement, not a detour.
+DETOUR = 8
+
+_READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "nonzero", "print")
+
+Numbered = list[tuple[int, Transfer]]
+
+
+@rule()
+def unused_copy(reading: Reading) -> Iterator[Finding]:
+    """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment."""
+    lost = [(i, t) for i, t in _forward(reading) if t.used is False and t.kind != "DtoH"]
+    for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in lost):
+        first, name = group[0][1], _name(group[0][1])
+        call = f"{name}.{_call(first)}"
+        yield finding(
+            "warning",
+            f"{name} was copied to {first.target}{at(first.where)}{_times(group)}, and the copy "
+            "was never used.",
+            cause="the copy was not kept",
+            advice=f"Replace {call} with {name} = {call}{at(first.where)}: a move returns the copy."
+            if first.label
+            else f"Keep what {_call(first)} returns{at(first.where)}, or do not move it.",
+            **_about(group),
+        )
+
+
+@rule()
+def repeated_copy(reading: Reading) -> Iterator[Finding]:
+    """The same tensor is copied to the same device again and again."""
+    known = [(i, t) for i, t in _forward(reading) if _origin(reading, t) is not None]
+    for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):
+        first, extra = group[0][1], sum(t.nbytes or 0 for _, t in group[1:])
+        if len(group) < (2 if extra >= LARGE else REPEATS):
+            continue
+        lines = list(dict.fromkeys(t.where for _, t in group if t.where))
+        yield finding(
+            "warning",
+            f"{_name(first)} was copied from {first.source} to {first.target} {len(group)} times, "
+            f"{size(extra)} more than once would need{at(listing(lines))}.",
+            cause="copied again and again",
+            advice=f"Move {_name(first)} once, before the loop, and use that copy.",
+            **_about(group),
+        )
+
+
+@rule()
+def round_trip(reading: Reading) -> Iterator[Finding]:
+    """A tensor went to another device and came back with nothing, or next to nothing, computed."""
+    went: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
+    for i, t in _forward(reading):
+        there = went.pop((t.data, t.target, t.source), None) if t.data is not None else None
+        if there is None:
+            went.setdefault((t.data, t.source, t.target), (i, t))
+        elif t.operation not in _READS or t.operation == "cpu":
+            small = (t.nbytes or 0) < LARGE
+            yield _detour(reading, there, (i, t), 0, "info" if small else "warning")
+    nodes = reading.graph.nodes
+    copies = {t.node: (i, t) for i, t in _forward(reading) if t.node is not None}
+    for start, there in copies.items():
+        if there[1].kind != "DtoH" or start is None:
+            continue
+        seen, stack = {start}, [start]
+        while stack and len(seen) <= DETOUR:
+            for edge in reading.users[stack.pop()]:
+                back = copies.get(edge.target)
+                if back is not None and back[1].target == there[1].source:
+                    yield _detour(reading, there, back, len(seen) - 1, "warning")
+                    stack = []
+                    break
+                if edge.target not in seen and nodes[edge.target].device == there[1].target:
+                    seen.add(edge.target)
+                    stack.append(edge.target)
+
+
+@rule()
+def pageable_copy(reading: Reading) -> Iterator[Finding]:
+    """A large copy to a device starts from pageable memory, so it is slower and cannot overlap."""
+    large = [
+        (i, t)
+        for i, t in _forward(reading)
+        if t.kind == "HtoD" and t.pinned is False and (t.nbytes or 0) >= LARGE
+    ]
+    for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in large):
+        first, moved = group[0][1], sum(t.nbytes or 0 for _, t in group)
+        yield finding(
+            # Once may be the setting up; at one line again and again it is the loop's data.
+            "warning" if first.where and len(group) >= REPEATS else "info",
+            f"{_name(first)} ({size(moved)}{_times(group)}) was copied to {first.target} from "
+            f"pageable memory{at(first.where)}.",
+            cause="pageable host memory",
+            advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
+            f'{_name(first)}.to("{first.target}", non_blocking=True).',
+            **_about(group),
+        )
+
+
+@rule()
+def tiny_copies(reading: Reading) -> Iterator[Finding]:
+    """Many tiny copies in a row, each of which costs more to start than to do."""
+    # A run at one line is a loop over pieces; a training loop's batch alternates with other lines.
+    for (line, _), run in groupby(_forward(reading), lambda each: (each[1].where, each[1].kind)):
+        group = [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
+        first = group[0][1] if group else None
+        same = {t.data for _, t in group} - {None}
+        if first is None or len(group) < MANY or len(same) == 1 or first.operation in _READS:
+            continue
+        moved = sum(t.nbytes or 0 for _, t in group)
+        yield finding(
+            "warning",
+            f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
+            f"{size(moved)} in all.",
+            cause="many tiny copies",
+            advice="Put them together with torch.stack or torch.cat, and copy once.",
+            **_about(group),
+        )
+
+
+@rule()
+def blocking_read(reading: Reading) -> Iterator[Finding]:
+    """A value is read back from a device inside a forward, or in a loop, and the program waits."""
+    reads = [
+        (i, t)
+        for i, t in _forward(reading)
+        if t.kind == "DtoH" and t.node is None and t.operation in _READS and not t.non_blocking
+    ]
+    for _, group in grouped(
+        ((t.where, t.operation, t.module, t.in_forward), (i, t)) for i, t in reads
+    ):
+        first = group[0][1]
+        inside = bool(first.in_forward or first.module)
+        if not inside and (not first.where or len(group) < REPEATS):
+            continue
+        place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
+        yield finding(
+            "warning" if inside else "info",
+            f"{_name(first)} is read with {first.operation}() {place}{at(first.where)}"
+            f"{_times(group)}: each waits for all that {first.source} still has to do.",
+            cause="a read waits for the device",
+            advice="Keep it a tensor, and read it after the loop or every so many steps."
+            if not inside
+            else "Keep it a tensor: torch.where and masks do what Python's if does.",
+            **_about(group),
+        )
+
+
+@rule()
+def copy_in_backward(reading: Reading) -> Iterator[Finding]:
+    """A copy inside the graph makes backward copy the gradient back, in every step."""
+    nodes = reading.graph.nodes
+    inside = [(i, t) for i, t in enumerate(reading.graph.transfers) if t.node is not None]
+    kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
+    for i, t in inside:
+        edges = reading.inputs[t.node or 0]
+        source = nodes[edges[0].source] if edges else None
+        leaf = "" if source is None else source.leaf
+        kinds.setdefault(leaf, []).append((i, t, source.label if source else ""))
+    for kind, group in kinds.items():
+        copies = {t.node: t for _, t, _ in group}
+        names = listing(dict.fromkeys(name or reading.call(t.node or 0) for _, t, name in group))
+        moved = size(sum(t.nbytes or 0 for t in copies.values()))
+        yield finding(
+            "warning" if kind == "parameter" else "info",
+            f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "
+            f"inside the graph ({moved}), which backward must repeat for the gradient.",
+            cause="a copy with a gradient",
+            advice={
+                "parameter": "Move the model once with model.to(device) before training.",
+                "tensor": "Make the leaf on the device it is used on, with requires_grad there.",
+            }.get(kind, "Keep neighbouring modules on one device where memory allows."),
+            where=next((t.where for _, t, _ in group if t.where), ""),
+            nodes=tuple(node for node in copies if node is not None),
+            transfers=tuple(i for i, _, _ in group),
+        )
+
+
+def _forward(reading: Reading) -> Numbered:
+    """Transfers of the forward with their positions, the model's own parameters left out."""
+    return [
+        (i, t)
+        for i, t in enumerate(reading.graph.transfers)
+        if t.phase == "forward" and t.label not in reading.owned
+    ]
+
+
+def _origin(reading: Reading, transfer: Transfer) -> object:
+    """What tells that two transfers moved the same data; None where nothing does."""
+    if transfer.data is not None:
+        return transfer.data
+    edges = reading.inputs[transfer.node] if transfer.node is not None else []
+    return (edges[0].source, edges[0].output_nr) if edges else None
+
+
+def _detour(
+    reading: Reading,
+    there: tuple[int, Transfer],
+    back: tuple[int, Transfer],
+    between: int,
+    severity: str,
+) -> Finding:
+    (i, first), (j, last) = there, back
+    node = first.node
+    edges = reading.inputs[node] if node is not None else []
+    name = _name(first) if first.label or not edges else reading.call(edges[0].source)
+    return finding(
+        "warning" if severity == "warning" else "info",
+        f"{name} went from {first.source} to {first.target}{at(first.where)} and came back"
+        f"{at(last.where)} with {between or 'no'} node{'' if between == 1 else 's'} in between.",
+        cause="there and back",
+        advice=f"Stay on {first.source}: both copies, and the waiting for them, are saved.",
+        where=first.where,
+        nodes=tuple(t.node for t in (first, last) if t.node is not None),
+        transfers=(i, j),
+    )
+
+
+def _about(group: Numbered) -> dict[str, object]:
+    return {
+        "where": group[0][1].where,
+        "nodes": tuple(dict.fromkeys(t.node for _, t in group if t.node is not None)),
+        "transfers": tuple(i for i, _ in group),
+    }
+
+
+def _name(transfer: Transfer) -> str:
+    return transfer.label or f"a {transfer.tensor}"
+
+
+def _call(transfer: Transfer) -> str:
+    if transfer.operation in ("cuda", "cpu"):
+        return f"{transfer.operation}()"
+    return f'to("{transfer.target}")'
+
+
+def _times(group: Numbered) -> str:
+    return f", {len(group)} times" if len(group) > 1 else ""

@@ -1,0 +1,246 @@
+"""Gradient values: vanishing and exploding along depth, dead ReLUs, the first NaN or Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ..graph import Edge, Finding
+from .rule import Reading, finding, listing, rule
+
+# Median norm in the deepest quarter of the longest chain over that in the quarter next to the
+# loss. Freshly initialised GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50 shapes lie between 0.5
+# and 40, plain stacks of up to 10 Linear + ReLU or Tanh above 1e-4; 8 sigmoid layers give 1e-6,
+# 20 ReLU layers at twice He's gain 5e4 (He et al. 2015, "Delving deep into rectifiers").
+VANISHES = 1e-5
+EXPLODES = 1e3
+# Fewer nodes than this are no depth: two Linear layers with an activation and a loss have 7.
+MIN_CHAIN = 8
+# Trained transformers are healthy with 97 of 100 ReLU outputs at zero (Li et al. 2022, "The lazy
+# neuron phenomenon"), so only what lets almost nothing through is dead.
+DEAD_ELEMENTS = 0.999
+DEAD_UNITS = 0.9
+# In fewer rows or elements, zeros everywhere are chance.
+MIN_ROWS = 32
+MIN_ELEMENTS = 64
+
+_RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
+_NONFINITE_ADVICE = {
+    "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
+    "rsqrt": "Add a small number before rsqrt: its slope at 0 is infinite.",
+    "log": "Clamp what goes into log away from 0, or use log_softmax.",
+    "pow": "Clamp the base away from 0: a power below 1 has an infinite slope there.",
+    "div": "Add a small number to the divisor.",
+    "reciprocal": "Add a small number to the divisor.",
+    "norm": "Add a small number to the tensor: a norm has no slope at 0.",
+    "linalg_vector_norm": "Add a small number to the tensor: a norm has no slope at 0.",
+    "acos": "Clamp the input inside -1 and 1: the slope at the ends is infinite.",
+    "asin": "Clamp the input inside -1 and 1: the slope at the ends is infinite.",
+    "exp": "Subtract the largest value before exp, or use logsumexp.",
+    "mul": "One factor is NaN or Inf already in forward: look at what made it.",
+    "where": "torch.where passes 0 * Inf as NaN from the branch not taken: clamp before it.",
+}
+
+
+@rule()
+def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
+    """The gradient shrinks along depth until the first parameters hardly learn."""
+    chain = _chain(reading)
+    ratio = _growth(chain)
+    if ratio is None or ratio >= VANISHES:
+        return
+    starved = _fed_only_by(reading, [node for node, _ in chain], len(chain) // 4)
+    names = listing(reading.call(node) for node in starved)
+    yield finding(
+        # Without such parameters, as in an unrolled RNN, later uses of the weights still learn.
+        "warning" if starved else "info",
+        f"The gradient vanishes along depth: {_ends(reading, chain)}"
+        + (f", and {names} hardly {'learns' if len(starved) == 1 else 'learn'}." if names else "."),
+        cause="vanishing along depth",
+        advice="Try residual connections, normalisation, ReLU or GELU in place of sigmoid or tanh, "
+        "or an initialisation that keeps the scale (nn.init.kaiming_normal_).",
+        where=reading.graph.nodes[chain[-1][0]].source,
+        nodes=(*starved, chain[0][0], chain[-1][0]),
+    )
+
+
+@rule()
+def exploding_gradient(reading: Reading) -> Iterator[Finding]:
+    """The gradient grows along depth by orders of magnitude."""
+    chain = _chain(reading)
+    ratio = _growth(chain)
+    if ratio is None or ratio <= EXPLODES:
+        return
+    yield finding(
+        "warning",
+        f"The gradient explodes along depth: {_ends(reading, chain)}.",
+        cause="exploding along depth",
+        advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalisation, and "
+        "clip with nn.utils.clip_grad_norm_.",
+        where=reading.graph.nodes[chain[-1][0]].source,
+        nodes=(chain[0][0], chain[-1][0]),
+    )
+
+
+@rule()
+def dead_relu(reading: Reading) -> Iterator[Finding]:
+    """A ReLU lets almost no gradient through: nearly all of its inputs are negative."""
+    for node in reading.graph.nodes:
+        if not node.name.startswith(_RELU) or not reading.inputs[node.id]:
+            continue
+        edge = reading.inputs[node.id][0]
+        if len(reading.users[edge.source]) > 1:
+            continue  # the gradients of other users are in the sum
+        after, before = reading.stats(node.id), reading.stats(edge.source, edge.output_nr)
+        meta = node.outputs[0]
+        if after is None or before is None or meta is None or after.zero_fraction == 1:
+            continue
+        elements = 1
+        for n in meta.shape:
+            elements *= n
+        passed = (1 - before.zero_fraction) / (1 - after.zero_fraction)
+        units = _dead_units(reading, edge.source) if meta.shape[:1] >= (MIN_ROWS,) else 0.0
+        if elements < MIN_ELEMENTS or (passed > 1 - DEAD_ELEMENTS and units < DEAD_UNITS):
+            continue
+        share = max(1 - passed, units)
+        yield finding(
+            "warning",
+            f"{reading.call(node.id)} is dead: {share:.1%} of its "
+            f"{'units' if share == units else 'elements'} let no gradient through.",
+            cause="inputs of the ReLU are negative",
+            advice="Lower the learning rate, check the bias and the scale of the input, or use "
+            "LeakyReLU or GELU.",
+            where=node.source,
+            nodes=(node.id, edge.source),
+        )
+
+
+@rule()
+def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
+    """A node turned a finite gradient into NaN or Inf: the first one in backward order."""
+    origin = _first_nonfinite(reading)
+    if origin is None:
+        return
+    node = reading.graph.nodes[origin]
+    received = [stats for stats in node.grad_outputs if stats is not None]
+    if any(stats.nonfinite for stats in received):
+        message = (
+            f"The gradient that backward started from, at {reading.call(origin)}, is not finite"
+        )
+        bad = received
+    else:
+        sources = [
+            (e, s) for e in reading.inputs[origin] if (s := reading.stats(e.source, e.output_nr))
+        ]
+        bad = [stats for _, stats in sources if stats.nonfinite]
+        inputs = listing(_input(reading, edge) for edge, _ in sources)
+        message = (
+            f"{node.name} ({reading.call(origin)}) turned a finite gradient "
+            f"(norm {max((s.norm for s in received), default=0.0):.2g}) of its inputs {inputs}"
+        )
+    count = _count(sum(s.nan for s in bad), sum(s.inf for s in bad))
+    scaled = reading.graph.loss_scale
+    skipped = scaled is not None and not any(stats.nan for stats in bad)
+    yield finding(
+        "info" if skipped else "error",
+        f"{message}: {count}." if bad is received else f"{message} into {count}.",
+        cause="the scaled loss overflowed" if skipped else "NaN or Inf in backward",
+        advice=f"Nothing, if it is rare: the loss is scaled by {scaled:g}, and the scaler skips "
+        "such a step and lowers the scale."
+        if skipped
+        else _NONFINITE_ADVICE.get(
+            node.title, "Look at what this node saved in forward: a zero, a NaN or an Inf in it."
+        ),
+        where=node.source,
+        nodes=(origin, *(edge.source for edge in reading.inputs[origin])),
+    )
+
+
+def _chain(reading: Reading) -> list[tuple[int, float]]:
+    """The longest chain of nodes with their gradients' norms, from the loss to the deepest leaf."""
+    nodes = reading.graph.nodes
+    depth = [0] * len(nodes)
+    deepest: list[int | None] = [None] * len(nodes)
+    for node in nodes:  # inputs come before users
+        if node.order is None and not node.grad_outputs:
+            continue
+        for edge in reading.inputs[node.id]:
+            if depth[edge.source] + 1 > depth[node.id]:
+                depth[node.id], deepest[node.id] = depth[edge.source] + 1, edge.source
+    chain: list[tuple[int, float]] = []
+    step = max(range(len(nodes)), key=depth.__getitem__, default=None)
+    while step is not None:
+        norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
+        if deepest[step] is not None and any(norms):
+            chain.append((step, max(norms)))
+        step = deepest[step]
+    return chain
+
+
+def _growth(chain: list[tuple[int, float]]) -> float | None:
+    """How much larger the gradient is at the deep end of a chain; None if it is too short."""
+    quarter = len(chain) // 4
+    if len(chain) < MIN_CHAIN:
+        return None
+    return median(n for _, n in chain[-quarter:]) / median(n for _, n in chain[:quarter])
+
+
+def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
+    """The parameters whose every use enters the chain among its `deep` deepest nodes."""
+    position = {node: place for place, node in enumerate(reversed(chain))}
+    latest = [-1] * len(reading.graph.nodes)
+    for node in reversed(reading.graph.nodes):
+        users = [latest[edge.target] for edge in reading.users[node.id]]
+        latest[node.id] = position.get(node.id, max(users, default=-1))
+    nodes = reading.graph.nodes
+    return [n.id for n in nodes if n.leaf == "parameter" and 0 <= latest[n.id] < deep]
+
+
+def _ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
+    (first, start), (last, end) = chain[0], chain[-1]
+    return (
+        f"its norm goes from {start:.2g} at {reading.call(first)} to {end:.2g} at "
+        f"{reading.call(last)} over {len(chain)} nodes"
+    )
+
+
+def _dead_units(reading: Reading, node: int) -> float:
+    """Share of a Linear's or convolution's units without gradient, told by its bias."""
+    for edge in reading.inputs[node]:
+        source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
+        meta = source.outputs[0] if source.outputs else None
+        if source.leaf and meta is not None and len(meta.shape) == 1 and stats is not None:
+            return stats.zero_fraction
+    return 0.0
+
+
+def _first_nonfinite(reading: Reading) -> int | None:
+    """The node that made the first NaN or Inf of the backward run."""
+    nodes = reading.graph.nodes
+    order = {node.id: node.order for node in nodes if node.order is not None}
+    bad = {n.id for n in nodes if any(s is not None and s.nonfinite for s in n.grad_outputs)}
+    first: tuple[int, int] | None = None
+    for node in bad:
+        users = {e.target for e in reading.users[node] if e.target in order}
+        if users & bad:
+            continue  # it was passed on
+        if not users:
+            made = node if node in order else None
+        else:
+            # A sum has no culprit of its own: among several, those with infinite slopes.
+            made = min(users, key=lambda u: (nodes[u].title not in _NONFINITE_ADVICE, order[u]))
+        if made is not None:
+            ready = max((order[user] for user in users), default=-1)
+            if first is None or (ready, made) < first:
+                first = (ready, made)
+    return None if first is None else first[1]
+
+
+def _input(reading: Reading, edge: Edge) -> str:
+    return (
+        f"{reading.call(edge.source)} ({reading.graph.nodes[edge.source].outputs[edge.output_nr]})"
+    )
+
+
+def _count(nan: int, inf: int) -> str:
+    return " and ".join(f"{n} {name}" for n, name in ((nan, "NaN"), (inf, "Inf")) if n)
