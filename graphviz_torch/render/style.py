@@ -1,0 +1,149 @@
+"""The look of every drawing: forms and colours by what a node is, in light and dark.
+
+Hues are those of Okabe and Ito, told apart with any common colour blindness; each is a pale fill
+with a strong line. A role also has a form of its own, so that no meaning rests on colour alone.
+Every colour has a name and two values. No two names share a light value, so a drawing made in light
+can be turned dark by replacing values (`dark_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal, NamedTuple
+
+from ..graph import Node
+
+Theme = Literal["light", "dark", "auto"]  # auto: an SVG follows its reader's setting
+Role = Literal["input", "parameter", "buffer", "operation", "transfer", "output", "group"]
+
+# name -> (light, dark)
+COLORS: Final[dict[str, tuple[str, str]]] = {
+    "background": ("#ffffff", "#12161b"),
+    "ink": ("#1c2630", "#e8edf2"),
+    "muted": ("#5b6875", "#9eabb8"),
+    "edge": ("#758391", "#8190a0"),
+    "cluster": ("#f6f8fa", "#191f26"),
+    "cluster_line": ("#ccd5dd", "#36424e"),
+    "operation": ("#fdfefe", "#212a33"),
+    "operation_line": ("#687684", "#8796a5"),
+    "input": ("#deedfa", "#0d3150"),
+    "input_line": ("#0072b2", "#56b4e9"),
+    "parameter": ("#fdefcf", "#3f300b"),
+    "parameter_line": ("#b37a00", "#e6a925"),
+    "buffer": ("#fcf4e2", "#332c1b"),
+    "buffer_line": ("#a08040", "#bd9d5c"),
+    "transfer": ("#fde2d2", "#4a220c"),
+    "transfer_line": ("#d05500", "#ff8d4d"),
+    "output": ("#d9f1e8", "#0b3c2e"),
+    "output_line": ("#007a58", "#2ecc9b"),
+    "group": ("#edf1f5", "#28323c"),
+    "group_line": ("#4f5d6b", "#a3b1bf"),
+    "error": ("#c40233", "#ff6b81"),
+    "warning": ("#a86a00", "#ffc247"),
+    "info": ("#0a6ebd", "#6cbcf5"),
+    "added": ("#008864", "#33d3a4"),
+    "removed": ("#c4310a", "#ff7a52"),
+    "changed": ("#9b4f80", "#e08fc3"),
+}
+
+# Low to high, for values: one hue whose lightness alone carries the order.
+SCALE: Final[tuple[tuple[str, str], ...]] = (
+    ("#f1f6fb", "#1a2733"),
+    ("#d2e3f3", "#1b3c58"),
+    ("#a6cae6", "#205680"),
+    ("#72abd5", "#2a74a9"),
+    ("#4089c1", "#4d9acd"),
+    ("#1c659f", "#8ac3e8"),
+    ("#0a4278", "#cde6f8"),
+)
+# From this step on the scale's fill needs the other text colour.
+SCALE_TURNS: Final = 4
+ON_STRONG: Final = ("#fefffe", "#10202e")  # text on those steps
+NONFINITE: Final = ("#f3c6de", "#6b1f49")  # NaN or Inf: outside the scale
+
+# For names (devices, modules, dtypes): told apart, in no order.
+CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
+    ("#e4e8ec", "#2f3a45"),
+    ("#cfe6f7", "#0f3d5f"),
+    ("#c9ecdd", "#10493a"),
+    ("#fbdcc4", "#54290d"),
+    ("#f5d5e6", "#502540"),
+    ("#fae8b0", "#4a3a08"),
+    ("#d9d8f3", "#322f63"),
+    ("#d5e7b5", "#34450f"),
+)
+# The same for the ground of a device's cluster: paler than any node on it.
+GROUNDS: Final[tuple[tuple[str, str], ...]] = (
+    ("#f2f4f6", "#1b2229"),
+    ("#eaf4fc", "#11222f"),
+    ("#e7f6f0", "#11261f"),
+    ("#fdf0e6", "#2a1a10"),
+    ("#fbedf5", "#28161f"),
+    ("#fcf6dd", "#262009"),
+    ("#efeefb", "#1d1c33"),
+    ("#f0f6e2", "#1d2410"),
+)
+
+
+class Form(NamedTuple):
+    """How a role is drawn, in Graphviz's words."""
+
+    shape: str
+    style: str
+    peripheries: int = 1
+
+
+FORMS: Final[dict[Role, Form]] = {
+    "input": Form("ellipse", "filled"),
+    "parameter": Form("cylinder", "filled"),
+    "buffer": Form("cylinder", "filled,dashed"),
+    "operation": Form("box", "rounded,filled"),
+    "transfer": Form("hexagon", "filled"),
+    "output": Form("box", "rounded,filled", 2),
+    "group": Form("box3d", "filled"),
+}
+MEANINGS: Final[dict[Role, str]] = {
+    "input": "input",
+    "parameter": "parameter",
+    "buffer": "buffer",
+    "operation": "operation",
+    "transfer": "copy between devices",
+    "output": "output",
+    "group": "closed group",
+}
+
+
+def role(node: Node, outputs: Collection[int], transfers: Collection[int]) -> Role:
+    """What a node is to a reader; `outputs` and `transfers` hold ids. A leaf stays a leaf."""
+    if node.leaf:
+        return "input" if node.leaf == "tensor" else node.leaf
+    if node.id in transfers:
+        return "transfer"
+    return "output" if node.id in outputs else "operation"
+
+
+def palette(theme: Theme) -> dict[str, str]:
+    """The colours of a theme by name; "auto" gives the light ones, for `dark_rules` to turn."""
+    return {name: pick(pair, theme) for name, pair in COLORS.items()}
+
+
+def pick(pair: tuple[str, str], theme: Theme) -> str:
+    """The value of a colour in a theme."""
+    return pair[theme == "dark"]
+
+
+def dark_rules() -> str:
+    """CSS that turns a light SVG dark where the reader's setting asks for it."""
+    pairs = [*COLORS.values(), *SCALE, ON_STRONG, NONFINITE, *CATEGORIES, *GROUNDS]
+    rules = "".join(
+        f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
+        for light, dark in pairs
+    )
+    return f"@media(prefers-color-scheme:dark){{{rules}}}"
+
+
+def category(names: Collection[str]) -> dict[str, int]:
+    """A position in CATEGORIES and GROUNDS for each name; "cpu" and "" are always the grey one."""
+    rest = [name for name in dict.fromkeys(names) if name not in ("", "cpu")]
+    numbers = {name: 1 + i % (len(CATEGORIES) - 1) for i, name in enumerate(rest)}
+    return {"": 0, "cpu": 0, **numbers}
