@@ -1,0 +1,188 @@
+"""A simulated accelerator: real values, real copies in the graph, no clock.
+
+A tensor "on" it is a wrapper that autograd sees on its own device, and that holds an ordinary CPU
+tensor; every operator runs the CPU's own kernel on what is held. So values and gradients are the
+CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
+on a GPU. Device k is `torch.device("meta", 64 + k)`: a device that every build of PyTorch has, with
+an index that nothing else uses. Graphs call it "sim:k".
+
+Not simulated: time, memory limits, streams, autocast, `torch.compile`. Operators that PyTorch
+composes by device type take the generic path, as a new backend would: attention its plain form,
+and not the CPU's fused one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+# Private: the stack of dispatch modes, to stand below the modes that are there (2.13).
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _pop_mode,
+    _push_mode,
+)
+
+from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
+from .tracer import DEVICE_LABELS
+
+_PINNED = "_simulated_pin"
+_HERE = threading.local()  # .depth: how many simulate_accelerator() blocks this thread is in
+
+
+@contextmanager
+def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
+    """Devices to use in `.to(device)` on a machine without a GPU: sim:0, sim:1, ... in graphs.
+
+    It holds for the thread that enters it; a thread of your own enters it again, and has the same
+    devices. Blocks nest. Tensors stay usable after the block, only nothing new can be brought to
+    their device. It never reports a duration.
+
+    Args:
+        count: number of devices, 1 to 64.
+
+    Raises:
+        ValueError: for another count.
+
+    >>> with simulate_accelerator() as [device]:
+    ...     x = torch.ones(2, requires_grad=True)
+    ...     y = (x.to(device) * 3).sum()
+    ...     y.backward()
+    >>> print(y.grad_fn.next_functions[0][0].name(), x.grad)
+    MulBackward0 tensor([3., 3.])
+    """
+    if not isinstance(count, int) or not 1 <= count <= LIMIT:
+        raise ValueError(f"simulate_accelerator(count={count!r}): pass a number from 1 to {LIMIT}.")
+    devices = [torch.device("meta", FIRST + k) for k in range(count)]
+    DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
+    outermost = not simulating()
+    _HERE.depth = getattr(_HERE, "depth", 0) + 1
+    try:
+        with ExitStack() as stack:
+            if outermost:
+                placement = _Placement()  # type: ignore[no-untyped-call]
+                stack.enter_context(_at_the_bottom(placement))
+                stack.enter_context(_Construction())
+            yield devices
+    finally:
+        _HERE.depth -= 1
+
+
+def simulating() -> bool:
+    """True in a thread that is inside `simulate_accelerator()`."""
+    return getattr(_HERE, "depth", 0) > 0
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """True for a CPU tensor that was pinned inside `simulate_accelerator()`: a flag, no more."""
+    return getattr(tensor.untyped_storage(), _PINNED, False)
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    setattr(tensor.untyped_storage(), _PINNED, True)  # views share the storage, and the flag
+    return tensor
+
+
+class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes simulated tensors of what factories and copies bring to a simulated device."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_simulated(kwargs.get("device")):
+            return run(func, args, kwargs)
+        if not torch.cuda.is_available():  # where it is, pinning is real
+            if func is torch.ops.aten.is_pinned.default:
+                return is_pinned(args[0])
+            if func is torch.ops.aten._pin_memory.default:
+                return _pin(args[0].clone())
+            if kwargs.get("pin_memory"):
+                return _pin(func(*args, **{**kwargs, "pin_memory": False}))
+        return func(*args, **kwargs)
+
+
+class _Construction(TorchFunctionMode):
+    """What never reaches the dispatcher: tensors made of Python data, and `tensor.data = `."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FROM_DATA:
+            return _from_data(func, args, kwargs)
+        if func is torch._has_compatible_shallow_copy_type:
+            # nn.Module.to asks it to choose between `param.data = ` and a new parameter.
+            if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
+                return True
+        elif func == _SET_DATA and isinstance(args[1], SimulatedTensor):
+            return become(*args)
+        return func(*args, **kwargs)
+
+
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def _from_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    device = kwargs.get("device")
+    if device is None and source is not None:
+        device = source.device
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if not is_simulated(device) or (source is not None and func is not torch.Tensor.new_tensor):
+        return func(*args, **kwargs)
+    gradient = kwargs.pop("requires_grad", False)
+    if func is torch.Tensor.new_tensor:
+        func, args = torch.tensor, args[1:]
+        kwargs.setdefault("dtype", source.dtype if source is not None else None)
+    made = func(*args, **{**kwargs, "device": CPU}).to(device)
+    return made.requires_grad_() if gradient else made
+
+
+@contextmanager
+def _at_the_bottom(mode: Any) -> Iterator[None]:
+    # A device lies below whatever watches it, so that a mode sees the same calls and the same
+    # tensors whether it was entered before the simulation or after.
+    above = _lift()
+    try:
+        mode.__enter__()
+    finally:
+        _lower(above)
+    try:
+        yield
+    finally:
+        above = _lift(mode)
+        try:
+            mode.__exit__(None, None, None)
+        finally:
+            _lower(above)
+
+
+def _lift(until: Any = None) -> list[Any]:
+    above: list[Any] = []
+    while torch._C._len_torch_dispatch_stack():
+        mode: Any = _pop_mode()
+        if mode is until:
+            _push_mode(mode)
+            break
+        above.append(mode)
+    return above
+
+
+def _lower(above: list[Any]) -> None:
+    for mode in reversed(above):
+        _push_mode(mode)
