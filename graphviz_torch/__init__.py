@@ -3,7 +3,9 @@
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
 from .render.json import load
+from .render.tensorboard import to_pbtxt, to_tensorboard
 from .simulate import simulate_accelerator
+from .tensorboard import add_autograd_graph
 from .tracer import trace, walk
 
 __all__ = [
@@ -14,11 +16,14 @@ __all__ = [
     "Node",
     "TensorMeta",
     "Transfer",
+    "add_autograd_graph",
     "find",
     "find_across",
     "load",
     "rules",
     "simulate_accelerator",
+    "to_pbtxt",
+    "to_tensorboard",
     "trace",
     "walk",
 ]

@@ -63,7 +63,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
         _connect(entry, (f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]))
         _tensors(entry, node.outputs)
         moved = transfers.get(node.id, [])
-        role = node.leaf or "leaf" if leaf else "transfer" if moved else "forward"
+        role = entry.op.lower() if leaf else "transfer" if moved else "forward"
         _role(entry, "output" if node.id in marked and role == "forward" else role)
         _describe(entry, node, moved)
     for (source, output_nr), path in zip(graph.outputs, paths.outputs, strict=True):

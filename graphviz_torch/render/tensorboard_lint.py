@@ -27,9 +27,7 @@ _LARGEST = 2**31 - 1  # bytes of a protobuf message
 _LONG_ATTRIBUTE = 4096
 
 
-def check(
-    graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None
-) -> None:
+def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None) -> None:
     """Raises ValueError, naming each node, for what the Graphs tab would not show as it is."""
     found = list(problems(graph, metadata))
     if found:
@@ -75,9 +73,7 @@ def _name(name: str) -> Iterator[str]:
         yield f"node {name!r}: {bad[0]!r} in a name loses its colour, its edges or its scope."
 
 
-def _operation(
-    node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef]
-) -> Iterator[str]:
+def _operation(node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef]) -> Iterator[str]:
     if not node.op:
         yield f"node {node.name!r} has no operation."
     if "Const" in node.op:

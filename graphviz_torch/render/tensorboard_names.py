@@ -16,15 +16,41 @@ from .groups import Groups, group
 
 # First segments that break the page's own JavaScript objects, and the tab's name for its top.
 RESERVED = frozenset(
-    "__proto__ constructor toString toLocaleString valueOf hasOwnProperty isPrototypeOf "
-    "propertyIsEnumerable __defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__ "
-    "length __root__".split()
+    [
+        "__proto__",
+        "constructor",
+        "toString",
+        "toLocaleString",
+        "valueOf",
+        "hasOwnProperty",
+        "isPrototypeOf",
+        "propertyIsEnumerable",
+        "__defineGetter__",
+        "__defineSetter__",
+        "__lookupGetter__",
+        "__lookupSetter__",
+        "length",
+        "__root__",
+    ]
 )
 LIBRARY = "__function_library__"  # the tab's own scope for functions
 # The tab draws input 0 of these as changed in place.
 REFERENCE_OPS = frozenset(
-    "Assign AssignAdd AssignSub assign assign_add assign_sub count_up_to ScatterAdd ScatterSub "
-    "ScatterUpdate scatter_add scatter_sub scatter_update".split()
+    [
+        "Assign",
+        "AssignAdd",
+        "AssignSub",
+        "assign",
+        "assign_add",
+        "assign_sub",
+        "count_up_to",
+        "ScatterAdd",
+        "ScatterSub",
+        "ScatterUpdate",
+        "scatter_add",
+        "scatter_sub",
+        "scatter_update",
+    ]
 )
 SERIES = 5  # this many numbered siblings of one operation are folded into one
 LIMIT = 100  # children of one scope; a flat thousand draws as an invisible sliver, 3,000 never
