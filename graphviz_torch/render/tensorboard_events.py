@@ -76,10 +76,13 @@ def scalars(values: dict[str, float]) -> summary_pb2.Summary:
     return summary
 
 
-def buckets(tag: str, rows: list[tuple[float, float, float]]) -> summary_pb2.Summary:
+def buckets(
+    tag: str, rows: list[tuple[float, float, float]], *, description: str = ""
+) -> summary_pb2.Summary:
     """A histogram of buckets that are given: rows of left edge, right edge and count."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
+    value.metadata.summary_description = description
     value.metadata.plugin_data.plugin_name = "histograms"
     value.metadata.data_class = summary_pb2.DATA_CLASS_TENSOR
     value.tensor.dtype = types_pb2.DT_DOUBLE

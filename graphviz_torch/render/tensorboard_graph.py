@@ -123,8 +123,8 @@ def _add_backward(
     """One node per `grad_fn`, in the same scopes under "backward"; data edges are gradients."""
     users = graph.users()
     ends: dict[int, list[str]] = {}
-    for (node, _), path in zip(graph.outputs, paths.outputs, strict=True):
-        ends.setdefault(node, []).append(path)
+    for (source, _), path in zip(graph.outputs, paths.outputs, strict=True):
+        ends.setdefault(source, []).append(path)
     for node in graph.nodes:
         path = paths.nodes[node.id]
         entry = built.node.add(name=f"{paths.backward}/{path}", device=device(node.device))
