@@ -7,8 +7,10 @@ on a GPU. Device k is `torch.device("meta", 64 + k)`: a device that every build 
 an index that nothing else uses. Graphs call it "sim:k".
 
 Not simulated: time, memory limits, streams, autocast, `torch.compile`. Operators that PyTorch
-composes by device type take the generic path, as a new backend would: attention its plain form,
-and not the CPU's fused one.
+composes by device type take the generic path, as a new backend would: `nn.LSTM` step by step,
+attention inside `nn.MultiheadAttention` in its plain form, `prod` and `mish` in their generic
+backward. Those agree with the CPU to rounding, all others to the bit. Sparse and nested tensors
+stay on the CPU.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 # Private: the stack of dispatch modes, to stand below the modes that are there (2.13).
@@ -128,6 +132,8 @@ class _Construction(TorchFunctionMode):
             # nn.Module.to asks it to choose between `param.data = ` and a new parameter.
             if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
                 return True
+        elif func is scaled_dot_product_attention and isinstance(args[0], SimulatedTensor):
+            return _attention(*args, **kwargs)
         elif func == _SET_DATA and isinstance(args[1], SimulatedTensor):
             return become(*args)
         return func(*args, **kwargs)
@@ -151,6 +157,34 @@ def _from_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         kwargs.setdefault("dtype", source.dtype if source is not None else None)
     made = func(*args, **{**kwargs, "device": CPU}).to(device)
     return made.requires_grad_() if gradient else made
+
+
+def _attention(
+    q: SimulatedTensor,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The CPU's fused attention where the CPU would take it, else the plain form.
+
+    PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
+    """
+    together = isinstance(k, SimulatedTensor) and isinstance(v, SimulatedTensor)
+    if together and attn_mask is None and not enable_gqa:
+        # Private: the choice itself, and the kernel it chooses (2.13).
+        choice = torch._fused_sdp_choice(
+            q.held, k.held, v.held, None, dropout_p, is_causal, scale=scale
+        )
+        if choice == SDPBackend.FLASH_ATTENTION.value:
+            fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            return fused(q, k, v, dropout_p, is_causal, scale=scale)[0]
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
 
 
 @contextmanager

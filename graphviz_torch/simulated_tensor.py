@@ -44,14 +44,18 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, device: torch.device) -> SimulatedTensor:
-        strided = held.layout == torch.strided
+        # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
+        if held.layout != torch.strided or held.is_nested:
+            raise NotImplementedError(
+                f"A simulated device holds dense tensors only, and this one is {held.layout}"
+                f"{' and nested' if held.is_nested else ''}. Keep it on the CPU."
+            )
         wrapper: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             held.size(),
-            strides=held.stride() if strided else None,
-            storage_offset=held.storage_offset() if strided else None,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            layout=held.layout,
             device=device,
         )
         if held.is_conj():
@@ -97,6 +101,12 @@ class SimulatedTensor(torch.Tensor):
     def data_ptr(self) -> int:
         """Address of the first value in the CPU's memory."""
         return self.held.data_ptr()
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_indices(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_indices(index), value)
 
     def tolist(self) -> Any:
         """The values as Python numbers, by way of the CPU."""
@@ -156,6 +166,15 @@ class SimulatedTensor(torch.Tensor):
         else:
             held.requires_grad_(self.requires_grad)
         return held.__reduce_ex__(protocol)
+
+
+def _indices(index: Any) -> Any:
+    """Lists of numbers as CPU tensors: torch would make them on the device, without values."""
+    if isinstance(index, tuple):
+        return tuple(map(_indices, index))
+    if isinstance(index, (list, range)) and all(isinstance(i, int) for i in tree_leaves(index)):
+        return torch.tensor(list(index), dtype=None if len(index) else torch.int64)
+    return torch.from_numpy(index) if type(index).__name__ == "ndarray" else index
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
