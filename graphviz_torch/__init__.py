@@ -1,5 +1,6 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
+from .diff import GraphDiff, diff
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
 from .render.json import load
@@ -13,10 +14,12 @@ __all__ = [
     "Finding",
     "GradientStats",
     "Graph",
+    "GraphDiff",
     "Node",
     "TensorMeta",
     "Transfer",
     "add_autograd_graph",
+    "diff",
     "find",
     "find_across",
     "load",
