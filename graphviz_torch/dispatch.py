@@ -1,0 +1,107 @@
+"""Seeing a few operators as PyTorch dispatches them, at no cost to all the others.
+
+A `TorchDispatchMode` takes every operator of forward and backward through Python and doubles a step
+that is small. Here only the watched operators take that way: a dispatch key that no device uses any
+more is switched on for the thread, every operator falls through it, and the watched ones have a
+kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
+whatever is entered before or after, in the engine's threads too.
+
+Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
+its backend is gone from PyTorch, so nothing else registers there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.library import Library, fallthrough_kernel
+
+_NAME = "AutocastIPU"
+_KEY = getattr(torch._C.DispatchKey, _NAME)
+_lock = threading.Lock()
+_watchers: list[Callable[[Call], None]] = []
+_libraries: list[Library] = []
+
+sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # of this thread's next node
+
+
+class Call(NamedTuple):
+    """One dispatched operator: what went in, what came out."""
+
+    operator: str  # "aten::_to_copy"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    start: int  # this thread's sequence number before and after: nodes made have start <= n < end
+    end: int
+
+
+def unseen() -> Any:
+    """A context in which no operator is watched."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
+
+
+class Watch:
+    """A context in which `see` is called after each watched operator of this thread.
+
+    An operator that runs inside another watched one is not seen. Exceptions pass unseen.
+    """
+
+    def __init__(self, operators: list[str], see: Callable[[Call], None]) -> None:
+        self._operators = operators
+        self._see = see
+
+    def __enter__(self) -> Watch:
+        with _lock:
+            if not _watchers:
+                _install(self._operators)
+            _watchers.append(self._see)
+        self._before = (
+            torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
+            torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
+        )
+        _switch(included=True, excluded=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _switch(*self._before)
+        with _lock:
+            _watchers.remove(self._see)
+            if not _watchers:
+                while _libraries:
+                    _libraries.pop()._destroy()
+
+
+def _switch(included: bool, excluded: bool) -> None:
+    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
+
+
+def _install(operators: list[str]) -> None:
+    everything = Library("_", "IMPL")
+    everything.fallback(fallthrough_kernel, _NAME)
+    watched = Library("aten", "IMPL")
+    _libraries.extend([everything, watched])
+    for name in operators:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        watched.impl(name, _kernel(operator), _NAME)
+
+
+def _kernel(operator: Any) -> Callable[..., Any]:
+    below = torch._C.DispatchKeySet(_KEY)
+    name = operator._schema.name
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(below):
+            start = sequence_number()
+            result = operator(*args, **kwargs)
+            call = Call(name, args, kwargs, result, start, sequence_number())
+            for see in tuple(_watchers):
+                see(call)
+            return result
+
+    return kernel

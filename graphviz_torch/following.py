@@ -1,0 +1,94 @@
+"""Recognising a tensor when a later call takes it, without keeping it alive."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Trail(Protocol):
+    """What wants to know where a tensor goes."""
+
+    def taken(self, start: int, end: int, result: Any) -> None:
+        """A call took the tensor, made the nodes start <= n < end, and returned `result`."""
+
+    def freed(self) -> None:
+        """The tensor is gone."""
+
+
+class Following:
+    """Tensors that are followed, by identity."""
+
+    def __init__(self) -> None:
+        self._trails: dict[int, tuple[weakref.ref[Tensor], list[Trail]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._trails)
+
+    def add(self, tensor: Tensor, trail: Trail) -> None:
+        """Follow a tensor for `trail`."""
+        known = self._trails.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            if trail not in known[1]:
+                known[1].append(trail)
+            return
+        key, trails = id(tensor), [trail]
+        ref = weakref.ref(tensor, lambda ref: self._freed(key, ref))
+        self._trails[key] = (ref, trails)
+
+    def call(self, arguments: Any, start: int, end: int, result: Any) -> None:
+        """Tell the trails of the tensors among the arguments of a call."""
+        for tensor in tensors(arguments):
+            known = self._trails.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                for trail in tuple(known[1]):
+                    trail.taken(start, end, result)
+
+    def clear(self) -> None:
+        """Follow nothing any more."""
+        self._trails.clear()
+
+    def _freed(self, key: int, ref: weakref.ref[Tensor]) -> None:
+        known = self._trails.get(key)
+        if known is not None and known[0] is ref:
+            del self._trails[key]
+            for trail in known[1]:
+                trail.freed()
+
+
+def _aside() -> frozenset[Any]:
+    names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
+    names += (
+        " is_floating_point is_complex is_pinned is_shared get_device register_hook retain_grad"
+    )
+    names += (
+        " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
+    )
+    methods = [getattr(torch.Tensor, name) for name in names.split()]
+    properties = [
+        value.__get__
+        for name, value in vars(torch._C.TensorBase).items()
+        if name != "data" and hasattr(value, "__set__")
+    ]
+    return frozenset(methods + properties)
+
+
+# Calls that read what a tensor is, and not its values.
+ASIDE = _aside()
+
+
+def tensors(*values: Any) -> Iterator[Tensor]:
+    """The tensors among the arguments of a call, in lists and tuples too."""
+    stack = list(reversed(values))
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            stack.extend(reversed(value))
+        elif isinstance(value, dict):
+            stack.extend(value.values())
