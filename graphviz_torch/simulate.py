@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
+from .parallel import data_parallel_on
 from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
 from .tracer import DEVICE_LABELS
 
@@ -68,6 +69,7 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
     _HERE.depth = getattr(_HERE, "depth", 0) + 1
     try:
         with ExitStack() as stack:
+            stack.enter_context(data_parallel_on(devices))
             if outermost:
                 placement = _Placement()  # type: ignore[no-untyped-call]
                 stack.enter_context(_at_the_bottom(placement))
