@@ -32,7 +32,7 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     if total < WORTH:
         return
     most = kept.most_common(3)
-    parts = listing(f"{name} {size(n)} ({n / total:.0%})" for name, n in most)
+    parts = listing(f"{name} ({size(n)}, {n / total:.0%})" for name, n in most)
     yield finding(
         "info",
         f"Backward keeps {size(total)} of activations, most of it in {parts}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 
@@ -95,18 +96,20 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
         meta = node.outputs[0]
         if after is None or before is None or meta is None or after.zero_fraction == 1:
             continue
-        elements = 1
-        for n in meta.shape:
-            elements *= n
         passed = (1 - before.zero_fraction) / (1 - after.zero_fraction)
         units = _dead_units(reading, edge.source) if meta.shape[:1] >= (MIN_ROWS,) else 0.0
-        if elements < MIN_ELEMENTS or (passed > 1 - DEAD_ELEMENTS and units < DEAD_UNITS):
+        if math.prod(meta.shape) < MIN_ELEMENTS or (
+            passed > 1 - DEAD_ELEMENTS and units < DEAD_UNITS
+        ):
             continue
-        share = max(1 - passed, units)
+        dead = (
+            f"{units:.1%} of its units"
+            if units >= DEAD_UNITS
+            else f"{1 - passed:.1%} of its elements"
+        )
         yield finding(
             "warning",
-            f"{reading.call(node.id)} is dead: {share:.1%} of its "
-            f"{'units' if share == units else 'elements'} let no gradient through.",
+            f"{reading.call(node.id)} is dead: {dead} let no gradient through.",
             cause="inputs of the ReLU are negative",
             advice="Lower the learning rate, check the bias and the scale of the input, or use "
             "LeakyReLU or GELU.",
