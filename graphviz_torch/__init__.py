@@ -1,12 +1,15 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
 from .diff import GraphDiff, diff
+from .draw import draw_graph, make_dot
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
 from .parallel import batch_division
 from .record import record
+from .render.dot import to_dot
 from .render.json import load
 from .render.tensorboard import to_pbtxt, to_tensorboard
+from .render.text import to_text
 from .simulate import simulate_accelerator
 from .tensorboard import add_autograd_graph
 from .tracer import trace, walk
@@ -23,14 +26,18 @@ __all__ = [
     "add_autograd_graph",
     "batch_division",
     "diff",
+    "draw_graph",
     "find",
     "find_across",
     "load",
+    "make_dot",
     "record",
     "rules",
     "simulate_accelerator",
+    "to_dot",
     "to_pbtxt",
     "to_tensorboard",
+    "to_text",
     "trace",
     "walk",
 ]

@@ -91,12 +91,13 @@ class Form(NamedTuple):
     shape: str
     style: str
     peripheries: int = 1
+    margin: str = "0.14,0.06"  # inches
 
 
 FORMS: Final[dict[Role, Form]] = {
-    "input": Form("ellipse", "filled"),
-    "parameter": Form("cylinder", "filled"),
-    "buffer": Form("cylinder", "filled,dashed"),
+    "input": Form("ellipse", "filled", margin="0.01,0.01"),
+    "parameter": Form("cylinder", "filled", margin="0.1,0.03"),
+    "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.03"),
     "operation": Form("box", "rounded,filled"),
     "transfer": Form("hexagon", "filled"),
     "output": Form("box", "rounded,filled", 2),

@@ -1,0 +1,155 @@
+"""`color_by`: the fill of each node by a value or a name, and the scale that explains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ..graph import Graph, Node, short_dtype
+from . import dot_text as say
+from .contents import Contents
+from .style import CATEGORIES, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Theme, category, pick
+
+ColorBy = Literal["device", "dtype", "module", "gradient", "time", "saved"]
+
+_TITLES = {
+    "device": "device",
+    "dtype": "dtype",
+    "module": "module",
+    "gradient": "gradient norm",
+    "time": "time in backward",
+    "saved": "bytes kept for backward",
+}
+_MOST_NAMES = 12  # in the legend
+
+
+@dataclass(slots=True)
+class Shading:
+    """Fills by key, as DOT attributes, and what they mean."""
+
+    fills: dict[int, str] = field(default_factory=dict)
+    values: dict[int, str] = field(default_factory=dict)  # the value in words
+    title: str = ""
+    scale: list[tuple[str, str]] = field(default_factory=list)  # fill, what it means
+
+
+def shade(
+    graph: Graph,
+    inside: dict[int, Contents],
+    keys: list[int],
+    color_by: ColorBy | None,
+    theme: Theme,
+) -> Shading:
+    """The fills of what is drawn.
+
+    Args:
+        inside: what is in each closed group that is drawn.
+        keys: what is drawn: ids of nodes, and `~number` of closed groups.
+
+    Raises:
+        ValueError: for a `color_by` that is unknown, or that the graph has no values for.
+    """
+    if color_by is None:
+        return Shading()
+    if color_by not in get_args(ColorBy):
+        known = ", ".join(map(repr, get_args(ColorBy)))
+        raise ValueError(f"color_by={color_by!r} is unknown. Known are {known}.")
+    members = {key: inside[~key].nodes if key < 0 else (key,) for key in keys}
+    if color_by in _NAMES:
+        return _by_name(graph, members, color_by, theme)
+    return _by_value(graph, members, color_by, theme)
+
+
+_NAMES: dict[str, Callable[[Node], str]] = {
+    "device": lambda node: node.device,
+    "dtype": lambda node: next((short_dtype(m.dtype) for m in node.outputs if m is not None), ""),
+    "module": lambda node: ".".join(node.module.split(".")[:2]),
+}
+
+
+def _norm(node: Node) -> float | None:
+    norms = [math.nan if g.nonfinite else g.norm for g in node.grad_outputs if g is not None]
+    return max(norms, key=lambda norm: (math.isnan(norm), norm)) if norms else None
+
+
+def _saved(node: Node) -> float | None:
+    return node.saved_bytes if node.saved else None
+
+
+_VALUES: dict[str, tuple[Callable[[Node], float | None], Callable[[float], str], str]] = {
+    "gradient": (_norm, say.number, "record() with a backward inside the block records it"),
+    "time": (lambda node: node.seconds, say.seconds, "record() with a backward records it"),
+    "saved": (_saved, lambda v: say.nbytes(int(v)), "record() records it"),
+}
+
+
+def _by_name(
+    graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
+) -> Shading:
+    name_of = _NAMES[color_by]
+    names = {
+        key: {name_of(graph.nodes[i]) for i in ids if not graph.nodes[i].leaf or len(ids) == 1}
+        for key, ids in members.items()
+    }
+    present = {name for found in names.values() for name in found if name}
+    places = category(sorted(present))
+    shading = Shading(title=_TITLES[color_by])
+    for key, found in names.items():
+        if len(found) == 1:
+            color = pick(CATEGORIES[places[next(iter(found))]], theme)
+            shading.fills[key] = f' fillcolor="{color}"'
+    listed = sorted(present)
+    shading.scale = [
+        (pick(CATEGORIES[places[name]], theme), say.escape(name)) for name in listed[:_MOST_NAMES]
+    ]
+    if len(listed) > _MOST_NAMES:
+        shading.title += f" ({_MOST_NAMES} of {len(listed)})"
+    return shading
+
+
+def _by_value(
+    graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
+) -> Shading:
+    value_of, words, advice = _VALUES[color_by]
+    shading = Shading(title=_TITLES[color_by])
+    values: dict[int, float] = {}
+    for key, ids in members.items():
+        found = [v for v in (value_of(graph.nodes[i]) for i in ids) if v is not None]
+        if found:
+            # Of a group: the largest gradient in it, but all of its time and bytes.
+            values[key] = (
+                max(found, key=lambda v: (math.isnan(v), v))
+                if color_by == "gradient"
+                else sum(found)
+            )
+    if not values:
+        raise ValueError(f"color_by={color_by!r}: the graph has no such values. {advice}.")
+    usual = [v for v in values.values() if math.isfinite(v) and v > 0]
+    low, high = (min(usual), max(usual)) if usual else (0.0, 0.0)
+    for key, value in values.items():
+        shading.values[key] = words(value) if math.isfinite(value) else "not finite"
+        if not math.isfinite(value):
+            fill, text = pick(NONFINITE, theme), ""
+        else:
+            step = _step(value, low, high)
+            fill = pick(SCALE[step], theme)
+            text = f' fontcolor="{pick(ON_STRONG, theme)}"' if step >= SCALE_TURNS else ""
+        shading.fills[key] = f' fillcolor="{fill}"{text}'
+    marks = {0: low, len(SCALE) // 2: math.sqrt(low * high), len(SCALE) - 1: high}
+    shading.scale = [
+        (pick(pair, theme), words(marks[i]) if i in marks and usual else "")
+        for i, pair in enumerate(SCALE)
+    ]
+    if any(not math.isfinite(v) for v in values.values()):
+        shading.scale.append((pick(NONFINITE, theme), "NaN or Inf"))
+    return shading
+
+
+def _step(value: float, low: float, high: float) -> int:
+    """The step of the scale for a value; the scale is logarithmic, zero is its lowest step."""
+    if value <= low or high <= low:
+        return 0
+    share = math.log(value / low) / math.log(high / low)
+    return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -1,0 +1,103 @@
+"""Laying a DOT text out: in a child process that can be stopped, with a font of its own.
+
+The child is a `dot` on the PATH, else a Python that runs pygraphviz's own Graphviz: its layout
+holds the interpreter's lock and knows no time limit, so it never runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv")
+BITMAPS = ("png", "jpg")
+FONTS = Path(__file__).with_name("fonts")
+
+_DPI = 144  # of bitmaps: twice the 72 points in which Graphviz measures
+# The first entry of sys.path is the folder the user is in: nothing there may pose as a module.
+_CHILD = """
+import sys
+sys.path.pop(0)
+from pygraphviz import AGraph
+drawn = AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
+sys.stdout.buffer.write(drawn)
+"""
+
+
+class LayoutError(RuntimeError):
+    """Graphviz could not draw; the message says why. The DOT text is there all the same."""
+
+
+class LayoutTimeout(LayoutError):
+    """The layout took longer than it was given, and was stopped."""
+
+
+def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
+    """The drawing of a DOT text, laid out by Graphviz's `dot` in a child process.
+
+    Args:
+        dot: the text of one digraph.
+        format: one of FORMATS; "dot" and "gv" give the text itself, without a layout.
+        timeout: seconds after which the child is stopped.
+
+    Raises:
+        ValueError: for a format that is not in FORMATS.
+        LayoutTimeout: if the layout did not end within `timeout`.
+        LayoutError: if there is no Graphviz, or it failed.
+    """
+    check_format(format)
+    if format in ("dot", "gv"):
+        return dot.encode()
+    if format in BITMAPS:
+        dot = dot.replace("{", f"{{\n\tgraph [dpi={_DPI}]", 1)
+    environment = {**os.environ, "FONTCONFIG_FILE": str(FONTS / "fonts.conf")}
+    try:
+        done = subprocess.run(
+            [*_engine(), format],
+            input=dot.encode(),
+            capture_output=True,
+            env=environment,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        raise LayoutTimeout(
+            f"the layout did not end within {timeout:g} s. Give it longer with timeout=, or draw "
+            "less: depth=, module=, fold=True."
+        ) from None
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode or not done.stdout:
+        raise LayoutError(f"Graphviz failed with code {done.returncode}: {_last_lines(said)}")
+    if "too large" in said and format in BITMAPS:
+        warnings.warn(
+            f"the picture is too large for {format} and was scaled down until text is hard to "
+            "read. Take svg or pdf, or draw less: depth=, module=, fold=True.",
+            stacklevel=2,
+        )
+    return done.stdout
+
+
+def check_format(format: str) -> None:
+    """Raises ValueError if `format` is not one of FORMATS."""
+    if format not in FORMATS:
+        raise ValueError(f"format={format!r} is unknown. Known are {', '.join(FORMATS)}.")
+
+
+def _engine() -> list[str]:
+    """The command that draws; the format is its last argument."""
+    if dot := shutil.which("dot"):
+        return [dot, "-T"]
+    if find_spec("pygraphviz") is not None:
+        return [sys.executable, "-c", _CHILD]
+    raise LayoutError(
+        "there is no Graphviz: no `dot` on the PATH and no pygraphviz. Install one: "
+        "`pip install pygraphviz` brings its own on most machines. Until then, take format='dot'."
+    )
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-5:]) or "it said nothing."

@@ -1,0 +1,118 @@
+"""The graph as text: a table in topological order, for terminals, logs and golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import Edge, Graph, Node
+from . import dot_text as say
+
+_WIDEST = 48  # characters of one cell; a longer name is cut
+
+
+def to_text(graph: Graph) -> str:
+    """The graph as a table with one line a node, inputs before users.
+
+    Columns that nobody recorded are left out; names are escaped as Python would escape them.
+
+    >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
+    >>> scalar = (TensorMeta((), "float32", "cpu"),)
+    >>> x = Node(0, "AccumulateGrad", scalar, "x", leaf="tensor")
+    >>> y = Node(1, "ExpBackward0", scalar, "y", "exp")
+    >>> print(to_text(Graph((x, y), (Edge(0, 1),), ((1, 0),))))
+    2 nodes, 1 edge, 1 output
+    <BLANKLINE>
+    id  label  operation       output     inputs
+     0  x      AccumulateGrad  f32[] cpu
+     1  y      exp             f32[] cpu  0
+    <BLANKLINE>
+    outputs: 1 (y)
+    <BLANKLINE>
+    """
+    parts = [_summary(graph)]
+    if graph.nodes:
+        parts.append(_nodes(graph))
+    if graph.outputs:
+        ends = (f"{node}{_called(graph.nodes[node])}" for node, _ in graph.outputs)
+        parts.append(f"outputs: {', '.join(ends)}")
+    if graph.transfers:
+        parts.append(_transfers(graph))
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(graph: Graph) -> str:
+    figures = [
+        (len(graph.nodes), "node"),
+        (len(graph.edges), "edge"),
+        (len(graph.outputs), "output"),
+        (len(graph.transfers), "transfer"),
+    ]
+    return ", ".join(
+        f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in figures if n or name != "transfer"
+    )
+
+
+def _nodes(graph: Graph) -> str:
+    inputs = graph.inputs()
+    columns: dict[str, Callable[[Node], str]] = {
+        "id": lambda node: str(node.id),
+        "label": lambda node: _plain(node.label),
+        "operation": lambda node: _plain(node.title),
+        "output": lambda node: say.tensors(node.outputs),
+        "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
+        "gradient": lambda node: "; ".join(say.gradient(g)[5:] for g in node.grad_outputs if g),
+        "time": lambda node: "" if node.seconds is None else say.seconds(node.seconds),
+        "saved": lambda node: say.nbytes(node.saved_bytes) if node.saved else "",
+        "module": lambda node: _plain(node.scope),
+        "source": lambda node: _plain(node.source),
+        "note": lambda node: _plain(node.note),
+    }
+    rows = [[cell(node) for cell in columns.values()] for node in graph.nodes]
+    return _table(list(columns), rows, right=("id",))
+
+
+def _end(graph: Graph, edge: Edge) -> str:
+    several = len(graph.nodes[edge.source].outputs) > 1
+    return f"{edge.source}[{edge.output_nr}]" if several else str(edge.source)
+
+
+def _transfers(graph: Graph) -> str:
+    names = ["transfer", "from", "to", "tensor", "bytes", "phase", "node", "label", "where", "time"]
+    rows = [
+        [
+            transfer.kind,
+            transfer.source,
+            transfer.target,
+            say.shape(transfer.tensor),
+            "" if transfer.nbytes is None else f"{transfer.nbytes:,}",
+            transfer.phase,
+            "" if transfer.node is None else str(transfer.node),
+            _plain(transfer.label),
+            _plain(transfer.where),
+            "" if transfer.seconds is None else say.seconds(transfer.seconds),
+        ]
+        for transfer in graph.transfers
+    ]
+    return _table(names, rows, right=("bytes", "node"))
+
+
+def _table(names: list[str], rows: list[list[str]], right: tuple[str, ...]) -> str:
+    """Rows under their names, without the columns in which no row has anything."""
+    used = [i for i in range(len(names)) if any(row[i] for row in rows) or names[i] == "label"]
+    wide = {i: max(len(names[i]), *(len(row[i]) for row in rows)) for i in used}
+    return "\n".join(
+        "  ".join(
+            row[i].rjust(wide[i]) if names[i] in right else row[i].ljust(wide[i]) for i in used
+        ).rstrip()
+        for row in [names, *rows]
+    )
+
+
+def _called(node: Node) -> str:
+    return f" ({_plain(node.label)})" if node.label else ""
+
+
+def _plain(text: str) -> str:
+    """A name on one line, cut where it is too long."""
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"

@@ -1,0 +1,314 @@
+"""What of a graph a drawing shows: which nodes, which closed groups, and the edges between them.
+
+A visible thing has a key: the id of a node, or `~id` of a closed group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal, NamedTuple
+
+from ..graph import Edge, Graph
+from .groups import Groups, group
+
+Parameters = Literal["fold", "nodes"]
+
+# More leaves than this are written inside the operation that uses them: as nodes of their own they
+# would stand in a staircase of which nobody can read the steps.
+_MOST_LEAVES = 20
+# A leaf with more users than this is drawn again beside each, and marked.
+_MOST_USERS = 4
+# A collapsed drawing opens groups up to this many things: what fits a page.
+_PAGE = 250
+
+
+class Line(NamedTuple):
+    """A drawn edge, between keys."""
+
+    source: int
+    target: int
+    edge: Edge  # the first of the edges it stands for
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Visible:
+    """What is drawn, in topological order."""
+
+    nodes: list[int]
+    lines: list[Line]
+    boxes: list[int] = field(default_factory=list)  # closed groups
+    groups: Groups | None = None
+    home: dict[int, int | None] = field(default_factory=dict)  # key -> innermost open group
+    times: dict[int, int] = field(default_factory=dict)  # group -> how many alike it stands for
+    last: dict[int, int] = field(default_factory=dict)  # group -> the last of those
+    folded: dict[int, list[Edge]] = field(default_factory=dict)  # user -> leaves written inside
+    copies: list[Edge] = field(default_factory=list)  # each drawn with a leaf of its own
+    users: dict[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
+    before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
+    behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
+
+
+def visible(
+    graph: Graph,
+    *,
+    parameters: Parameters | None = None,
+    depth: int | None = None,
+    module: str | None = None,
+    fold: bool | None = None,
+    limit: int = 1500,
+) -> Visible:
+    """What to draw of a graph.
+
+    Args:
+        parameters: "fold" writes parameters inside the operation that uses them, "nodes" gives each
+            a node; None folds them where modules were recorded or there are many.
+        depth: levels of groups to open; None opens what there is room for.
+        module: draw the inside of this module only.
+        fold: draw blocks of the same structure that follow each other as one; None does so where
+            the drawing is collapsed.
+        limit: with more nodes than this the drawing is collapsed.
+
+    Raises:
+        ValueError: for a module that the graph does not have.
+    """
+    scoped = any(node.scope for node in graph.nodes)
+    users = Counter(source for source, _, _, _ in graph.edges if graph.nodes[source].leaf)
+    folded = _folded_leaves(graph, users, parameters, scoped)
+    large = len(graph.nodes) - len(folded) > limit
+    if not (scoped or large or fold or depth or module):
+        return _all(graph, users, folded)
+    collapsed = large or bool(fold) or depth is not None
+    tree = group(graph, limit=100 if collapsed else max(4, len(graph.nodes)))
+    opener = _Opener(graph, tree, folded, large if fold is None else fold)
+    start = None if module is None else _find(tree, graph, module)
+    budget = min(limit, _PAGE) if depth is None and collapsed else None
+    opener.open(start, depth, budget)
+    return _collapsed(graph, opener, users, folded)
+
+
+def _folded_leaves(
+    graph: Graph, users: Counter[int], parameters: Parameters | None, scoped: bool
+) -> set[int]:
+    if parameters == "nodes":
+        return set()
+    kinds = Counter(node.leaf for node in graph.nodes if node.leaf)
+    fold_parameters = (
+        parameters == "fold" or scoped or kinds["parameter"] + kinds["buffer"] > _MOST_LEAVES
+    )
+    fold_tensors = kinds["tensor"] > _MOST_LEAVES
+    ends = {node for node, _ in graph.outputs}
+    return {
+        i
+        for i in users
+        if (fold_tensors if graph.nodes[i].leaf == "tensor" else fold_parameters) and i not in ends
+    }
+
+
+def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
+    many = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
+    drawn = Visible([node.id for node in graph.nodes if node.id not in folded], [])
+    inside: dict[int, list[Edge]] = defaultdict(list)
+    if not many and not folded:
+        drawn.lines = [Line(edge[0], edge[1], edge) for edge in graph.edges]
+        return drawn
+    drawn.users = many
+    for edge in graph.edges:
+        source = edge[0]
+        if source in folded:
+            inside[edge[1]].append(edge)
+        elif source in many:
+            drawn.copies.append(edge)
+        else:
+            drawn.lines.append(Line(source, edge[1], edge))
+    drawn.folded = inside
+    copied = {edge.source for edge in drawn.copies}
+    drawn.nodes = [i for i in drawn.nodes if i not in copied]
+    return drawn
+
+
+def _find(tree: Groups, graph: Graph, module: str) -> int:
+    paths = {part.path: part.id for part in reversed(tree.groups)}
+    if module not in paths:
+        near = get_close_matches(module, paths, 3) or list(paths)[:3]
+        known = f"It has {', '.join(map(repr, near))}, …" if paths else "It has no modules."
+        raise ValueError(f"module={module!r} is not in the graph. {known}")
+    return paths[module]
+
+
+class _Opener:
+    """Decides which groups are open, which are closed, and which hide behind one that is alike."""
+
+    def __init__(self, graph: Graph, tree: Groups, folded: set[int], fold: bool) -> None:
+        self.graph = graph
+        self.tree = tree
+        self.folded = folded
+        self.fold = fold
+        self.opened: set[int] = set()
+        self.closed: list[int] = []
+        self.nodes: list[int] = []
+        self.family: dict[int, int] = {}  # group -> the first of those it is drawn with
+        self.hidden: list[int] = []
+        self.span = self._spans() if fold else {}
+
+    def open(self, start: int | None, depth: int | None, budget: int | None) -> None:
+        """Open groups level by level from `start`, `depth` levels or up to `budget` things."""
+        level = self._show(start)
+        shown = len(level) + len(self.nodes)
+        below = 0
+        while level:
+            following: list[int] = []
+            for number in level:
+                inside = self._count(number)
+                if (depth is not None and below >= depth) or (
+                    budget is not None and shown + inside - 1 > budget
+                ):
+                    self.closed.append(number)
+                else:
+                    shown += inside - 1
+                    following += self._show(number)
+            level = following
+            below += 1
+
+    def _count(self, number: int) -> int:
+        part = self.tree.groups[number]
+        nodes = sum(i not in self.folded for i in part.nodes)
+        return nodes + len(self._families(part.children, part.nodes))
+
+    def _show(self, number: int | None) -> list[int]:
+        if number is None:
+            children, nodes = self.tree.roots, self.tree.nodes
+        else:
+            children, nodes = self.tree.groups[number].children, self.tree.groups[number].nodes
+            self.opened.add(number)
+        self.nodes += [i for i in nodes if i not in self.folded]
+        families = self._families(children, nodes)
+        for members in families:
+            if len(members) > 1:
+                self.family.update(dict.fromkeys(members, members[0]))
+                self.hidden += members[1:]
+        return [members[0] for members in families]
+
+    def _families(self, children: Iterable[int], nodes: Iterable[int]) -> list[list[int]]:
+        """Groups that follow each other, are alike, and have no operation between them."""
+        groups = self.tree.groups
+        families: list[list[int]] = []
+        between = sorted(i for i in nodes if not self.graph.nodes[i].leaf) if self.fold else []
+        position = 0
+        for child in children:
+            previous = families[-1][-1] if families else None
+            if self.fold and previous is not None and groups[previous].like == groups[child].like:
+                end, start = self.span[previous][1], self.span[child][0]
+                while position < len(between) and between[position] <= end:
+                    position += 1
+                apart = position < len(between) and between[position] < start
+                if not apart and end < start:
+                    families[-1].append(child)
+                    continue
+            families.append([child])
+        return families
+
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """The first and the last operation in each group."""
+        spans: dict[int, tuple[int, int]] = {}
+        for part in reversed(self.tree.groups):
+            ids = [i for i in part.nodes if not self.graph.nodes[i].leaf]
+            ids += [i for child in part.children for i in spans[child]]
+            ids = ids or list(part.nodes)
+            spans[part.id] = (min(ids), max(ids))
+        return spans
+
+    def below(self, number: int) -> list[int]:
+        """A group and all groups in it."""
+        found = [number]
+        for inner in found:
+            found += self.tree.groups[inner].children
+        return found
+
+    def operations(self, number: int) -> list[int]:
+        """The operations in a group, in id order."""
+        return sorted(
+            i
+            for inner in self.below(number)
+            for i in self.tree.groups[inner].nodes
+            if not self.graph.nodes[i].leaf
+        )
+
+
+def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[int]) -> Visible:
+    tree = opener.tree
+    box = {inner: number for number in opener.closed for inner in opener.below(number)}
+    shown = set(opener.nodes)
+    alias: dict[int, int] = {}  # operation of a hidden group -> the one that is drawn for it
+    for number in opener.hidden:
+        first = opener.operations(opener.family[number])
+        alias.update(zip(opener.operations(number), first, strict=True))
+
+    def key(i: int) -> int | None:
+        while i in alias:
+            i = alias[i]
+        if i in shown:
+            return i
+        number = tree.of[i]
+        return ~box[number] if number is not None and number in box else None
+
+    def ancestors(i: int) -> set[int]:
+        found: set[int] = set()
+        number = tree.of[i]
+        while number is not None:
+            if number in opener.family:
+                found.add(number)
+            number = tree.groups[number].parent
+        return found
+
+    def apart(edge: Edge) -> bool:
+        """Whether an edge goes from one to another of the groups that are drawn as one."""
+        if edge.source not in alias and edge.target not in alias:
+            return False
+        ends = [ancestors(edge.source), ancestors(edge.target)]
+        families = [{opener.family[number] for number in end} for end in ends]
+        shared = families[0] & families[1]
+        return any(opener.family[number] in shared for number in ends[0] ^ ends[1])
+
+    times = Counter(opener.family.values())
+    last = {first: number for number, first in opener.family.items()}
+    boxes = opener.closed
+    home: dict[int, int | None] = {i: tree.of[i] for i in opener.nodes}
+    home.update({~number: tree.groups[number].parent for number in boxes})
+    drawn = Visible([], [], boxes, tree, home, dict(times), last)
+    drawn.users = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
+    lines: dict[tuple[int, ...], Line] = {}
+    copied: set[int] = set()
+    inside: dict[int, list[Edge]] = defaultdict(list)
+    before: dict[int, dict[int, None]] = defaultdict(dict)
+    behind: dict[int, dict[int, None]] = defaultdict(dict)
+    for edge in graph.edges:
+        if edge.source in folded:
+            if edge.target in shown:
+                inside[edge.target].append(edge)
+            continue
+        source, target = key(edge.source), key(edge.target)
+        if source is None or target is None:
+            if target is not None and not graph.nodes[edge.source].leaf:
+                before[target][edge.source] = None
+            if source is not None and edge.target not in alias:
+                behind[source][edge.target] = None
+        elif source in drawn.users:
+            if edge.target in shown:
+                copied.add(source)
+                drawn.copies.append(edge)
+        elif source != target and not apart(edge):
+            ends = (source, target) if min(source, target) < 0 else (source, target, *edge[2:])
+            line = lines.get(ends)
+            lines[ends] = (
+                Line(source, target, edge) if line is None else line._replace(times=line.times + 1)
+            )
+    drawn.lines = list(lines.values())
+    drawn.folded = inside
+    drawn.nodes = sorted(shown - copied)
+    drawn.before = {end: list(names) for end, names in before.items()}
+    drawn.behind = {end: list(names) for end, names in behind.items()}
+    return drawn
