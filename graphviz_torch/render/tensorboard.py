@@ -43,7 +43,7 @@ def to_tensorboard(
         ValueError: if the graph has no node, or can't be shown; the message names the node.
     """
     require()
-    from .tensorboard_events import blob, writing
+    from .tensorboard_events import GRAPHS, PREFIX, blob, pack, writing
     from .tensorboard_graph import graph_def, run_metadata
     from .tensorboard_lint import check
 
@@ -55,6 +55,7 @@ def to_tensorboard(
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, metadata.SerializeToString()), step)
+        write(blob(PREFIX + tag, GRAPHS, pack(graph)), step)
 
 
 def to_pbtxt(graph: Graph, path: str | Path, *, backward: bool = False) -> Path:

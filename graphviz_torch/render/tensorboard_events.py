@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,13 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2  # type: 
 from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
     EventFileWriter,
 )
+
+from ..graph import Graph
+from .json import MAX_BYTES, from_json, to_json
+
+GRAPHS = "graphviz_torch"  # the plugin that the whole graph is written for
+# A tag belongs to one plugin; the Graphs tab has the tag itself, our plugin the tag with this.
+PREFIX = "autograd/"
 
 # Any: torch's SummaryWriter, or anything with `add_event`; neither has a type that we may import.
 Writer = str | Path | Any
@@ -102,3 +111,20 @@ def markdown(tag: str, text: str) -> summary_pb2.Summary:
     value.tensor.tensor_shape.dim.add(size=1)
     value.tensor.string_val.append(text.encode())
     return summary
+
+
+def pack(graph: Graph) -> bytes:
+    """The graph as compressed JSON, the same bytes for the same graph."""
+    return gzip.compress(to_json(graph).encode(), compresslevel=6, mtime=0)
+
+
+def unpack(content: bytes) -> Graph:
+    """The graph that `pack` was given. Raises ValueError for anything else."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(content, MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError("the graph in the event file is damaged.") from error
+    if not stream.eof:
+        raise ValueError(f"the graph in the event file is cut short, or above {MAX_BYTES:,} bytes.")
+    return from_json(text.decode())

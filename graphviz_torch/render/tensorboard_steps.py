@@ -18,10 +18,7 @@ from ..findings.rule import size
 from ..graph import GradientStats, Graph, Transfer
 from .tensorboard import require
 
-_COLUMNS = (
-    *("kind", "from", "to", "phase", "tensor", "copies", "bytes", "ms"),
-    *("memory", "what", "module", "line"),
-)
+_COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _ROWS = 500  # of the table of transfers; the rest is one row
 
 
@@ -197,20 +194,17 @@ def _row(some: list[Transfer]) -> list[str]:
     first = some[0]
     seconds = [transfer.seconds for transfer in some]
     measured = [value for value in seconds if value is not None]
-    pinned = {None: "", True: "pinned", False: "pageable"}[first.pinned]
+    memory = {None: "", True: "pinned", False: "pageable"}[first.pinned]
+    how = (first.operation, memory, "non-blocking" if first.non_blocking else "")
     return [
-        first.kind,
-        _cell(first.source),
-        _cell(first.target),
+        _cell(f"{first.kind} {first.source} → {first.target}"),
         first.phase,
         _cell(f"{first.label}: {first.tensor}" if first.label else str(first.tensor)),
         str(len(some)),
         _total(some),
         f"{sum(measured) * 1e3:.3g}" if len(measured) == len(some) else "",
-        pinned + (" non-blocking" if first.non_blocking else ""),
-        _cell(first.operation),
-        _cell(first.module),
-        _cell(first.where),
+        _cell(", ".join(filter(None, how))),
+        _cell(" ".join(filter(None, (first.where, first.module)))),
     ]
 
 
