@@ -62,6 +62,8 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
             input=dot.encode(),
             capture_output=True,
             env=environment,
+            # Older fontconfig takes "." in fonts.conf for the working folder, and would search it.
+            cwd=FONTS,
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
