@@ -1,0 +1,171 @@
+"""The command line, as a shell sees it: what is printed, what is written, the exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from models import worked_example
+
+from graphviz_torch import Graph, TensorMeta, trace
+from graphviz_torch.cli import main
+from graphviz_torch.graph import Failure, Parameter
+
+META = TensorMeta((3,), "float32", "cpu")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The worked example in a file."""
+    tensors = worked_example()
+    return trace(tensors["y"], names=tensors).save(tmp_path / "mean.json.gz")
+
+
+def save(graph: Graph, path: Path) -> str:
+    return str(graph.save(path))
+
+
+def failed() -> Graph:
+    return Graph((), failure=Failure("RuntimeError", "no such thing", "addmm", "net.py:9"))
+
+
+def test_a_graph_is_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["text", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("x", "pow", "mean", "f32[3] cpu"))
+
+
+def test_a_graph_is_drawn_beside_its_file_or_where_told(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["draw", str(saved)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "mean.svg")
+    assert "<svg" in (tmp_path / "mean.svg").read_text()
+    assert main(["draw", str(saved), "-o", str(tmp_path / "picture.png")]) == 0
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_is_written_beside_its_file(saved: Path, tmp_path: Path) -> None:
+    assert main(["html", str(saved)]) == 0
+    assert (tmp_path / "mean.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_run_for_tensorboard_is_written(saved: Path, tmp_path: Path) -> None:
+    assert main(["tensorboard", str(saved), str(tmp_path / "runs"), "--tag", "mean"]) == 0
+    assert any("tfevents" in file.name for file in (tmp_path / "runs").iterdir())
+
+
+def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["find", str(saved)]) == 0
+    assert capsys.readouterr().out == "nothing found\n"
+
+    assert main(["find", save(failed(), tmp_path / "failed.json")]) == 1
+    assert capsys.readouterr().out == (
+        "error: addmm at net.py:9 ended with RuntimeError: no such thing. [failed]\n1 error\n"
+    )
+
+    frozen = Graph((), parameters=(Parameter("fc.weight", META, requires_grad=False),))
+    assert main(["find", save(frozen, tmp_path / "frozen.json")]) == 0
+    assert capsys.readouterr().out.endswith("1 note\n")
+
+
+def test_find_reads_several_files_as_steps_or_as_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.ones(2, requires_grad=True)
+    total, files = torch.zeros(2), []
+    for step in range(3):
+        total = total + x.sin()
+        files.append(save(trace(total), tmp_path / f"{step}.json"))
+    assert main(["find", *files]) == 0
+    assert "[growing-graph]" in capsys.readouterr().out
+
+    parameter = Parameter("fc.weight", META, requires_grad=True, has_grad=True)
+    graphs = [Graph((), parameters=(replace(parameter, has_grad=has),)) for has in (True, False)]
+    ranks = [save(graph, tmp_path / f"rank{i}.json") for i, graph in enumerate(graphs)]
+    assert main(["find", "--ranks", *ranks]) == 1
+    assert "Rank 1 skipped fc.weight" in capsys.readouterr().out
+
+
+def test_diff_exits_with_0_for_the_same_and_1_for_another(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.ones(3, requires_grad=True)
+    other = save(trace(((x + 2) ** 2).mean(), names={"x": x}), tmp_path / "other.json")
+    assert main(["diff", str(saved), str(saved)]) == 0
+    assert capsys.readouterr().out == "No difference in 5 nodes and 4 edges.\n"
+    picture = tmp_path / "both.svg"
+    assert main(["diff", str(saved), other, "-o", str(picture)]) == 1
+    assert "- c: add f32[3] cpu" in capsys.readouterr().out
+    assert "<svg" in picture.read_text()
+
+
+def test_tolerances_make_a_difference_none(saved: Path, tmp_path: Path) -> None:
+    slow = trace(worked_example()["y"], names={}).annotate(seconds={2: 1.0})
+    quick = slow.annotate(seconds={2: 0.1})
+    files = [save(slow, tmp_path / "slow.json"), save(quick, tmp_path / "quick.json")]
+    assert main(["diff", *files]) == 1
+    assert main(["diff", *files, "--time-tolerance", "inf"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", *files, "--time-tolerance", "-1"])
+    assert ended.value.code == 2
+
+
+HOSTILE = {
+    "text.json": b"hello",
+    "list.json": b"[1, 2]",
+    "deep.json": b"[" * 100_000,
+    "empty.json": b"",
+    "cut.json.gz": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03cut",
+    "bytes.json": b"\xff\xfe\x00",
+    "newer.json": b'{"format": "graphviz_torch", "version": 999}',
+}
+
+
+@pytest.mark.parametrize("command", ["draw", "text", "html", "find"])
+@pytest.mark.parametrize("name", [*HOSTILE, "missing.json", "."])
+def test_a_bad_file_is_an_error_with_a_message_and_no_traceback(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    if name in HOSTILE:
+        path.write_bytes(HOSTILE[name])
+    assert main([command, str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("graphviz-torch: ")
+    assert "Traceback" not in err
+    assert (path.name or "directory") in err
+
+
+def test_an_unknown_format_names_those_that_are_known(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["draw", str(saved), "-o", str(tmp_path / "mean.bmp")]) == 2
+    assert "svg" in capsys.readouterr().err
+
+
+def test_python_dash_m_is_the_same_command(saved: Path) -> None:
+    command = [sys.executable, "-m", "graphviz_torch", "diff", str(saved), str(saved)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([*command[:3]], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "usage: graphviz-torch" in done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    y = torch.ones(2, requires_grad=True)
+    for _ in range(5000):
+        y = y.sin()
+    file = save(trace(y), tmp_path / "long.json")
+    command = f"{sys.executable} -m graphviz_torch text {file} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("5001 nodes")
+    assert done.stderr == ""
