@@ -7,6 +7,7 @@ from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transf
 from .parallel import batch_division
 from .record import record
 from .render.dot import to_dot
+from .render.html import to_html, view_payload, view_script
 from .render.json import load
 from .render.tensorboard import to_pbtxt, to_tensorboard
 from .render.text import to_text
@@ -35,9 +36,12 @@ __all__ = [
     "rules",
     "simulate_accelerator",
     "to_dot",
+    "to_html",
     "to_pbtxt",
     "to_tensorboard",
     "to_text",
     "trace",
+    "view_payload",
+    "view_script",
     "walk",
 ]

@@ -1,0 +1,86 @@
+// Asks a worker for layouts, keeps the answers, and ends the worker when the user has moved on.
+
+import { layout, type Placed, type Task } from "./layout";
+
+export class Arranger {
+  private worker: Worker | null = null;
+  private address = "";
+  private forbidden = false;
+  private cancel: (() => void) | null = null;
+  private readonly known = new Map<string, Placed>();
+
+  /**
+   * The levels of `tasks`, inner ones before those around them. `keys` tell for each task what its
+   * layout depends on. Resolves to null when another call has come in the meantime.
+   */
+  async arrange(tasks: Task[], keys: string[]): Promise<Map<number, Placed> | null> {
+    this.cancel?.();
+    const missing = new Set<number>();
+    tasks.forEach((task, at) => {
+      if (!this.known.has(keys[at] as string)) missing.add(task.level);
+    });
+    if (missing.size) {
+      // A level needs the sizes of the open groups inside it, which are then laid out again.
+      const needed = tasks.filter((task) => missing.has(task.level));
+      const given = tasks.flatMap((task, at) => (missing.has(task.level) ? [] : [this.known.get(keys[at] as string) as Placed]));
+      const sized = needed.map((task) => withSizes(task, given));
+      const placed = await this.run(sized);
+      if (!placed) return null;
+      for (const level of placed) {
+        const at = tasks.findIndex((task) => task.level === level.level);
+        this.known.set(keys[at] as string, level);
+      }
+    }
+    return new Map(tasks.map((task, at) => [task.level, this.known.get(keys[at] as string) as Placed]));
+  }
+
+  stop(): void {
+    this.cancel?.();
+    this.worker?.terminate();
+    this.worker = null;
+    if (this.address) URL.revokeObjectURL(this.address);
+    this.address = "";
+  }
+
+  private run(tasks: Task[]): Promise<Placed[] | null> {
+    const worker = this.start();
+    if (!worker) return Promise.resolve(layout()(tasks));
+    return new Promise((resolve) => {
+      this.cancel = () => {
+        this.cancel = null;
+        worker.terminate();
+        this.worker = null;
+        resolve(null);
+      };
+      worker.onmessage = (event: MessageEvent<Placed[]>) => {
+        this.cancel = null;
+        resolve(event.data);
+      };
+      worker.onerror = () => {
+        // A page's security policy may forbid workers: it says so only now.
+        this.cancel = null;
+        this.forbidden = true;
+        this.worker = null;
+        resolve(layout()(tasks));
+      };
+      worker.postMessage(tasks);
+    });
+  }
+
+  private start(): Worker | null {
+    if (this.forbidden || this.worker) return this.worker;
+    const text = `const arrange = (${layout.toString()})(); onmessage = (event) => postMessage(arrange(event.data));`;
+    try {
+      this.address ||= URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+      this.worker = new Worker(this.address);
+    } catch {
+      this.forbidden = true;
+    }
+    return this.worker;
+  }
+}
+
+function withSizes(task: Task, given: readonly Placed[]): Task {
+  const inner = new Map(given.map((level) => [level.level, level]));
+  return { ...task, known: task.boxes.flatMap((box) => (box.width ? [] : (inner.get(box.item) ?? []))) };
+}

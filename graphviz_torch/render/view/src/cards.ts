@@ -1,0 +1,160 @@
+// What an item says, line by line, and how large that makes it.
+
+import { bytes, count, number, shorten, tensor } from "./format";
+import { type Meta, type Model, PARAMETER, BUFFER } from "./model";
+import type { Tree } from "./tree";
+
+export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "output" | "group";
+
+export interface Span {
+  readonly text: string;
+  readonly look: "strong" | "plain" | "mono" | "quiet";
+}
+
+export interface Card {
+  readonly item: number;
+  readonly role: Role;
+  readonly lines: Span[][];
+  /** Parameters that are written inside: node, and what it says. */
+  readonly parameters: { node: number; name: string; text: string }[];
+  readonly more: number;
+  /** Lines below this many come first in the picture of a distance. */
+  readonly width: number;
+  readonly height: number;
+}
+
+export const LINE = 16;
+export const PADDING = 8;
+const MOST_TEXT = 30;
+const MOST_PARAMETERS = 4;
+const FONTS = {
+  strong: "600 13px system-ui, sans-serif",
+  plain: "13px system-ui, sans-serif",
+  mono: "11px ui-monospace, monospace",
+  quiet: "11px system-ui, sans-serif",
+};
+const SHORT: Record<string, string> = { float: "f", complex: "c", int: "i", uint: "u", qint: "q", quint: "qu" };
+
+export function dtype(name: string): string {
+  if (name === "bfloat16") return "bf16";
+  const match = /^([a-z]+)(\d+)(_\w+)?$/.exec(name);
+  const letter = match && SHORT[match[1] as string];
+  return match && letter ? letter + match[2] + (match[3] ?? "").replaceAll("_", "") : name;
+}
+
+export function shaped(meta: Meta): string {
+  return `${dtype(meta.dtype)}[${meta.shape.join(", ")}]`;
+}
+
+export class Cards {
+  private readonly known = new Map<number, Card>();
+  private readonly context = document.createElement("canvas").getContext("2d") as CanvasRenderingContext2D;
+  private readonly widths = new Map<string, number>();
+  private readonly severalDevices: boolean;
+
+  constructor(
+    private readonly model: Model,
+    private readonly tree: Tree,
+  ) {
+    this.severalDevices = new Set(model.metas.map((meta) => meta.device)).size > 1 || model.count <= 50;
+  }
+
+  card(item: number): Card {
+    let card = this.known.get(item);
+    if (!card) this.known.set(item, (card = this.tree.isGroup(item) ? this.group(item) : this.node(item)));
+    return card;
+  }
+
+  role(node: number): Role {
+    const { model } = this;
+    const leaf = model.leaf[node];
+    if (leaf) return leaf === PARAMETER ? "parameter" : leaf === BUFFER ? "buffer" : "input";
+    if (model.isTransfer(node)) return "transfer";
+    return model.outputs.has(node) ? "output" : "operation";
+  }
+
+  private node(node: number): Card {
+    const { model } = this;
+    const label = model.text("label", node);
+    const role = this.role(node);
+    const name = model.leaf[node] ? (label ? "" : role) : model.operation(node);
+    const lines: Span[][] = [
+      [
+        ...(label ? [{ text: shorten(label, MOST_TEXT), look: "strong" as const }] : []),
+        ...(name ? [{ text: shorten(name, MOST_TEXT), look: label ? ("plain" as const) : ("strong" as const) }] : []),
+      ],
+    ];
+    const transfer = model.transfersOf.get(node)?.[0];
+    const outputs = model.outputsOf(node);
+    const first = model.firstOutput(node);
+    if (first) {
+      const others = outputs.length > 1 ? `  1 of ${outputs.length}` : "";
+      const device = this.severalDevices && role !== "transfer" ? `  ${first.device}` : "";
+      lines.push([{ text: shorten(shaped(first), MOST_TEXT + 6), look: "mono" }, { text: shorten(device + others, MOST_TEXT), look: "quiet" }]);
+    }
+    if (role === "transfer" && first) {
+      const from = transfer?.source ?? model.inputs(node).map((edge) => model.firstOutput(edge.node)?.device).find(Boolean) ?? "?";
+      const size = transfer?.nbytes ?? first.nbytes;
+      lines.push([{ text: `${from} → ${transfer?.target ?? first.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
+    }
+    const gradient = this.gradient(node);
+    if (gradient) lines.push([{ text: `∇ ${gradient}`, look: "mono" }]);
+
+    const folded = model.inputs(node).filter((edge) => this.tree.folded[edge.node]);
+    const parameters = folded.slice(0, MOST_PARAMETERS).map(({ node: leaf }) => {
+      const meta = model.firstOutput(leaf);
+      const path = model.text("label", leaf);
+      return { node: leaf, name: shorten(path.slice(path.lastIndexOf(".") + 1) || "parameter", 18), text: meta ? shaped(meta) : "" };
+    });
+    return this.sized({ item: node, role, lines, parameters, more: folded.length - parameters.length });
+  }
+
+  private gradient(node: number): string {
+    const found = this.model.gradients(node).find((gradient) => gradient !== null);
+    if (!found) return "";
+    if (found.nan + found.inf) return [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
+    if (found.values && found.values.length <= 4) return tensor(found.values, found.tensor?.shape ?? [found.values.length]);
+    return number(found.norm);
+  }
+
+  private group(item: number): Card {
+    const { tree } = this;
+    const nodes = tree.nodes(item);
+    let operations = 0;
+    for (const node of nodes) operations += Number(!tree.folded[node]);
+    const alike = tree.alikes(item);
+    const size: Span[] = [{ text: count(operations, "node"), look: "quiet" }];
+    if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
+    return this.sized({
+      item,
+      role: "group",
+      lines: [[{ text: shorten(tree.name(item), MOST_TEXT), look: "strong" }], size],
+      parameters: [],
+      more: 0,
+    });
+  }
+
+  private sized(card: Omit<Card, "width" | "height">): Card {
+    const wide = card.lines.map((line) => this.measure(line));
+    for (const { name, text } of card.parameters)
+      wide.push(this.measure([{ text: name, look: "quiet" }, { text, look: "mono" }]) + 14);
+    const rows = card.lines.length + card.parameters.length + Number(card.more > 0);
+    const rim = card.role === "transfer" ? 34 : card.role === "input" ? 30 : 22;
+    const height = rows * LINE + 2 * PADDING + (card.parameters.length ? 7 : 0);
+    return { ...card, width: Math.max(64, Math.ceil(Math.max(...wide) / 4) * 4 + rim), height: height + (card.role === "parameter" ? 6 : 0) };
+  }
+
+  private measure(line: readonly Span[]): number {
+    return line.reduce((sum, { text, look }) => sum + this.width(text, look), 0) + 6 * (line.length - 1);
+  }
+
+  width(text: string, look: Span["look"]): number {
+    const key = `${look} ${text}`;
+    let width = this.widths.get(key);
+    if (width === undefined) {
+      this.context.font = FONTS[look];
+      this.widths.set(key, (width = this.context.measureText(text).width));
+    }
+    return width;
+  }
+}

@@ -1,0 +1,47 @@
+// Numbers as a reader wants them.
+
+export function bytes(count: number): string {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (count >= 1000 && unit < units.length - 1) {
+    count /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || count >= 99.95 ? count.toFixed(0) : count.toPrecision(2 + Number(count >= 10))} ${units[unit]}`;
+}
+
+export function seconds(value: number): string {
+  if (value >= 1) return `${number(value)} s`;
+  if (value >= 1e-3) return `${number(value * 1e3)} ms`;
+  return `${number(value * 1e6)} µs`;
+}
+
+export function number(value: number): string {
+  if (value === 0 || !Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+export function count(value: number, noun: string): string {
+  return `${value.toLocaleString("en")} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** The elements of a small gradient: [2.0000, 2.6667, 3.3333], nested as the shape says. */
+export function tensor(values: readonly (number | string)[], shape: readonly number[]): string {
+  const plain = values.every((v) => typeof v === "number" && (v === 0 || (Math.abs(v) < 1e5 && Math.abs(v) >= 1e-3)));
+  const texts = values.map((v) => (typeof v === "string" ? v : plain ? v.toFixed(4) : number(v)));
+  if (shape.length === 0) return texts[0] ?? "";
+  const nest = (from: number, to: number, depth: number): string => {
+    const parts = shape[depth] ?? 1;
+    if (depth >= shape.length - 1 || parts <= 0) return `[${texts.slice(from, to).join(", ")}]`;
+    const step = (to - from) / parts;
+    const rows = Array.from({ length: parts }, (_, row) => nest(from + row * step, from + (row + 1) * step, depth + 1));
+    return `[${rows.join(", ")}]`;
+  };
+  return nest(0, texts.length, 0);
+}
+
+export function shorten(text: string, most: number): string {
+  return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+}

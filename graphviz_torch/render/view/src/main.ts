@@ -1,0 +1,60 @@
+// The way in: `mount` puts the view of a payload into an element.
+
+import { html } from "./dom";
+import { Model } from "./model";
+import { decode } from "./payload";
+import styles from "./view.css";
+import { type Options, View } from "./view";
+
+export interface Handle {
+  /** Select a node and show it; null clears the selection. */
+  select(node: number | null): void;
+  setTheme(theme: "auto" | "light" | "dark"): void;
+  colorBy(by: NonNullable<Options["colorBy"]>): void;
+  /** What is shown, as the text of an SVG picture. */
+  svg(): string;
+  /** Resolves when the first picture is drawn. */
+  readonly ready: Promise<void>;
+  destroy(): void;
+}
+
+export function mount(element: HTMLElement, payload: string, options: Options = {}): Handle {
+  // A shadow tree: the page's styles and the view's do not meet. The sheet is made by script, for a
+  // security policy may forbid style elements.
+  const host = html("div");
+  host.style.cssText = "display:block;width:100%;height:100%;min-height:inherit";
+  element.replaceChildren(host);
+  const shadow = host.attachShadow({ mode: "open" });
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(styles);
+  shadow.adoptedStyleSheets = [sheet];
+  const inside = html("div", { class: "view" });
+  shadow.append(inside);
+
+  let view: View | null = null;
+  let gone = false;
+  const ready = (async () => {
+    const model = new Model(await decode(payload));
+    if (gone) return;
+    view = new View(inside, model, options);
+    await view.start();
+  })();
+  ready.catch((error: unknown) => {
+    inside.replaceChildren(html("p", { class: "failed", role: "alert" }, `The graph could not be shown: ${String(error)}`));
+  });
+  const later = (act: (view: View) => void): void => {
+    ready.then(() => view && !gone && act(view), () => undefined);
+  };
+  return {
+    ready,
+    select: (node) => later((shown) => void shown.select(node, true)),
+    setTheme: (theme) => later((shown) => shown.setTheme(theme)),
+    colorBy: (by) => later((shown) => shown.colorBy(by)),
+    svg: () => view?.svg() ?? "",
+    destroy: () => {
+      gone = true;
+      view?.stop();
+      host.remove();
+    },
+  };
+}

@@ -1,0 +1,131 @@
+// Reads what payload.py wrote: a header, and columns of numbers in planes of bytes.
+
+import type { Style } from "./theme";
+
+export interface Header {
+  title: string;
+  style: Style;
+  count: number;
+  outputs: [number, number][];
+  lossScale: number | null;
+  failure: Failure | null;
+  cuts: Cut[];
+  findings: Finding[];
+  transfers: Transfer[];
+  metas: [number[], string, string, number | null][];
+  shapes: number[][];
+  saved: [string, number, number, string, number | null][][];
+  values: Record<string, (number | string)[]>;
+  groups: number;
+  groupName: string[];
+  name: string[];
+  operation: string[];
+  label: string[];
+  module: string[];
+  scope: string[];
+  source: string[];
+  note: string[];
+  columns: [string, "number" | "step" | "signed" | "measured", number, number][];
+}
+
+export interface Failure {
+  error: string;
+  message: string;
+  operation: string;
+  where: string;
+}
+
+export interface Cut {
+  how: string;
+  before: number | null;
+  after: number[];
+  where: string;
+  label: string;
+}
+
+export interface Finding {
+  rule: string;
+  severity: "error" | "warning" | "info";
+  message: string;
+  advice: string;
+  cause: string;
+  where: string;
+  nodes: number[];
+  transfers: number[];
+}
+
+export interface Transfer {
+  kind: string;
+  source: string;
+  target: string;
+  tensor: number;
+  phase: string;
+  node: number | null;
+  where: string;
+  label: string;
+  pinned: boolean | null;
+  non_blocking: boolean | null;
+  seconds: number | null;
+  nbytes: number | null;
+}
+
+export type Column = ArrayLike<number>;
+
+export class Payload {
+  constructor(
+    readonly header: Header,
+    private readonly columns: Map<string, Column>,
+  ) {}
+
+  /** A column of `rows` numbers; zeros where it was left out. */
+  column(name: string, rows: number): Column {
+    return this.columns.get(name) ?? new Uint8Array(rows);
+  }
+
+  /** A column of what was measured, NaN where it was not; null if nothing was. */
+  measured(name: string): Column | null {
+    return this.columns.get(name) ?? null;
+  }
+}
+
+export async function decode(text: string): Promise<Payload> {
+  const binary = atob(text.trim());
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const data = new Uint8Array(await new Response(stream).arrayBuffer());
+
+  const length = new DataView(data.buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length))) as Header;
+  const columns = new Map<string, Column>();
+  let at = 4 + length;
+  for (const [name, kind, size, rows] of header.columns) {
+    const planes = data.subarray(at, at + size * rows);
+    at += size * rows;
+    columns.set(name, kind === "measured" ? reals(planes, rows) : integers(planes, rows, size, kind));
+  }
+  return new Payload(header, columns);
+}
+
+function reals(planes: Uint8Array, rows: number): Float64Array {
+  const joined = new Uint8Array(8 * rows);
+  for (let plane = 0; plane < 8; plane++)
+    for (let row = 0; row < rows; row++) joined[8 * row + plane] = planes[plane * rows + row] as number;
+  return new Float64Array(joined.buffer);
+}
+
+function integers(planes: Uint8Array, rows: number, size: number, kind: string): Column {
+  const values = size <= 3 ? new Int32Array(rows) : new Float64Array(rows);
+  for (let plane = size - 1; plane >= 0; plane--)
+    for (let row = 0; row < rows; row++)
+      values[row] = (values[row] as number) * 256 + (planes[plane * rows + row] as number);
+  if (kind === "number") return values;
+  let sum = 0;
+  for (let row = 0; row < rows; row++) {
+    const folded = values[row] as number;
+    const value = folded % 2 ? -(folded + 1) / 2 : folded / 2;
+    sum += value;
+    values[row] = kind === "step" ? sum : value;
+  }
+  return values;
+}

@@ -1,0 +1,58 @@
+// The order of backward: how far a run has come, for nodes and for closed groups.
+
+import type { Model } from "./model";
+import type { Tree } from "./tree";
+
+export class Playback {
+  readonly recorded: boolean;
+  readonly steps: number;
+  /** How many nodes have run; null while the whole picture is shown. */
+  step: number | null = null;
+  private readonly position: Int32Array; // of each node in the run, -1 for none
+  private readonly node: Int32Array; // the node at each position
+  private readonly sorted = new Map<number, Int32Array>();
+
+  constructor(
+    model: Model,
+    private readonly tree: Tree,
+  ) {
+    const { count, order } = model;
+    this.recorded = order !== null;
+    // Without a recording: users before inputs, one order that backward could take.
+    const ran = Array.from({ length: count }, (_, node) => node).filter((node) => !order || (order[node] as number) >= 0);
+    ran.sort(order ? (a, b) => (order[a] as number) - (order[b] as number) : (a, b) => b - a);
+    this.node = Int32Array.from(ran);
+    this.steps = ran.length;
+    this.position = new Int32Array(count).fill(-1);
+    ran.forEach((node, at) => {
+      this.position[node] = at;
+    });
+  }
+
+  /** The node that ran last. */
+  get current(): number | null {
+    return this.step ? (this.node[this.step - 1] as number) : null;
+  }
+
+  positionOf(node: number): number {
+    return this.position[node] as number;
+  }
+
+  /** The share of an item's nodes that have run. */
+  done(item: number): number {
+    const step = this.step ?? this.steps;
+    if (!this.tree.isGroup(item)) return Number((this.position[item] as number) < step && (this.position[item] as number) >= 0);
+    let order = this.sorted.get(item);
+    if (!order) {
+      order = Int32Array.from(this.tree.nodes(item), (node) => this.position[node] as number).filter((at) => at >= 0).sort();
+      this.sorted.set(item, order);
+    }
+    let [low, high] = [0, order.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if ((order[middle] as number) < step) low = middle + 1;
+      else high = middle;
+    }
+    return order.length ? low / order.length : 0;
+  }
+}

@@ -1,0 +1,207 @@
+// What is to be seen: which groups are open, the levels that makes, and where everything lies.
+
+import type { Arranger } from "./arranger";
+import type { Card, Cards } from "./cards";
+import type { Placed, Task } from "./layout";
+import type { Link, Slicer } from "./slice";
+import { TOP, type Tree } from "./tree";
+
+export interface PlacedCard {
+  readonly card: Card;
+  readonly x: number;
+  readonly y: number;
+}
+
+export interface Frame {
+  readonly item: number;
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+  readonly depth: number;
+}
+
+export interface Path {
+  readonly points: number[];
+  /** Null for the piece of an edge between a frame and an item inside it. */
+  readonly link: Link | null;
+  /** Items at its ends; the level itself where it begins or ends on the frame. */
+  readonly from: number;
+  readonly to: number;
+  readonly far: boolean;
+}
+
+export interface Scene {
+  readonly cards: PlacedCard[];
+  readonly frames: Frame[];
+  readonly paths: Path[];
+  readonly width: number;
+  readonly height: number;
+}
+
+/** More than this many cards are too many for a reader, and for a browser to move smoothly. */
+export const MOST_CARDS = 1500;
+const OPEN_AT_START = 60;
+const HEADER = 24;
+const FRAME_PADDING = 14;
+
+export class Scenes {
+  /** Open groups; in the order they were opened. */
+  readonly open = new Set<number>();
+
+  constructor(
+    private readonly tree: Tree,
+    private readonly cards: Cards,
+    private readonly slicer: Slicer,
+    private readonly arranger: Arranger,
+  ) {
+    this.openWhileSmall();
+  }
+
+  /** Open groups level by level while what is to be seen stays small. */
+  private openWhileSmall(): void {
+    let level = this.tree.items(TOP);
+    let seen = level.length;
+    while (level.length) {
+      const next: number[] = [];
+      for (const item of level) {
+        if (!this.tree.isGroup(item)) continue;
+        const inside = this.tree.items(item);
+        if (seen + inside.length - 1 > OPEN_AT_START) continue;
+        seen += inside.length - 1;
+        this.open.add(item);
+        next.push(...inside);
+      }
+      level = next;
+    }
+  }
+
+  /** Open a group and those around it. Others close, oldest first, where it gets too much. */
+  reveal(group: number): void {
+    const wanted = [...this.tree.around(group).reverse(), group];
+    for (const item of wanted) {
+      this.open.delete(item);
+      this.open.add(item);
+    }
+    for (const item of this.open) {
+      if (this.visible().size <= MOST_CARDS) break;
+      if (!wanted.includes(item)) this.open.delete(item);
+    }
+  }
+
+  close(group: number): void {
+    this.open.delete(group);
+  }
+
+  closeAll(): void {
+    this.open.clear();
+  }
+
+  /** Open every group, outer ones first, as far as the picture can hold them. */
+  openAll(): void {
+    let level = this.tree.items(TOP);
+    let seen = this.visible().size;
+    while (level.length) {
+      const next: number[] = [];
+      for (const item of level) {
+        if (!this.tree.isGroup(item)) continue;
+        const inside = this.tree.items(item);
+        if (!this.open.has(item)) {
+          if (seen + inside.length - 1 > MOST_CARDS) continue;
+          seen += inside.length - 1;
+          this.open.add(item);
+        }
+        next.push(...inside);
+      }
+      level = next;
+    }
+  }
+
+  /** The items that are cards now: nodes and closed groups. */
+  visible(): Set<number> {
+    const found = new Set<number>();
+    for (const level of this.levels()) for (const item of this.tree.items(level)) if (!this.open.has(item)) found.add(item);
+    return found;
+  }
+
+  /** The item that a node is seen as: its card, the card it is written in, or a closed group. */
+  shownAs(node: number, user: number | undefined): number {
+    const item = this.tree.folded[node] && user !== undefined ? user : node;
+    let shown = item;
+    for (const level of this.tree.around(item)) if (!this.open.has(level)) shown = level;
+    return shown;
+  }
+
+  /** Open levels, inner ones before those around them. */
+  private levels(): number[] {
+    const found = [TOP];
+    for (let at = 0; at < found.length; at++)
+      for (const item of this.tree.items(found[at] as number)) if (this.open.has(item)) found.push(item);
+    return found.reverse();
+  }
+
+  /** The picture; null where another one was asked for meanwhile. */
+  async scene(): Promise<Scene | null> {
+    const levels = this.levels();
+    const tasks = levels.map((level) => this.task(level));
+    const keys = new Map<number, string>();
+    for (const level of levels) {
+      const inner = this.tree.items(level).filter((item) => this.open.has(item));
+      keys.set(level, `${level}(${inner.map((item) => keys.get(item)).join()})`);
+    }
+    const placed = await this.arranger.arrange(tasks, levels.map((level) => keys.get(level) as string));
+    return placed && this.compose(placed);
+  }
+
+  private task(level: number): Task {
+    const slice = this.slicer.slice(level);
+    return {
+      level,
+      boxes: slice.items.map((item) => {
+        if (this.open.has(item)) return { item, width: 0, height: 0 };
+        const { width, height } = this.cards.card(item);
+        return { item, width, height };
+      }),
+      links: slice.links.map(({ from, to }) => [from, to]),
+      entries: slice.entries,
+      exits: slice.exits,
+      header: level === TOP ? 0 : HEADER,
+      padding: level === TOP ? 0 : FRAME_PADDING,
+    };
+  }
+
+  private compose(placed: ReadonlyMap<number, Placed>): Scene {
+    const scene: Scene = { cards: [], frames: [], paths: [], ...size(placed.get(TOP)) };
+    const stack: [number, number, number][] = [[TOP, 0, 0]];
+    for (let next = stack.pop(); next; next = stack.pop()) {
+      const [level, x, y] = next;
+      const found = placed.get(level);
+      if (!found) continue;
+      const shift = (path: readonly number[]) => path.map((value, at) => value + (at % 2 ? y : x));
+      for (const [item, [left, top]] of found.at) {
+        if (this.open.has(item)) {
+          const depth = this.tree.depthOf(item);
+          scene.frames.push({ item, x: x + left, y: y + top, ...size(placed.get(item)), depth });
+          stack.push([item, x + left, y + top]);
+        } else scene.cards.push({ card: this.cards.card(item), x: x + left, y: y + top });
+      }
+      const { links, entries, exits } = this.slicer.slice(level);
+      found.paths.forEach((path, at) => {
+        const link = links[at] as Link;
+        scene.paths.push({ points: shift(path), link, from: link.from, to: link.to, far: found.far[at] as boolean });
+      });
+      found.entryPaths.forEach((path, at) =>
+        scene.paths.push({ points: shift(path), link: null, from: level, to: entries[at] as number, far: false }),
+      );
+      found.exitPaths.forEach((path, at) =>
+        scene.paths.push({ points: shift(path), link: null, from: exits[at] as number, to: level, far: false }),
+      );
+    }
+    scene.frames.sort((a, b) => a.depth - b.depth);
+    return scene;
+  }
+}
+
+function size(level: Placed | undefined): { width: number; height: number } {
+  return { width: level?.width ?? 0, height: level?.height ?? 0 };
+}

@@ -1,0 +1,87 @@
+// One level of the picture: its items, and the graph's edges merged to run between them.
+
+import type { Model } from "./model";
+import type { Tree } from "./tree";
+
+export interface Link {
+  readonly from: number;
+  readonly to: number;
+  edges: number;
+  /** A first edge of the graph that it stands for. */
+  readonly source: number;
+  readonly outputNr: number;
+  /** Of the copies between devices on it: bytes, and where from and to. */
+  bytes: number;
+  way: string;
+}
+
+export interface Slice {
+  readonly level: number;
+  readonly items: number[];
+  readonly links: Link[];
+  /** Items that read from outside the level, and items that are read outside it. */
+  readonly entries: number[];
+  readonly exits: number[];
+}
+
+export class Slicer {
+  private readonly slot: Int32Array; // the item of each node while a level is cut
+  private readonly known = new Map<number, Slice>();
+
+  constructor(
+    private readonly model: Model,
+    private readonly tree: Tree,
+  ) {
+    this.slot = new Int32Array(model.count);
+  }
+
+  slice(level: number): Slice {
+    let slice = this.known.get(level);
+    if (!slice) this.known.set(level, (slice = this.cut(level)));
+    return slice;
+  }
+
+  private cut(level: number): Slice {
+    const { model, tree, slot } = this;
+    const items = tree.items(level);
+    for (const item of items) for (const node of tree.nodes(item)) slot[node] = item;
+    const links = new Map<string, Link>();
+    const entries = new Set<number>();
+    const exits = new Set<number>();
+    for (const node of tree.nodes(level)) {
+      if (tree.folded[node]) continue;
+      const to = slot[node] as number;
+      const transfer = model.isTransfer(node);
+      for (let edge = model.inputStart[node] as number; edge < (model.inputStart[node + 1] as number); edge++) {
+        const source = model.inputSource[edge] as number;
+        if (tree.folded[source]) continue;
+        if (!tree.contains(level, source)) {
+          entries.add(to);
+          continue;
+        }
+        const from = slot[source] as number;
+        if (from === to) continue;
+        const key = `${from} ${to}`;
+        let link = links.get(key);
+        if (!link) {
+          const outputNr = model.edgeOutput[edge] as number;
+          links.set(key, (link = { from, to, edges: 0, source, outputNr, bytes: 0, way: "" }));
+        }
+        link.edges += 1;
+        if (transfer) this.cross(link, source, node);
+      }
+      for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++)
+        if (!tree.contains(level, model.edgeTarget[model.userEdge[at] as number] as number)) exits.add(to);
+    }
+    return { level, items, links: [...links.values()], entries: [...entries], exits: [...exits] };
+  }
+
+  private cross(link: Link, source: number, node: number): void {
+    const sent = this.model.firstOutput(source);
+    const arrived = this.model.firstOutput(node);
+    if (!sent || !arrived || sent.device === arrived.device) return;
+    link.bytes += arrived.nbytes ?? 0;
+    const way = `${sent.device} → ${arrived.device}`;
+    link.way = link.way === "" || link.way === way ? way : "between devices";
+  }
+}

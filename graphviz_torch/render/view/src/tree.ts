@@ -1,0 +1,160 @@
+// The groups of the graph. An item is what can be drawn in a level: node i is item i, group g is
+// item count + g. A level is the top (TOP) or the inside of a group, named by the group's item.
+
+import { BUFFER, type Model, PARAMETER } from "./model";
+
+export const TOP = -1;
+
+export class Tree {
+  readonly count: number;
+  /** 1 for a parameter that is written inside the operations that use it. */
+  readonly folded: Uint8Array;
+  readonly groups: number;
+  private readonly of: Int32Array; // level of each node
+  private readonly parent: Int32Array; // level of each group
+  private readonly depth: Int32Array;
+  private readonly first: Int32Array; // a group's nodes are inside[first] to inside[end]
+  private readonly end: Int32Array;
+  private readonly inside: Uint32Array;
+  private readonly place: Uint32Array; // of each node in `inside`
+  private readonly names: { at: ArrayLike<number>; table: string[] };
+  private readonly kinds: ArrayLike<number>;
+  private readonly likes: ArrayLike<number>;
+  private readonly alike: Map<number, number>;
+  private readonly children: Map<number, number[]>;
+
+  constructor(model: Model) {
+    const { payload, count } = model;
+    const groups = (this.groups = payload.header.groups);
+    this.count = count;
+    this.of = levels(payload.column("of", count), count);
+    this.parent = levels(payload.column("groupParent", groups), count);
+    this.names = { at: payload.column("groupName", groups), table: payload.header.groupName };
+    this.kinds = payload.column("groupKind", groups);
+    this.likes = payload.column("groupLike", groups);
+    this.alike = new Map();
+    for (let g = 0; g < groups; g++) {
+      const like = this.likes[g] as number;
+      this.alike.set(like, (this.alike.get(like) ?? 0) + 1);
+    }
+    this.folded = Uint8Array.from({ length: count }, (_, node) => {
+      const used = (model.userStart[node + 1] as number) > (model.userStart[node] as number);
+      const kind = model.leaf[node];
+      return Number((kind === PARAMETER || kind === BUFFER) && used && !model.outputs.has(node));
+    });
+
+    this.depth = new Int32Array(groups);
+    const sizes = new Int32Array(groups);
+    for (let node = 0; node < count; node++) {
+      const level = this.of[node] as number;
+      if (level !== TOP) sizes[level - count] = (sizes[level - count] as number) + 1;
+    }
+    const direct = sizes.slice();
+    for (let g = groups - 1; g >= 0; g--) {
+      const level = this.parent[g] as number;
+      if (level !== TOP) sizes[level - count] = (sizes[level - count] as number) + (sizes[g] as number);
+    }
+    this.first = new Int32Array(groups);
+    this.end = new Int32Array(groups);
+    // Parents come before their children: each places its own nodes first, then each child's.
+    const next = new Int32Array(groups + 1);
+    for (let g = 0; g < groups; g++) {
+      const level = this.parent[g] as number;
+      const slot = level === TOP ? groups : level - count;
+      this.depth[g] = level === TOP ? 1 : (this.depth[level - count] as number) + 1;
+      this.first[g] = next[slot] as number;
+      next[slot] = (next[slot] as number) + (sizes[g] as number);
+      this.end[g] = next[slot] as number;
+      next[g] = (this.first[g] as number) + (direct[g] as number);
+    }
+    this.inside = new Uint32Array(count);
+    this.place = new Uint32Array(count);
+    const cursor = Int32Array.from({ length: groups + 1 }, (_, g) => (g === groups ? (next[groups] as number) : (this.first[g] as number)));
+    this.children = new Map([[TOP, []]]);
+    for (let node = 0; node < count; node++) {
+      const level = this.of[node] as number;
+      const slot = level === TOP ? groups : level - count;
+      const at = cursor[slot] as number;
+      cursor[slot] = at + 1;
+      this.inside[at] = node;
+      this.place[node] = at;
+      if (!this.folded[node]) this.add(level, node);
+    }
+    for (let g = 0; g < groups; g++) this.add(this.parent[g] as number, count + g);
+  }
+
+  private add(level: number, item: number): void {
+    const list = this.children.get(level);
+    if (list) list.push(item);
+    else this.children.set(level, [item]);
+  }
+
+  isGroup(item: number): boolean {
+    return item >= this.count;
+  }
+
+  /** What is drawn directly in a level, in topological order. */
+  items(level: number): number[] {
+    const items = this.children.get(level) ?? [];
+    const key = (item: number) => (this.isGroup(item) ? (this.nodes(item).at(0) ?? 0) : item);
+    return items.map((item) => [key(item), item] as const).sort((a, b) => a[0] - b[0]).map(([, item]) => item);
+  }
+
+  /** All nodes in an item or level, those of inner groups included. */
+  nodes(item: number): Uint32Array {
+    if (item === TOP) return this.inside;
+    if (!this.isGroup(item)) return Uint32Array.of(item);
+    const g = item - this.count;
+    return this.inside.subarray(this.first[g], this.end[g]);
+  }
+
+  contains(level: number, node: number): boolean {
+    if (level === TOP) return true;
+    const g = level - this.count;
+    const place = this.place[node] as number;
+    return place >= (this.first[g] as number) && place < (this.end[g] as number);
+  }
+
+  /** The level that an item is drawn in. */
+  levelOf(item: number): number {
+    return (this.isGroup(item) ? this.parent[item - this.count] : this.of[item]) as number;
+  }
+
+  /** The levels around an item, the innermost first, without the top. */
+  around(item: number): number[] {
+    const found: number[] = [];
+    for (let level = this.levelOf(item); level !== TOP; level = this.levelOf(level)) found.push(level);
+    return found;
+  }
+
+  depthOf(level: number): number {
+    return level === TOP ? 0 : (this.depth[level - this.count] as number);
+  }
+
+  name(item: number): string {
+    return this.names.table[this.names.at[item - this.count] as number] as string;
+  }
+
+  /** The names from the top down to a group: "layers › 3 › attn". */
+  path(item: number): string {
+    return [...this.around(item).reverse(), item].map((group) => this.name(group)).join(" › ");
+  }
+
+  isModule(item: number): boolean {
+    return this.kinds[item - this.count] === 0;
+  }
+
+  /** How many groups have this one's structure, itself included. */
+  alikes(item: number): number {
+    return this.alike.get(this.likes[item - this.count] as number) ?? 1;
+  }
+
+  /** The groups with this one's structure. */
+  like(item: number): number {
+    return this.likes[item - this.count] as number;
+  }
+}
+
+function levels(column: ArrayLike<number>, count: number): Int32Array {
+  return Int32Array.from(column, (at) => (at === 0 ? TOP : count + at - 1));
+}
