@@ -104,7 +104,7 @@ class Scope:
         """A path for `text` in this scope that no other node or scope has: "add", "add(1)"."""
         name = wanted = segment(text)
         if not self.path and (wanted in RESERVED or wanted.startswith(LIBRARY)):
-            name = wanted = wanted + "_"
+            name = wanted = "_" + wanted
         while name in self.taken:
             count = self.counts[wanted] = self.counts.get(wanted, 0) + 1
             name = f"{wanted}({count})"

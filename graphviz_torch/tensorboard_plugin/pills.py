@@ -95,7 +95,7 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, list(rows.values()))
 
     def _shown(self, ctx: Any, experiment: str, wanted: set[str]) -> list[Step]:
-        """All steps of the run and tag with most of these nodes; the last written where none has."""
+        """All steps of the run and tag with most of these nodes; the last one written if none."""
         listing = self._store.listing(ctx, experiment)
         series = [steps for tags in listing.values() for steps in tags.values() if steps]
         series.sort(key=lambda steps: max(written.wall_time for written in steps), reverse=True)
@@ -177,7 +177,7 @@ def _counts(node: Node) -> _Counts | None:
     elements = nan = zero = inf = 0
     smallest, largest = math.inf, 0.0
     for stats in node.grad_outputs:
-        if stats is None or stats.tensor is None:
+        if stats is None or stats.tensor is None or min(stats.tensor.shape, default=0) < 0:
             continue
         count = math.prod(stats.tensor.shape)
         elements += count
