@@ -88,8 +88,22 @@ def parse(text: str) -> Program:
     return program
 
 
+def input_lines(text: str) -> list[tuple[str, ast.expr]]:
+    """Names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
+
+    Raises:
+        ExpressionError: if `text` is not such lines.
+    """
+    lines: dict[str, ast.expr] = {}
+    for statement in _statements(text):
+        if not isinstance(statement, ast.Assign):
+            _refuse(text, statement, "An input is `name = values`, such as `x = 1, 2, 3`.")
+        lines[_target(text, statement)] = statement.value
+    return list(lines.items())
+
+
 def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
-    """Tensors on the CPU from lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
+    """Tensors on the CPU from `input_lines(text)`.
 
     Floating-point tensors require gradients; integers made by `randint` do not.
 
@@ -98,15 +112,13 @@ def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
     """
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
-    for statement in _statements(text):
-        if not isinstance(statement, ast.Assign):
-            _refuse(text, statement, "An input is `name = values`, such as `x = 1, 2, 3`.")
-        tensor = _input(text, statement.value, generator)
+    for name, value in input_lines(text):
+        tensor = _input(text, value, generator)
         if sum(t.numel() for t in tensors.values()) + tensor.numel() > MAX_ELEMENTS:
-            _refuse(text, statement, f"All inputs together have over {MAX_ELEMENTS:,} elements.")
+            _refuse(text, value, f"All inputs together have over {MAX_ELEMENTS:,} elements.")
         if tensor.is_floating_point():
             tensor.requires_grad_()
-        tensors[_target(text, statement)] = tensor
+        tensors[name] = tensor
     return tensors
 
 
@@ -181,12 +193,10 @@ class _Evaluation:
         return self.value(node)
 
     def call(self, node: ast.Call) -> Any:
-        name, receiver = _called(node)
+        name, receiver = called(node)
         function = FUNCTIONS[name]
         arguments = [*([] if receiver is None else [receiver]), *node.args]
         values = [self.value(argument) for argument in arguments]
-        if values and isinstance(values[0], (int, float)):
-            values[0] = torch.tensor(float(values[0]))
         keywords = {str(word.arg): self.value(word.value) for word in node.keywords}
         return self.apply(node, partial(function.function, **keywords), *values)
 
@@ -285,9 +295,11 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
 
 
 def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
-    name, receiver = _called(node)
+    name, receiver = called(node)
     if name not in FUNCTIONS:
         _refuse(text, node.func, f"{name!r} is not among the functions: {_list(FUNCTIONS, name)}.")
+    if receiver is not None and not hasattr(Tensor, name):
+        _refuse(text, node.func, f"{name} is no method: write {name}(...).")
     for word in node.keywords:
         if word.arg not in FUNCTIONS[name].keywords:
             allowed = ", ".join(FUNCTIONS[name].keywords) or "none"
@@ -295,7 +307,7 @@ def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
     return [receiver, *node.args, *(word.value for word in node.keywords)]
 
 
-def _called(node: ast.Call) -> tuple[str, ast.expr | None]:
+def called(node: ast.Call) -> tuple[str, ast.expr | None]:
     """The function's name, and the value before the dot of a method."""
     match node.func:
         case ast.Name(id=name):
@@ -309,7 +321,7 @@ def _called(node: ast.Call) -> tuple[str, ast.expr | None]:
 
 def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:
     if isinstance(node, ast.Call):
-        name, receiver = _called(node)
+        name, receiver = called(node)
         if receiver is not None or name not in INPUTS or node.keywords:
             _refuse(text, node, f"{name!r} makes no input; these do: {', '.join(INPUTS)}.")
         numbers = [_number(text, argument) for argument in node.args]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Function:
-    """A torch function and the keyword arguments that a program may give it."""
+    """A torch function, the keyword arguments that a program may give it, and where it lives."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...] = ()
+    home: str = "torch"  # what a script writes before the dot
 
 
 _DIM = ("dim",)
@@ -57,22 +58,15 @@ FUNCTIONS: dict[str, Function] = {
         for name in ("cat", "cumsum", "log_softmax", "softmax", "squeeze", "stack", "unsqueeze")
     },
     **{
-        name: Function(getattr(F, name))
-        for name in ("cross_entropy", "elu", "gelu", "leaky_relu", "linear", "mse_loss", "silu")
+        name: Function(getattr(F, name), home="F")
+        for name in (
+            "cross_entropy", "elu", "gelu", "leaky_relu", "linear", "mse_loss", "silu", "softplus",
+        )
     },
-    "softplus": Function(F.softplus),
+    **{name: Function(getattr(torch, name)) for name in ("detach", "flatten", "max", "min")},
     "clamp": Function(torch.clamp, ("min", "max")),
-    "detach": Function(torch.detach),
-    "flatten": Function(torch.flatten),
-    "max": Function(torch.amax, _REDUCE),
-    "min": Function(torch.amin, _REDUCE),
-    "reshape": Function(lambda tensor, *shape: torch.reshape(tensor, _sizes(shape))),
+    "reshape": Function(Tensor.reshape, home="torch.Tensor"),
 }  # fmt: skip
-
-
-def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
-    """`reshape(x, 2, 3)` and `reshape(x, [2, 3])` mean the same."""
-    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list) else tuple(shape)
 
 
 def _randint(numbers: list[int], generator: torch.Generator) -> Tensor:

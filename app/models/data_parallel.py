@@ -13,7 +13,7 @@ def build(devices):
     def loss():
         parts = batch.to(first).chunk(len(devices))
         outputs = []
-        for part, device in zip(parts, devices):
+        for part, device in zip(parts, devices, strict=False):
             replica = {name: weight.to(device) for name, weight in model.named_parameters()}
             output = functional_call(model, replica, part.to(device))
             outputs.append(output.to(first))

@@ -1,0 +1,5 @@
+"""checkpoints"""
+
+import streamlit as st
+
+st.title("checkpoints")

@@ -1,0 +1,5 @@
+"""devices"""
+
+import streamlit as st
+
+st.title("devices")

@@ -1,0 +1,5 @@
+"""explore"""
+
+import streamlit as st
+
+st.title("explore")

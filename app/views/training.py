@@ -1,0 +1,5 @@
+"""training"""
+
+import streamlit as st
+
+st.title("training")
