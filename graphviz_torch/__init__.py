@@ -4,6 +4,7 @@ from .diff import GraphDiff, diff
 from .draw import draw_graph, make_dot
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
+from .moving import Move, Moves
 from .parallel import batch_division
 from .record import record
 from .render.dot import to_dot
@@ -21,6 +22,8 @@ __all__ = [
     "GradientStats",
     "Graph",
     "GraphDiff",
+    "Move",
+    "Moves",
     "Node",
     "TensorMeta",
     "Transfer",

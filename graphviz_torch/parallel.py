@@ -52,6 +52,11 @@ def batch_division(graph: Graph) -> list[tuple[str, int]]:
     return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]
 
 
+def simulated_devices() -> list[torch.device]:
+    """Those of the innermost `simulate_accelerator()` block of this thread."""
+    return list(getattr(_HERE, "devices", None) or [])
+
+
 @contextmanager
 def data_parallel_on(devices: list[torch.device]) -> Iterator[None]:
     """Let `nn.DataParallel` run on simulated devices in this thread."""
@@ -91,15 +96,11 @@ def _replace() -> None:
 
 
 def _device_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda: "meta" if getattr(_HERE, "devices", None) else theirs()
+    return lambda: "meta" if simulated_devices() else theirs()
 
 
 def _device_indices(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def indices() -> Any:
-        devices = getattr(_HERE, "devices", None)
-        return [device.index for device in devices] if devices else theirs()
-
-    return indices
+    return lambda: [device.index for device in simulated_devices()] or theirs()
 
 
 def _ours(devices: Sequence[Any]) -> bool:

@@ -1,0 +1,112 @@
+"""Structures of Python objects that hold tensors: what is inside, and the same with other values.
+
+Entered: dicts, lists, tuples, named tuples, sets, deques, dataclasses and plain namespaces. In a
+dict such as `globals()`, names with two leading underscores and Python modules are passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_PASSED_OVER = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType)
+
+
+def join(path: str, name: str) -> str:
+    """`"a"`, `"b"` -> `"a.b"`; an empty path adds nothing."""
+    return f"{path}.{name}" if path else name
+
+
+def children(thing: Any) -> list[tuple[str, Any]] | None:
+    """Name and value of what a container holds; None for what is no container."""
+    if isinstance(thing, dict):
+        return [(str(key), value) for key, value in _entries(thing)]
+    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
+        return list(zip(thing._fields, thing, strict=True))
+    if isinstance(thing, (list, tuple, deque, set, frozenset)):
+        return [(str(i), value) for i, value in enumerate(thing)]
+    if isinstance(thing, _NAMESPACES):
+        return list(vars(thing).items())
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return [(f.name, getattr(thing, f.name)) for f in fields(thing) if hasattr(thing, f.name)]
+    return None
+
+
+def rebuilt(thing: Any, values: list[Any]) -> Any:
+    """A container like `thing` with other values for its `children`, in their order."""
+    if isinstance(thing, dict):
+        new = copy.copy(thing)
+        for (key, _), value in zip(_entries(thing), values, strict=True):
+            new[key] = value
+        return new
+    if isinstance(thing, tuple):
+        return type(thing)(*values) if hasattr(thing, "_fields") else type(thing)(values)
+    if isinstance(thing, (set, frozenset)):
+        return type(thing)(values)
+    new = copy.copy(thing)
+    if isinstance(thing, (list, deque)):
+        for i, value in enumerate(values):
+            new[i] = value
+        return new
+    for (name, _), value in zip(children(thing) or [], values, strict=True):
+        object.__setattr__(new, name, value)  # a frozen dataclass refuses a plain assignment
+    return new
+
+
+def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Path and value of everything in a structure that is no container, each place once."""
+    stack = [(name, tree)]
+    entered: set[int] = set()
+    while stack:
+        path, thing = stack.pop()
+        parts = None if isinstance(thing, torch.Tensor) else children(thing)
+        if parts is None:
+            yield path, thing
+        elif id(thing) not in entered:  # a container that holds itself ends here
+            entered.add(id(thing))
+            stack.extend((join(path, key), value) for key, value in reversed(parts))
+
+
+def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of an object that is no container: those of its attributes, and in them."""
+    parts = children(thing)
+    if parts is None:
+        parts = list(getattr(thing, "__dict__", {}).items())
+    return [
+        (path, value)
+        for key, part in parts
+        for path, value in walk_structure(part, key)
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def unreachable(thing: Any) -> str:
+    """Why the tensors that an object holds can't be reached; "" where it holds none."""
+    kind = type(thing)
+    if isinstance(thing, _PASSED_OVER):
+        return ""
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return "a NumPy array lives on the CPU; torch.from_numpy makes a tensor of it"
+    if isinstance(thing, types.GeneratorType):
+        return "a generator; move what it yields"
+    held = [name for name, _ in tensors_in(thing)]
+    if held:
+        return f"an object of class {kind.__name__}; pass vars() of it for {', '.join(held[:5])}"
+    return ""
+
+
+def _entries(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return [
+        (key, value)
+        for key, value in list(mapping.items())
+        if not (isinstance(key, str) and key.startswith("__"))
+        and not isinstance(value, _PASSED_OVER)
+    ]
