@@ -115,8 +115,8 @@ def test_the_worked_example_has_the_names_shapes_and_devices_of_autograd(tmp_pat
     tensors = worked_example()
     to_tensorboard(trace(tensors["y"], names=tensors), tmp_path)
     graph = shown(tmp_path)
-    assert [node.name for node in graph.node] == "x add[a] pow[b] add[c] mean[y] y".split()
-    assert [node.op for node in graph.node] == "Input add pow add mean Output".split()
+    assert [node.name for node in graph.node] == ["x", "add[a]", "pow[b]", "add[c]", "mean[y]", "y"]
+    assert [node.op for node in graph.node] == ["Input", "add", "pow", "add", "mean", "Output"]
     assert {node.device for node in graph.node} == {"/device:CPU:0"}
     shapes = [
         tuple(dim.size for dim in node.attr["_output_shapes"].list.shape[0].dim)

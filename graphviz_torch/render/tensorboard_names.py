@@ -146,6 +146,8 @@ def own_name(node: Node, modules: Sequence[str]) -> str:
         title = node.title.rpartition("::")[2]
         return f"{title}[{node.label}]" if node.label else title
     parts = node.label.split(".")
+    if node.module:  # the caller's name for the whole model may stand before it
+        parts = node.label.rpartition(f"{node.module}.")[2].split(".")
     for module in modules:
         if len(parts) > 1 and parts[0] == module:
             parts = parts[1:]

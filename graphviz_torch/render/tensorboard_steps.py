@@ -38,7 +38,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
         stats = [entry for entry in leaf.grad_outputs if entry is not None]
         if stats:
             label = leaf.label or f"node {leaf.id}"
-            layer = label.rpartition(".")[0] or label
+            layer = leaf.module or label.rpartition(".")[0] or label
             norms.setdefault(layer, []).extend(map(_norm, stats))
     scale = graph.loss_scale or 1.0
     return {layer: math.hypot(*values) / scale for layer, values in norms.items()}
