@@ -1,5 +1,6 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
+from .devices import available_devices, move_locals, to_device
 from .diff import GraphDiff, diff
 from .draw import draw_graph, make_dot
 from .findings import find, find_across, rules
@@ -28,6 +29,7 @@ __all__ = [
     "TensorMeta",
     "Transfer",
     "add_autograd_graph",
+    "available_devices",
     "batch_division",
     "diff",
     "draw_graph",
@@ -35,9 +37,11 @@ __all__ = [
     "find_across",
     "load",
     "make_dot",
+    "move_locals",
     "record",
     "rules",
     "simulate_accelerator",
+    "to_device",
     "to_dot",
     "to_html",
     "to_pbtxt",
