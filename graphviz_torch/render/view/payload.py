@@ -5,8 +5,8 @@ UTF-8), and the columns one after the other. A column holds one number per row (
 group, a gradient), as planes: first the lowest byte of every row, then the next. What repeats
 (texts, tensors, saved tensors) stands once in the header, and a column holds its position.
 
-Numbers that were measured keep four significant digits: 100,000 nodes with all their values then
-take less than 16 bytes a node.
+Numbers that were measured keep five significant digits, in a large graph three: with all its values
+it then takes less than 16 bytes a node.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from .. import style
 from ..groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-_MANTISSA_BITS = 13  # a relative error below 2**-14: four significant digits
-_TEXTS = ("name", "operation", "label", "module", "scope", "source", "note")
+# Bits of a measured number's fraction: five significant digits, in a large graph three.
+_FINE, _COARSE = 17, 11
+_LARGE = 5_000  # nodes
+_TEXTS = ("name", "operation", "label", "module", "source", "note")
 _MOST_VALUES = 64  # of one gradient: more are not read
 
 
 def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str = "") -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
-    columns = _Columns()
+    columns = _Columns(_FINE if len(graph.nodes) <= _LARGE else _COARSE)
     header: dict[str, Any] = {
         "title": title,
         "style": _style(),
@@ -46,6 +48,8 @@ def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str =
     metas = _Table()
     for name in _TEXTS:
         header[name] = columns.texts(name, [getattr(node, name) for node in graph.nodes])
+    if any(node.scope != node.module for node in graph.nodes):
+        header["scope"] = columns.texts("scope", [node.scope for node in graph.nodes])
     _add_nodes(graph, columns, header, metas)
     _add_gradients(graph.nodes, columns, header, metas)
     _add_groups(graph, columns, header)
@@ -57,7 +61,7 @@ def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str =
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
-    return b64encode(compress(data, 9, mtime=0)).decode("ascii")
+    return b64encode(compress(data, 7, mtime=0)).decode("ascii")
 
 
 class _Table:
@@ -77,7 +81,8 @@ class _Table:
 class _Columns:
     """Columns of numbers, as planes of bytes. A column of zeros alone is left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, fraction: int) -> None:
+        self.fraction = fraction  # bits kept of a measured number's
         self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes a row, rows
         self.planes: list[bytes] = []
 
@@ -97,12 +102,12 @@ class _Columns:
         self._signed(name, "signed", values)
 
     def measured(self, name: str, values: Iterable[float | None]) -> None:
-        """Numbers to four significant digits; NaN for None."""
+        """Numbers to the digits that are kept; NaN for None."""
         numbers = [float("nan") if value is None else value for value in values]
         if all(number != number for number in numbers):
             return
         bits = struct.unpack(f"<{len(numbers)}Q", struct.pack(f"<{len(numbers)}d", *numbers))
-        half, mask = 1 << (51 - _MANTISSA_BITS), -1 << (52 - _MANTISSA_BITS)
+        half, mask = 1 << (51 - self.fraction), -1 << (52 - self.fraction)
         rounded = [(bit + half) & mask & 0xFFFFFFFFFFFFFFFF for bit in bits]
         data = struct.pack(f"<{len(rounded)}Q", *rounded)
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
@@ -129,6 +134,7 @@ class _Columns:
 def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _Table) -> None:
     nodes = graph.nodes
     columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
+    header["ordered"] = any(node.order is not None for node in nodes)
     columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
     columns.measured("seconds", [node.seconds for node in nodes])
 

@@ -9,6 +9,10 @@ export class Arranger {
   private cancel: (() => void) | null = null;
   private readonly known = new Map<string, Placed>();
 
+  constructor() {
+    this.start(); // it comes up while the graph is being read
+  }
+
   /**
    * The levels of `tasks`, inner ones before those around them. `keys` tell for each task what its
    * layout depends on. Resolves to null when another call has come in the meantime.

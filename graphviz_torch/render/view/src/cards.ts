@@ -73,6 +73,13 @@ export class Cards {
     return model.outputs.has(node) ? "output" : "operation";
   }
 
+  /** The roles that occur. */
+  roles(): Set<Role> {
+    const found = new Set<Role>();
+    for (let node = 0; node < this.model.count; node++) found.add(this.role(node));
+    return found;
+  }
+
   private node(node: number): Card {
     const { model } = this;
     const label = model.text("label", node);

@@ -57,7 +57,7 @@ export class Colors {
   available(by: ColorBy): boolean {
     const { model } = this;
     if (by === "gradient") return model.recordedGradients;
-    if (by === "seconds") return model.seconds !== null;
+    if (by === "seconds") return model.recordedSeconds;
     if (by === "saved") return model.savedBytes.some((size) => size > 0);
     if (by === "module") return model.column("module").table.length > 1;
     return true;
@@ -93,7 +93,7 @@ export class Colors {
       return { title, entries, scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high) } : null };
     }
     if (this.by === "role") {
-      const seen = new Set(Array.from({ length: Math.min(this.model.count, 20000) }, (_, node) => this.cards.role(node)));
+      const seen = this.cards.roles();
       if (this.tree.groups) seen.add("group");
       const entries = ROLES.filter((role) => seen.has(role)).map((role) => ({
         fill: this.themes.color(role),
@@ -116,7 +116,7 @@ export class Colors {
       case "gradient":
         return { of: (node) => model.norm(node), join: "max", say: number };
       case "seconds":
-        return { of: (node) => model.seconds?.[node] ?? Number.NaN, join: "sum", say: seconds };
+        return { of: (node) => model.seconds(node), join: "sum", say: seconds };
       case "saved":
         return { of: (node) => model.savedBytes[node] as number, join: "sum", say: bytes };
       default:

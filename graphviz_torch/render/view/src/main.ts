@@ -1,5 +1,6 @@
 // The way in: `mount` puts the view of a payload into an element.
 
+import { Arranger } from "./arranger";
 import { html } from "./dom";
 import { Model } from "./model";
 import { decode } from "./payload";
@@ -34,9 +35,10 @@ export function mount(element: HTMLElement, payload: string, options: Options = 
   let view: View | null = null;
   let gone = false;
   const ready = (async () => {
+    const arranger = new Arranger();
     const model = new Model(await decode(payload));
-    if (gone) return;
-    view = new View(inside, model, options);
+    if (gone) return arranger.stop();
+    view = new View(inside, model, arranger, options);
     await view.start();
   })();
   ready.catch((error: unknown) => {

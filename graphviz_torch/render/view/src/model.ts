@@ -54,7 +54,6 @@ export class Model {
   readonly leaf: Column;
   /** Positions in the backward run, -1 for none; null if it was not recorded. */
   readonly order: Column | null;
-  readonly seconds: Column | null;
   readonly recordedGradients: boolean;
   readonly shapeOf: Column;
   readonly savedBytes: Float64Array;
@@ -72,7 +71,7 @@ export class Model {
   private readonly edgeInput: Column;
   private readonly savedOf: Column;
   private readonly gradientStart: Uint32Array;
-  private readonly gradientColumns: Record<"norm" | "maxAbs" | "mean" | "zeros", Column | null>;
+  private readonly transfer: Uint8Array;
   private readonly nan: Column;
   private readonly inf: Column;
   private readonly gradientTensor: Column;
@@ -89,16 +88,18 @@ export class Model {
     this.failure = header.failure;
     this.lossScale = header.lossScale;
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "label", "module", "scope", "source", "note"] as const)
+    for (const name of ["name", "operation", "label", "module", "source", "note"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
+    // A scope that is not given is the module's path.
+    if (header.scope) this.texts.set("scope", { at: payload.column("scope", count), table: header.scope });
+    else this.texts.set("scope", this.column("module"));
     this.leaf = payload.column("leaf", count);
-    const order = payload.column("order", count);
-    this.order = some(order, (at) => at > 0) ? order : null;
-    this.seconds = payload.measured("seconds");
+    this.order = payload.has("order") && header.ordered ? payload.column("order", count) : null;
     this.shapeOf = payload.column("shapes", count);
     this.savedOf = payload.column("saved", count);
     const kept = header.saved.map((rows) => rows.reduce((sum, [, , nbytes]) => sum + nbytes, 0));
-    this.savedBytes = Float64Array.from({ length: count }, (_, node) => kept[this.savedOf[node] as number] as number);
+    this.savedBytes = new Float64Array(count);
+    for (let node = 0; node < count; node++) this.savedBytes[node] = kept[this.savedOf[node] as number] as number;
     this.parameterState = payload.column("parameter", count);
 
     this.inputStart = starts(payload.column("inputs", count), count);
@@ -128,19 +129,18 @@ export class Model {
 
     this.gradientStart = starts(payload.column("gradients", count), count);
     const rows = this.gradientStart[count] as number;
-    this.gradientColumns = {
-      norm: payload.measured("norm"),
-      maxAbs: payload.measured("maxAbs"),
-      mean: payload.measured("mean"),
-      zeros: payload.measured("zeros"),
-    };
-    this.recordedGradients = this.gradientColumns.norm !== null;
+    this.recordedGradients = payload.has("norm");
     this.nan = payload.column("nan", rows);
     this.inf = payload.column("inf", rows);
     this.gradientTensor = payload.column("gradTensor", rows);
 
     for (const finding of header.findings) for (const node of finding.nodes) push(this.findingsOf, node, finding);
     for (const transfer of header.transfers) if (transfer.node !== null) push(this.transfersOf, transfer.node, transfer);
+    const names = this.column("name");
+    const copies = names.table.map((name) => COPIES.test(name));
+    this.transfer = new Uint8Array(count);
+    for (let node = 0; node < count; node++)
+      if ((copies[names.at[node] as number] && this.crosses(node)) || this.transfersOf.has(node)) this.transfer[node] = 1;
   }
 
   text(column: TextColumn, node: number): string {
@@ -187,16 +187,15 @@ export class Model {
   gradients(node: number): (Gradient | null)[] {
     const found: (Gradient | null)[] = [];
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++) {
-      const { norm, maxAbs, mean, zeros } = this.gradientColumns;
-      const size = norm?.[row] ?? Number.NaN;
+      const size = this.gradient("norm", row);
       found.push(
         Number.isNaN(size)
           ? null
           : {
               norm: size,
-              maxAbs: maxAbs?.[row] as number,
-              mean: mean?.[row] as number,
-              zeros: zeros?.[row] as number,
+              maxAbs: this.gradient("maxAbs", row),
+              mean: this.gradient("mean", row),
+              zeros: this.gradient("zeros", row),
               nan: this.nan[row] as number,
               inf: this.inf[row] as number,
               values: this.payload.header.values[row] ?? null,
@@ -207,11 +206,25 @@ export class Model {
     return found;
   }
 
+  private gradient(column: "norm" | "maxAbs" | "mean" | "zeros", row: number): number {
+    if (!this.recordedGradients) return Number.NaN;
+    return this.payload.column(column, this.gradientStart[this.count] as number)[row] as number;
+  }
+
+  get recordedSeconds(): boolean {
+    return this.payload.has("seconds");
+  }
+
+  /** In backward; NaN where it was not measured. */
+  seconds(node: number): number {
+    return this.recordedSeconds ? (this.payload.column("seconds", this.count)[node] as number) : Number.NaN;
+  }
+
   /** The largest norm among a node's gradients; NaN where none was recorded. */
   norm(node: number): number {
     let most = Number.NaN;
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++) {
-      const norm = this.gradientColumns.norm?.[row] ?? Number.NaN;
+      const norm = this.gradient("norm", row);
       if (!(norm <= most)) most = Number.isNaN(norm) ? most : norm;
     }
     return most;
@@ -247,8 +260,10 @@ export class Model {
 
   /** Is the node a copy from one device to another? */
   isTransfer(node: number): boolean {
-    if (this.transfersOf.has(node)) return true;
-    if (!COPIES.test(this.text("name", node))) return false;
+    return this.transfer[node] === 1;
+  }
+
+  private crosses(node: number): boolean {
     const device = this.firstOutput(node)?.device;
     return this.inputs(node).some((edge) => (this.firstOutput(edge.node)?.device ?? device) !== device);
   }
@@ -259,11 +274,6 @@ function starts(lengths: Column, rows: number): Uint32Array {
   const start = new Uint32Array(rows + 1);
   for (let row = 0; row < rows; row++) start[row + 1] = (start[row] as number) + (lengths[row] as number);
   return start;
-}
-
-function some(column: Column, holds: (value: number) => boolean): boolean {
-  for (let row = 0; row < column.length; row++) if (holds(column[row] as number)) return true;
-  return false;
 }
 
 function push<V>(map: Map<number, V[]>, key: number, value: V): void {

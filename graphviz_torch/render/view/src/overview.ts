@@ -35,9 +35,9 @@ function facts(model: Model): [string, string][] {
   const rows: [string, string][] = [["devices", [...devices].join(", ")]];
   const kept = model.savedBytes.reduce((sum, size) => sum + size, 0);
   if (kept) rows.push(["saved for backward", bytes(kept)]);
-  if (model.seconds) {
+  if (model.recordedSeconds) {
     let sum = 0;
-    for (let node = 0; node < model.count; node++) sum += (model.seconds[node] as number) || 0;
+    for (let node = 0; node < model.count; node++) sum += model.seconds(node) || 0;
     rows.push(["backward time", `${seconds(sum)}, all nodes together`]);
   }
   if (model.transfers.length) {

@@ -57,7 +57,7 @@ export class Panel {
     if (note) facts.push(["note", note]);
     const order = model.order?.[node] ?? -1;
     if (order >= 0) facts.push(["backward", `step ${order + 1}`]);
-    const time = model.seconds?.[node] ?? Number.NaN;
+    const time = model.seconds(node);
     if (!Number.isNaN(time)) facts.push(["time", seconds(time)]);
     const state = model.parameterState[node] as number;
     for (const [at, name] of ["module was called", "has .grad", "in the optimizer"].entries()) {
@@ -116,7 +116,7 @@ export class Panel {
       const meta = model.firstOutput(node);
       if (meta) devices.add(meta.device);
       kept += model.savedBytes[node] as number;
-      const spent = model.seconds?.[node] ?? Number.NaN;
+      const spent = model.seconds(node);
       if (!Number.isNaN(spent)) time = (Number.isNaN(time) ? 0 : time) + spent;
       for (const finding of model.findingsOf.get(node) ?? []) findings.add(finding);
     }

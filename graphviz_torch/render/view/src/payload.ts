@@ -6,6 +6,7 @@ export interface Header {
   title: string;
   style: Style;
   count: number;
+  ordered: boolean;
   outputs: [number, number][];
   lossScale: number | null;
   failure: Failure | null;
@@ -22,7 +23,7 @@ export interface Header {
   operation: string[];
   label: string[];
   module: string[];
-  scope: string[];
+  scope: string[] | null;
   source: string[];
   note: string[];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
@@ -72,19 +73,35 @@ export interface Transfer {
 export type Column = ArrayLike<number>;
 
 export class Payload {
+  private readonly places = new Map<string, { kind: string; size: number; rows: number; planes: Uint8Array }>();
+  private readonly read = new Map<string, Column>();
+
   constructor(
     readonly header: Header,
-    private readonly columns: Map<string, Column>,
-  ) {}
-
-  /** A column of `rows` numbers; zeros where it was left out. */
-  column(name: string, rows: number): Column {
-    return this.columns.get(name) ?? new Uint8Array(rows);
+    data: Uint8Array,
+  ) {
+    let at = 0;
+    for (const [name, kind, size, rows] of header.columns) {
+      this.places.set(name, { kind, size, rows, planes: data.subarray(at, at + size * rows) });
+      at += size * rows;
+    }
   }
 
-  /** A column of what was measured, NaN where it was not; null if nothing was. */
-  measured(name: string): Column | null {
-    return this.columns.get(name) ?? null;
+  has(name: string): boolean {
+    return this.places.has(name);
+  }
+
+  /** A column of `rows` numbers, NaN for what was not measured; zeros where it was left out. */
+  column(name: string, rows: number): Column {
+    let column = this.read.get(name);
+    if (!column) {
+      const place = this.places.get(name);
+      if (!place) column = new Uint8Array(rows);
+      else if (place.kind === "measured") column = reals(place.planes, rows);
+      else column = integers(place.planes, rows, place.size, place.kind);
+      this.read.set(name, column);
+    }
+    return column;
   }
 }
 
@@ -97,14 +114,7 @@ export async function decode(text: string): Promise<Payload> {
 
   const length = new DataView(data.buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length))) as Header;
-  const columns = new Map<string, Column>();
-  let at = 4 + length;
-  for (const [name, kind, size, rows] of header.columns) {
-    const planes = data.subarray(at, at + size * rows);
-    at += size * rows;
-    columns.set(name, kind === "measured" ? reals(planes, rows) : integers(planes, rows, size, kind));
-  }
-  return new Payload(header, columns);
+  return new Payload(header, data.subarray(4 + length));
 }
 
 function reals(planes: Uint8Array, rows: number): Float64Array {

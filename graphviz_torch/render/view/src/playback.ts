@@ -18,14 +18,20 @@ export class Playback {
   ) {
     const { count, order } = model;
     this.recorded = order !== null;
+    let last = -1;
+    if (order) for (let node = 0; node < count; node++) last = Math.max(last, order[node] as number);
     // Without a recording: users before inputs, one order that backward could take.
-    const ran = Array.from({ length: count }, (_, node) => node).filter((node) => !order || (order[node] as number) >= 0);
-    ran.sort(order ? (a, b) => (order[a] as number) - (order[b] as number) : (a, b) => b - a);
-    this.node = Int32Array.from(ran);
-    this.steps = ran.length;
+    else last = count - 1;
+    const at = new Int32Array(last + 1).fill(-1);
+    for (let node = 0; node < count; node++) {
+      const place = order ? (order[node] as number) : count - 1 - node;
+      if (place >= 0) at[place] = node;
+    }
+    this.node = at.filter((node) => node >= 0);
+    this.steps = this.node.length;
     this.position = new Int32Array(count).fill(-1);
-    ran.forEach((node, at) => {
-      this.position[node] = at;
+    this.node.forEach((node, place) => {
+      this.position[node] = place;
     });
   }
 

@@ -37,11 +37,12 @@ export class Tree {
       const like = this.likes[g] as number;
       this.alike.set(like, (this.alike.get(like) ?? 0) + 1);
     }
-    this.folded = Uint8Array.from({ length: count }, (_, node) => {
+    this.folded = new Uint8Array(count);
+    for (let node = 0; node < count; node++) {
       const used = (model.userStart[node + 1] as number) > (model.userStart[node] as number);
       const kind = model.leaf[node];
-      return Number((kind === PARAMETER || kind === BUFFER) && used && !model.outputs.has(node));
-    });
+      if ((kind === PARAMETER || kind === BUFFER) && used && !model.outputs.has(node)) this.folded[node] = 1;
+    }
 
     this.depth = new Int32Array(groups);
     const sizes = new Int32Array(groups);
@@ -156,5 +157,7 @@ export class Tree {
 }
 
 function levels(column: ArrayLike<number>, count: number): Int32Array {
-  return Int32Array.from(column, (at) => (at === 0 ? TOP : count + at - 1));
+  const found = new Int32Array(column.length);
+  for (let row = 0; row < column.length; row++) found[row] = column[row] === 0 ? TOP : count + (column[row] as number) - 1;
+  return found;
 }

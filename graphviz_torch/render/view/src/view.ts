@@ -1,6 +1,6 @@
 // The view of one graph in one element: what the user does, and what is then drawn.
 
-import { Arranger } from "./arranger";
+import type { Arranger } from "./arranger";
 import { Camera } from "./camera";
 import { Cards } from "./cards";
 import { type ColorBy, Colors } from "./colors";
@@ -34,7 +34,6 @@ const THEME_SIGNS: Record<Theme, string> = { auto: "◐", light: "☀", dark: "�
 export class View {
   readonly tree: Tree;
   private readonly cards: Cards;
-  private readonly arranger = new Arranger();
   private readonly scenes: Scenes;
   private readonly themes: Themes;
   private readonly colors: Colors;
@@ -56,11 +55,12 @@ export class View {
   constructor(
     private readonly element: HTMLElement,
     private readonly model: Model,
+    private readonly arranger: Arranger,
     private readonly options: Options,
   ) {
     this.tree = new Tree(model);
     this.cards = new Cards(model, this.tree);
-    this.scenes = new Scenes(this.tree, this.cards, new Slicer(model, this.tree), this.arranger);
+    this.scenes = new Scenes(this.tree, this.cards, new Slicer(model, this.tree), arranger);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
     this.colors = new Colors(model, this.tree, this.cards, this.themes);
     this.playback = new Playback(model, this.tree);
