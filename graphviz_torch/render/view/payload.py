@@ -5,7 +5,7 @@ UTF-8), and the columns one after the other. A column holds one number per row (
 group, a gradient), as planes: first the lowest byte of every row, then the next. What repeats
 (texts, tensors, saved tensors) stands once in the header, and a column holds its position.
 
-Numbers that were measured keep five significant digits, in a large graph three: with all its values
+Numbers that were measured keep five significant digits, in a large graph four: with all its values
 it then takes less than 16 bytes a node.
 """
 
@@ -25,8 +25,8 @@ from .. import style
 from ..groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-# Bits of a measured number's fraction: five significant digits, in a large graph three.
-_FINE, _COARSE = 17, 11
+# Bits of a measured number's fraction: five significant digits, in a large graph four.
+_FINE, _COARSE = 17, 13
 _LARGE = 5_000  # nodes
 _TEXTS = ("name", "operation", "label", "module", "source", "note")
 _MOST_VALUES = 64  # of one gradient: more are not read

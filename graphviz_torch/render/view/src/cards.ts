@@ -18,7 +18,6 @@ export interface Card {
   /** Parameters that are written inside: node, and what it says. */
   readonly parameters: { node: number; name: string; text: string }[];
   readonly more: number;
-  /** Lines below this many come first in the picture of a distance. */
   readonly width: number;
   readonly height: number;
 }
@@ -33,6 +32,8 @@ const FONTS = {
   mono: "11px ui-monospace, monospace",
   quiet: "11px system-ui, sans-serif",
 };
+/** Space beside the text: of a hexagon's points, a pill's ends, a group's button. */
+const RIMS: Partial<Record<Role, number>> = { transfer: 34, input: 30, group: 58 };
 const SHORT: Record<string, string> = { float: "f", complex: "c", int: "i", uint: "u", qint: "q", quint: "qu" };
 
 export function dtype(name: string): string {
@@ -146,7 +147,7 @@ export class Cards {
     for (const { name, text } of card.parameters)
       wide.push(this.measure([{ text: name, look: "quiet" }, { text, look: "mono" }]) + 14);
     const rows = card.lines.length + card.parameters.length + Number(card.more > 0);
-    const rim = card.role === "transfer" ? 34 : card.role === "input" ? 30 : 22;
+    const rim = RIMS[card.role] ?? 22;
     const height = rows * LINE + 2 * PADDING + (card.parameters.length ? 7 : 0);
     return { ...card, width: Math.max(64, Math.ceil(Math.max(...wide) / 4) * 4 + rim), height: height + (card.role === "parameter" ? 6 : 0) };
   }

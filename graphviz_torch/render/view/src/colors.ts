@@ -45,7 +45,7 @@ export class Colors {
   by: ColorBy = "role";
   private names = new Map<string, number>();
   private range: [number, number] = [0, 0];
-  private incomplete = { missing: false, nonfinite: false, zero: false };
+  private seen = { missing: false, nonfinite: false, zero: false };
 
   constructor(
     private readonly model: Model,
@@ -65,9 +65,7 @@ export class Colors {
 
   choose(by: ColorBy): void {
     this.by = this.available(by) ? by : "role";
-    const sizes = this.sizes();
-    if (sizes) this.measure(sizes);
-    else this.countNames();
+    this.countNames();
   }
 
   paint(item: number): Paint {
@@ -85,9 +83,9 @@ export class Colors {
     const sizes = this.sizes();
     if (sizes) {
       const entries = [];
-      if (this.incomplete.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
-      if (this.incomplete.zero) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
-      if (this.incomplete.missing) entries.push({ fill: this.themes.color("background"), line, said: "not recorded", hatched: false });
+      if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
+      if (this.seen.zero) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
+      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: "not recorded", hatched: false });
       const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at).fill);
       const [low, high] = this.range;
       return { title, entries, scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high) } : null };
@@ -124,24 +122,19 @@ export class Colors {
     }
   }
 
-  private measure({ of, join }: Sizes): void {
+  /** Spread the scale over the cards that are to be seen. */
+  measure(items: Iterable<number>): void {
+    const sizes = this.sizes();
+    if (!sizes) return;
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
-    this.incomplete = { missing: false, nonfinite: false, zero: false };
-    for (let node = 0; node < this.model.count; node++) {
-      const value = of(node);
-      if (this.by === "gradient" && this.model.nonfinite(node)) this.incomplete.nonfinite = true;
-      if (Number.isNaN(value)) this.incomplete.missing = true;
-      else if (value === 0) this.incomplete.zero = true;
+    this.seen = { missing: false, nonfinite: false, zero: false };
+    for (const item of items) {
+      const value = this.joined(item, sizes);
+      if (this.spoilt(item)) this.seen.nonfinite = true;
+      else if (Number.isNaN(value)) this.seen.missing = true;
+      else if (value === 0) this.seen.zero = true;
       else if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
-    // Closed groups show sums: the scale has to hold the largest.
-    if (join === "sum")
-      for (let g = 0; g < this.tree.groups; g++) {
-        let sum = 0;
-        if (this.tree.depthOf(this.tree.count + g) === 1)
-          for (const node of this.tree.nodes(this.tree.count + g)) sum += of(node) || 0;
-        high = Math.max(high, sum);
-      }
     this.range = [Math.min(low, high), high];
   }
 
@@ -180,7 +173,7 @@ export class Colors {
 
   private countNames(): void {
     const counts = new Map<string, number>();
-    if (this.by !== "role")
+    if (this.by === "device" || this.by === "dtype" || this.by === "module")
       for (let node = 0; node < this.model.count; node++) {
         const name = this.nameOf(node);
         counts.set(name, (counts.get(name) ?? 0) + 1);

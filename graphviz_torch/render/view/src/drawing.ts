@@ -5,7 +5,7 @@ import { drawCard, sign } from "./drawcard";
 import { svg } from "./dom";
 import { curve } from "./forms";
 import type { Paint } from "./colors";
-import type { Path, Scene } from "./scene";
+import type { Frame, Path, Scene } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "./reach";
 
 export interface Words {
@@ -22,6 +22,7 @@ export class Drawing {
   readonly world: SVGGElement;
   private readonly frames = svg("g", { class: "frames" });
   private readonly paths = svg("g", { class: "paths" });
+  private readonly handles = svg("g", { class: "handles" });
   private readonly labels = svg("g", { class: "labels" });
   private readonly cards = svg("g", { class: "cards" });
   private readonly drawn = new Map<number, SVGGElement>();
@@ -40,7 +41,7 @@ export class Drawing {
       svg("rect", { class: "hatch-ground", width: 7, height: 7 }),
       svg("rect", { class: "hatch-line", width: 2, height: 7 }),
     );
-    this.world = svg("g", {}, this.frames, this.paths, this.labels, this.cards);
+    this.world = svg("g", {}, this.frames, this.paths, this.handles, this.labels, this.cards);
     this.svg = svg(
       "svg",
       { class: "drawing", tabindex: 0, role: "application", "aria-label": "Autograd graph" },
@@ -50,13 +51,15 @@ export class Drawing {
   }
 
   draw(scene: Scene): void {
-    this.frames.replaceChildren(...scene.frames.map((frame) => this.frame(frame)));
+    this.frames.replaceChildren(...scene.frames.map(ground));
+    this.handles.replaceChildren(...scene.frames.map((frame) => this.handle(frame)));
+    const open = new Set(scene.frames.map(({ item }) => item));
     this.wires.length = 0;
     this.labels.replaceChildren();
     for (const path of scene.paths) {
       const { title, label } = this.words.path(path);
       const moved = path.link !== null && path.link.way !== "";
-      const kind = `wire${path.far ? " distant" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}`;
+      const kind = `wire${path.far ? " distant" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
       const element = svg("path", { class: kind, d: curve(path.points) }, svg("title", {}, title));
       this.wires.push({ path, element });
       if (label) this.labels.append(wireLabel(path, label));
@@ -127,17 +130,21 @@ export class Drawing {
     }
   }
 
-  private frame({ item, x, y, width, height, depth }: Scene["frames"][number]): SVGGElement {
+  private handle({ item, x, y, width }: Frame): SVGGElement {
     const { name, size } = this.words.frame(item);
     return svg(
       "g",
-      { class: `frame ${depth % 2 ? "odd" : "even"}`, "data-item": item, transform: `translate(${Math.round(x)},${Math.round(y)})` },
-      svg("rect", { class: "ground", width, height, rx: 8 }),
+      { class: "frame", "data-item": item, transform: `translate(${Math.round(x)},${Math.round(y)})` },
       svg("rect", { class: "hit handle", width, height: 26 }),
       svg("text", { class: "handle", x: 28, y: 18 }, svg("tspan", { class: "strong" }, name), svg("tspan", { class: "quiet", dx: 8 }, size)),
       sign("−", 14, 14, "close"),
     );
   }
+}
+
+function ground({ item, x, y, width, height, depth }: Frame): SVGRectElement {
+  const place = { x: Math.round(x), y: Math.round(y), width: Math.round(width), height: Math.round(height), rx: 8 };
+  return svg("rect", { class: `ground ${depth % 2 ? "odd" : "even"}`, "data-item": item, ...place });
 }
 
 function wireLabel({ points }: Path, label: string): SVGGElement {

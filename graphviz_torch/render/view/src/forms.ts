@@ -35,13 +35,13 @@ export function outlines(role: Role, width: number, height: number): SVGElement[
   }
 }
 
-/** A smooth way through points (x and y in turn): straight at its ends, a B-spline between. */
+/** A smooth way through points (x and y in turn): upright at its ends, a B-spline between. */
 export function curve(points: readonly number[]): string {
   const at = (i: number) => [points[2 * i] as number, points[2 * i + 1] as number] as const;
   const n = points.length / 2;
   const [x0, y0] = at(0);
-  if (n === 2) {
-    const [x1, y1] = at(1);
+  if (n <= 3) {
+    const [x1, y1] = at(n - 1);
     if (Math.abs(x0 - x1) < 1) return `M${r(x0)},${r(y0)}L${r(x1)},${r(y1)}`;
     const bend = (y1 - y0) / 2;
     return `M${r(x0)},${r(y0)}C${r(x0)},${r(y0 + bend)} ${r(x1)},${r(y1 - bend)} ${r(x1)},${r(y1)}`;

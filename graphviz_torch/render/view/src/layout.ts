@@ -56,6 +56,8 @@ const MOST_CROSSINGS = 600;
 const MOST_PORT_EDGES = 6;
 const MOST_LOOSE = 4;
 const GAP = 22;
+const RANK_GAP = 34;
+const PORT_GAP = 12; // between the frame's edge and the first or last rank
 const ENTRY = "entry";
 const EXIT = "exit";
 
@@ -100,7 +102,7 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   const far = (placed.far = farLinks(boxes, task.links));
 
   const graph = new Graph();
-  graph.setGraph({ nodesep: GAP, edgesep: 14, ranksep: 34, ranker: boxes.length > 150 ? "tight-tree" : "network-simplex" });
+  graph.setGraph({ nodesep: GAP, edgesep: 14, ranksep: RANK_GAP, ranker: boxes.length > 150 ? "tight-tree" : "network-simplex" });
   for (const { item, width, height } of boxes) graph.setNode(String(item), { width, height });
   task.links.forEach(([from, to], at) => {
     if (!far[at]) graph.setEdge(String(from), String(to), {});
@@ -111,10 +113,16 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   for (const item of exits) graph.setEdge(String(item), EXIT, {});
   place(graph);
 
-  const { width, height } = graph.graph() as { width: number; height: number };
-  placed.width = width;
-  placed.height = height;
-  const centre = (name: string) => graph.node(name) as Centred;
+  // A port takes a rank of its own, of which little is needed.
+  const above = entries.length ? RANK_GAP - PORT_GAP : 0;
+  const size = graph.graph() as { width: number; height: number };
+  const height = (placed.height = size.height - above - (exits.length ? RANK_GAP - PORT_GAP : 0));
+  placed.width = size.width;
+  const within = (y: number) => Math.max(0, Math.min(height, y - above));
+  const centre = (name: string): Centred => {
+    const box = graph.node(name) as Centred;
+    return { ...box, y: box.y - above };
+  };
   const inner = new Map(boxes.map((box) => [String(box.item), box.inner]));
   for (const { item } of boxes) {
     const box = centre(String(item));
@@ -138,7 +146,7 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   };
   const path = (from: string, to: string, straight = false): number[] => {
     const { points } = (straight ? { points: [] } : graph.edge(from, to)) as { points: Centred[] };
-    return [...start(from), ...points.slice(1, -1).flatMap(({ x, y }) => [x, y]), ...end(to)];
+    return [...start(from), ...points.slice(1, -1).flatMap(({ x, y }) => [x, within(y)]), ...end(to)];
   };
   placed.paths = task.links.map(([from, to], at) => path(String(from), String(to), far[at]));
   placed.entryPaths = entries.map((item) => path(ENTRY, String(item)));
@@ -189,7 +197,7 @@ function frame(placed: Placed, header: number, padding: number): void {
   placed.width += 2 * padding;
   placed.height += top + padding;
   placed.paths = placed.paths.map(shift);
-  placed.entryPaths = placed.entryPaths.map(shift).map(([x = 0, , ...rest]) => [x, header, x, top, ...rest]);
+  placed.entryPaths = placed.entryPaths.map(shift).map((path) => [path[0] ?? 0, 0, ...path]);
   placed.exitPaths = placed.exitPaths.map(shift).map((path) => [...path, path.at(-2) ?? 0, placed.height]);
   if (placed.entry !== null) placed.entry += padding;
   if (placed.exit !== null) placed.exit += padding;

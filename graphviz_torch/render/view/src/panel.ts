@@ -56,7 +56,7 @@ export class Panel {
     if (source) facts.push(["line", html("code", {}, source)]);
     if (note) facts.push(["note", note]);
     const order = model.order?.[node] ?? -1;
-    if (order >= 0) facts.push(["backward", `step ${order + 1}`]);
+    if (order >= 0) facts.push(["backward", `step ${(order + 1).toLocaleString("en")}`]);
     const time = model.seconds(node);
     if (!Number.isNaN(time)) facts.push(["time", seconds(time)]);
     const state = model.parameterState[node] as number;

@@ -29,6 +29,7 @@ export interface Options {
   colorBy?: ColorBy;
 }
 
+const NARROW = 700; // CSS pixels: less has no room for a panel at the side
 const THEME_SIGNS: Record<Theme, string> = { auto: "◐", light: "☀", dark: "☾" };
 
 export class View {
@@ -48,6 +49,8 @@ export class View {
   private readonly live = html("div", { class: "live", "aria-live": "polite" });
   private readonly stage = html("div", { class: "stage" });
   private readonly themeButton: HTMLButtonElement;
+  private readonly sizes = new ResizeObserver(() => this.resize());
+  private width = 0;
   private scene: Scene = { cards: [], frames: [], paths: [], width: 0, height: 0 };
   /** What is selected: a group's item, or a node (which a closed group may hide). */
   selected: number | null = null;
@@ -86,14 +89,15 @@ export class View {
   /** Draw for the first time. */
   async start(): Promise<void> {
     this.panel.show(null);
-    this.element.classList.toggle("narrow", this.element.clientWidth < 700);
-    this.recolor();
+    this.resize();
     await this.redraw();
     this.camera.start(this.scene);
+    this.sizes.observe(this.element);
     if (this.options.selected != null) await this.select(this.options.selected, true);
   }
 
   stop(): void {
+    this.sizes.disconnect();
     this.player.stop();
     this.arranger.stop();
     this.themes.stop();
@@ -177,6 +181,15 @@ export class View {
     this.player.move(by);
   }
 
+  /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
+  private resize(): void {
+    const width = this.element.clientWidth;
+    this.element.classList.toggle("narrow", width < NARROW);
+    if (width && !this.width && this.scene.cards.length) this.camera.start(this.scene);
+    this.width = width;
+    this.minimap.move();
+  }
+
   /** Undo one thing: the run of backward, else the selection. */
   escape(): void {
     if (this.playback.step !== null) this.player.leave();
@@ -224,7 +237,7 @@ export class View {
       const target = event.target as Element;
       const item = itemAt(target);
       if (item !== null && target.closest("[data-act]")) void this.toggle(item);
-      else void this.select(item !== null && target.closest(".frame") && !target.closest(".handle") ? null : item);
+      else void this.select(target.closest(".ground") ? null : item);
     });
     svg.addEventListener("dblclick", (event) => {
       const target = event.target as Element;
@@ -239,8 +252,7 @@ export class View {
     if (!scene) return;
     this.scene = scene;
     this.drawing.draw(scene);
-    this.drawing.paint((item) => this.colors.paint(item));
-    this.minimap.draw(scene);
+    this.recolor();
     this.mark();
     if (this.playback.step !== null) this.replay();
     this.element.dataset.cards = String(scene.cards.length);
@@ -248,6 +260,7 @@ export class View {
 
   private recolor(): void {
     this.themeButton.textContent = THEME_SIGNS[this.themes.theme];
+    this.colors.measure(this.scene.cards.map(({ card }) => card.item));
     this.legend.draw();
     this.drawing.paint((item) => this.colors.paint(item));
     this.minimap.draw(this.scene);

@@ -40,6 +40,6 @@ export class GraphWords implements Words {
     const title = [...parts, moved].filter(Boolean).join(" · ");
     // Into a copy's own card the way is written on the card.
     const told = this.tree.isGroup(link.to) ? moved : link.way ? bytes(link.bytes) : "";
-    return { title, label: told || (several && link.edges === 1 && meta ? shaped(meta) : link.edges > 1 ? `× ${link.edges}` : "") };
+    return { title, label: told || (several && link.edges === 1 && meta ? shaped(meta) : "") };
   }
 }
