@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from .nesting import flatten, is_nesting
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_CONTAINED = 1000  # tensors of one list or dict of the caller's that get a name
 
 
-def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, torch.Tensor]]:
-    """Pairs of name and tensor, the name to prefer first.
+class ModuleName(str):
+    """The name of a parameter or a buffer, from the module that has it."""
+
+    owner: str  # the module's path: "encoder.fc1"; "" for the outermost
+    buffer: bool
+
+    def __new__(cls, owner: str, name: str, buffer: bool) -> ModuleName:
+        made = super().__new__(cls, f"{owner}.{name}" if owner else name)
+        made.owner = owner
+        made.buffer = buffer
+        return made
+
+
+def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
+    """Pairs of name and tensor; a tensor with several names has the one to prefer first.
 
     Args:
         names: a dict (values that are modules give their parameters under "key.parameter"), a
             module, `{}` for no names; None reads the variables of the first caller outside this
-            package: its locals, then, in a module's own frame, nothing more.
+            package, in the order in which they were bound.
+        outputs: what is traced; its keys and fields name its tensors, after the names above.
 
     Raises:
         TypeError: if `names` is none of these.
     """
     if names is None:
         frame = caller()
-        return [] if frame is None else _of_mapping(frame.f_locals, skip_private=True)
+        variables = {} if frame is None else local_variables(frame)
+        return [*_of_variables(variables), *_of_outputs(outputs), *_of_containers(variables)]
     if isinstance(names, torch.nn.Module):
-        return _of_module(names, "")
+        return [*_of_module(names, ""), *_of_outputs(outputs)]
     if isinstance(names, Mapping):
-        return _of_mapping(names)
+        if not names:
+            return []
+        return [*_of_mapping(names), *_of_containers(names), *_of_outputs(outputs)]
     raise TypeError(
         f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
@@ -47,26 +70,94 @@ def caller() -> FrameType | None:
     return frame
 
 
-def _of_mapping(
-    values: Mapping[str, Any], skip_private: bool = False
-) -> list[tuple[str, torch.Tensor]]:
-    pairs: list[tuple[str, torch.Tensor]] = []
-    modules: list[tuple[str, torch.nn.Module]] = []
-    for name, value in list(values.items()):
-        if skip_private and str(name).startswith("_"):
+def local_variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame by name, in the order in which they were bound.
+
+    Names that start with "_" or "." are Python's or private, and left out.
+    """
+    values = frame.f_locals
+    found = {name: value for name, value in values.items() if name[:1] not in ("_", ".")}
+    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
+    # tensors alive. Cleared if nobody else has it: this name, getrefcount's argument, the frame.
+    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
+    if snapshot and sys.getrefcount(values) <= 3:
+        values.clear()
+    return found
+
+
+def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    """Tensors, and the parameters of modules, as they stand in variables."""
+    pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
+    for name, value in values.items():
+        kind = type(value)
+        if issubclass(kind, (Tensor, torch.nn.Module)):
+            pairs.append((name, value))
+        elif name == "self" and hasattr(value, "__dict__"):
+            pairs.extend(
+                (f"self.{key}", part)
+                for key, part in vars(value).items()
+                if issubclass(type(part), (Tensor, torch.nn.Module))
+            )
+    modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
+    prefixes = _prefixes(modules)
+    for name, value in pairs:
+        if isinstance(value, torch.nn.Module):
+            yield from _of_module(value, prefixes[name])
+        else:
+            yield name, value
+
+
+def _prefixes(modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
+    """For each module's variable, that name if without it a parameter's name were ambiguous."""
+    if len(modules) < 2:
+        return {name: "" for name, _ in modules}
+    first: dict[str, tuple[str, Tensor]] = {}
+    prefixes = {name: "" for name, _ in modules}
+    for variable, module in modules:
+        for name, tensor in _of_module(module, ""):
+            other, known = first.setdefault(str(name), (variable, tensor))
+            if known is not tensor:
+                prefixes[variable] = variable
+                prefixes[other] = other
+    return prefixes
+
+
+def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    for name, value in values.items():
+        if issubclass(type(value), Tensor):
+            yield str(name), value
+        elif issubclass(type(value), torch.nn.Module):
+            yield from _of_module(value, str(name))
+
+
+def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    for name, value in values.items():
+        if is_nesting(value) and len(value if hasattr(value, "__len__") else ()) <= _CONTAINED:
+            for path, tensor in flatten(value)[:_CONTAINED]:
+                yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
+
+
+def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
+    for path, tensor in flatten(outputs):
+        if path.strip("[]0123456789"):  # a position alone is no name
+            yield path, tensor
+
+
+def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tensor]]:
+    """As `named_parameters` and `named_buffers`, with every name of a shared tensor.
+
+    Those look at each module's members many times over; this takes a third of the time.
+    """
+    stack = [(prefix, module)]
+    seen = set()
+    while stack:
+        path, module = stack.pop()
+        if module in seen:
             continue
-        if isinstance(value, torch.Tensor):
-            pairs.append((str(name), value))
-        elif isinstance(value, torch.nn.Module):
-            modules.append((str(name), value))
-    for _, module in modules:
-        pairs.extend(_of_module(module, ""))
-    return pairs
-
-
-def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, torch.Tensor]]:
-    return [
-        (prefix + name, tensor)
-        for named in (module.named_parameters(), module.named_buffers())
-        for name, tensor in named
-    ]
+        seen.add(module)
+        for buffer, members in ((False, module._parameters), (True, module._buffers)):
+            for name, tensor in members.items():
+                if tensor is not None:
+                    yield ModuleName(path, name, buffer), tensor
+        children = [(f"{path}.{name}" if path else name, m) for name, m in module._modules.items()]
+        stack.extend((name, child) for name, child in reversed(children) if child is not None)

@@ -1,55 +1,43 @@
 """Reading an autograd graph: live `grad_fn`s in topological order, and the `Graph` made of them.
 
 Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor or node is held once
-`trace` has returned.
+`trace` has returned. Attributes of nodes are read where a custom Function cannot shadow them.
 """
 
 from __future__ import annotations
 
+import gc
 import re
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
+from torch import Tensor
 
-from .graph import Edge, Graph, LeafKind, Node, TensorMeta
-from .names import Names, caller_names
+from .deep import brace
+from .graph import Edge, Graph, LeafKind, Node
+from .inferred import COPIES, backward_copies, infer_modules
+from .metadata import DEVICE_LABELS as DEVICE_LABELS
+from .metadata import Metadata, defined, is_custom
+from .metadata import device_label as device_label
+from .metadata import tensor_meta as tensor_meta
+from .names import ModuleName, Names, caller_names
+from .nesting import flatten as flatten
+from .nesting import is_nesting
 
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any
+Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
 
-# What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
-DEVICE_LABELS: dict[torch.device, str] = {}
-
-
-def flatten(outputs: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of a nesting with the path to each: `{"loss": t}` -> `[("loss", t)]`.
-
-    Lists, tuples, dicts and dataclasses are entered, in order; anything else that is no tensor is
-    passed over inside a nesting.
-    """
-    found: list[tuple[str, torch.Tensor]] = []
-    stack: list[tuple[str, Any]] = [("", outputs)]
-    entered: set[int] = set()  # a nesting that contains itself ends here
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, torch.Tensor):
-            found.append((path, value))
-            continue
-        if id(value) in entered:
-            continue
-        if isinstance(value, dict):
-            parts = [(str(key), item) for key, item in value.items()]
-        elif is_dataclass(value) and not isinstance(value, type):
-            parts = [(f.name, getattr(value, f.name)) for f in fields(value)]
-        elif isinstance(value, (list, tuple)):
-            names = getattr(value, "_fields", None) or range(len(value))
-            parts = [(str(name), item) for name, item in zip(names, value, strict=True)]
-        else:
-            continue
-        entered.add(id(value))
-        stack.extend((f"{path}.{name}" if path else name, item) for name, item in reversed(parts))
-    return found
+# Named tuples at the speed of C: a Node or an Edge from a row of its fields.
+_node = partial(tuple.__new__, Node)
+_edge = partial(tuple.__new__, Edge)
+_ACCUMULATE = "AccumulateGrad"
 
 
 def walk(outputs: Any) -> list[GradFn]:
@@ -64,32 +52,32 @@ def walk(outputs: Any) -> list[GradFn]:
 
 
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
-    """The live node and `output_nr` behind each tensor of `outputs`, in the order given."""
+    """The live node and `output_nr` behind each tensor of `outputs`, in the order given.
+
+    In a nesting, tensors that require no gradient are passed over.
+
+    Raises:
+        TypeError, ValueError: as `trace`.
+    """
     tensors = flatten(outputs)
     if not tensors:
-        if isinstance(outputs, (list, tuple, dict)) or is_dataclass(outputs):
+        if is_nesting(outputs):
             raise ValueError(
-                f"outputs holds no tensor: {_shorten(outputs)}. Pass what you would call backward() on."
+                f"outputs holds no tensor: {_shorten(outputs)}. "
+                "Pass what you would call backward() on."
             )
         raise TypeError(
             f"outputs is a {type(outputs).__name__}, not a tensor: {_shorten(outputs)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
-    found = []
-    for path, tensor in tensors:
-        edge = _gradient_edge(tensor)
-        if edge is None:
-            if len(tensors) > 1:
-                continue
-            raise ValueError(
-                f"outputs{f'[{path}]' if path else ''} ({tensor_meta(tensor)}) has no autograd graph: "
-                "requires_grad is False. Was it computed under torch.no_grad(), or detached?"
-            )
-        found.append(edge)
+    found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
     if not found:
+        path, tensor = tensors[0]
+        where = f"outputs{'.' if path[:1] not in ('', '[') else ''}{path}"
+        others = f", and {len(tensors) - 1} more" if len(tensors) > 1 else ""
         raise ValueError(
-            f"none of the {len(tensors)} tensors in outputs has an autograd graph: requires_grad is "
-            "False for each. Were they computed under torch.no_grad(), or detached?"
+            f"{where} ({tensor_meta(tensor)}){others}: no autograd graph, for requires_grad is "
+            "False. Was it computed under torch.no_grad() or inference_mode(), or detached?"
         )
     return found
 
@@ -97,16 +85,21 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
 def trace(outputs: Any, *, names: Names = None) -> Graph:
     """The autograd graph behind `outputs`, read without running anything.
 
+    It may be called before and after `backward()`: nodes, edges and shapes outlive the saved
+    tensors that backward frees.
+
     Args:
         outputs: a tensor, or any nesting of lists, tuples, dicts and dataclasses of tensors.
         names: what to call the tensors: a dict of tensors by name, an `nn.Module` (its parameters'
             names), `{}` for no names; None reads the caller's variables.
 
     Returns:
-        A Graph with a node for every autograd node, in topological order, inputs before users.
+        A Graph with a node for every autograd node, in topological order, inputs before users; the
+        order is the same on every run. `module` is filled in where the parameters' names tell it
+        with certainty; `transfers` holds the copies between devices that backward will make.
 
     Raises:
-        TypeError: if `outputs` is no tensor and no nesting.
+        TypeError: if `outputs` is no tensor and no nesting, or `names` none of the above.
         ValueError: if no tensor in it has an autograd graph.
 
     >>> import torch
@@ -115,100 +108,226 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     >>> [(node.name, node.label) for node in trace(y).nodes]
     [('AccumulateGrad', 'x'), ('MulBackward0', ''), ('SumBackward0', 'y')]
     """
-    ends = roots(outputs)
-    fns = _walk([fn for fn, _ in ends])
-    return read(fns, ends, caller_names(names, outputs))
+    with torch._C.DisableTorchFunction():
+        named = caller_names(names, outputs)
+        ends = roots(outputs)
+        fns, sources = _ordered([fn for fn, _ in ends])
+        return _read(fns, sources, ends, named)
 
 
 def read(
-    fns: list[GradFn], ends: list[tuple[GradFn, int]], named: list[tuple[str, torch.Tensor]]
+    fns: list[GradFn], ends: list[tuple[GradFn, int]], named: Iterable[tuple[str, Tensor]]
 ) -> Graph:
-    """The Graph of live nodes that `walk` put in order. `named`: labels, the first of a node wins."""
-    ids = {fn: i for i, fn in enumerate(fns)}
-    labels = _labels(ids, named)
-    kinds = _leaf_kinds(fns, named)
-    nodes = []
-    edges = []
-    for i, fn in enumerate(fns):
-        name = type(fn).__name__
-        nodes.append(
-            Node(i, name, _outputs(fn), labels.get(i, ""), operation(name), kinds.get(i, ""))
-        )
-        for input_nr, (source, output_nr) in enumerate(fn.next_functions):
-            if source is not None:
-                edges.append(Edge(ids[source], i, output_nr, input_nr))
-    return Graph(tuple(nodes), tuple(edges), tuple((ids[fn], nr) for fn, nr in ends))
+    """The Graph of live nodes that `walk` put in order.
+
+    Args:
+        fns: the nodes.
+        ends: node and `output_nr` of each output.
+        named: names and tensors; the first name of a tensor wins.
+    """
+    with torch._C.DisableTorchFunction():
+        return _read(fns, [fn.next_functions for fn in fns], ends, named)
 
 
+@lru_cache(maxsize=4096)
 def operation(name: str) -> str:
     """The forward's name for an autograd node's: "AddmmBackward0" -> "addmm"; "" for a leaf."""
-    if name == "AccumulateGrad":
+    if name == _ACCUMULATE:
         return ""
     stem = re.sub(r"Backward\d*$", "", name)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
-def device_label(device: torch.device) -> str:
-    """A device's name in a graph: "cpu", "cuda:0"; "sim:0" for a simulated one."""
-    return DEVICE_LABELS.get(device) or str(device)
+def _kind(kind: type) -> tuple[str, str, str]:
+    """What all nodes of a class have in common: name, operation, note."""
+    name = kind.__name__
+    if not is_custom(kind):
+        return name, operation(name), ""
+    forward: Any = kind._forward_cls  # type: ignore[attr-defined]
+    if forward is torch.utils.checkpoint.CheckpointFunction:
+        return name, "checkpoint", "checkpoint: backward runs this part's forward again"
+    if name == "CompiledFunctionBackward" and forward.__module__.startswith("torch."):
+        return name, "compiled", "torch.compile region"
+    return name, name.removesuffix("Backward"), ""
 
 
-def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
-    """Shape, dtype and device of a live tensor, as a plain value."""
-    return TensorMeta(tuple(tensor.shape), str(tensor.dtype)[6:], device_label(tensor.device))
+def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> None:
+    """Ask those C++ nodes for their names that have no Python class of their own."""
+    for i, name in enumerate(names):
+        if name == "CppFunction":
+            names[i] = str(type(fns[i]).name(fns[i])).rpartition("::")[2].rstrip(">")
+            operations[i] = operation(names[i])
 
 
 def _walk(starts: list[GradFn]) -> list[GradFn]:
-    # Explicit stack: a recursive walk dies at about 1,000 nodes.
+    return _ordered(starts)[0]
+
+
+def _ordered(starts: list[GradFn]) -> tuple[list[GradFn], list[Sources]]:
+    """All nodes behind `starts`, inputs before users, and the `next_functions` of each."""
+    # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
+    # a node's Python object may die with its last reference and give its address to another.
     order: list[GradFn] = []
-    seen = set()
-    for start in starts:
-        if start in seen:
-            continue
-        seen.add(start)
-        stack = [(start, iter(start.next_functions))]
-        while stack:
-            fn, sources = stack[-1]
-            for source, _ in sources:
-                if source is not None and source not in seen:
-                    seen.add(source)
-                    stack.append((source, iter(source.next_functions)))
-                    break
-            else:
-                order.append(fn)
-                stack.pop()
-    return order
+    sources: list[Sources] = []
+    seen: set[GradFn | None] = {None}
+    with _uncollected():
+        for start in starts:
+            if start in seen:
+                continue
+            seen.add(start)
+            fn, edges = start, start.next_functions
+            rest = iter(edges)
+            stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
+            while True:
+                for source, _ in rest:
+                    if source not in seen:
+                        seen.add(source)
+                        below = source.next_functions
+                        if below:
+                            stack.append((fn, edges, rest))
+                            fn, edges, rest = source, below, iter(below)
+                            break
+                        order.append(source)
+                        sources.append(below)
+                else:
+                    order.append(fn)
+                    sources.append(edges)
+                    if not stack:
+                        break
+                    fn, edges, rest = stack.pop()
+        brace(order, sources)
+    return order, sources
 
 
-def _gradient_edge(tensor: torch.Tensor) -> tuple[GradFn, int] | None:
+def _read(
+    fns: list[GradFn],
+    sources: list[Sources],
+    ends: list[tuple[GradFn, int]],
+    named: Iterable[tuple[str, Tensor]],
+) -> Graph:
+    with _uncollected():
+        numbers = list(range(len(fns)))
+        ids: dict[GradFn | None, int] = dict(zip(fns, numbers, strict=True))
+        edges = _edges(ids, numbers, sources)
+        outputs, doubtful = Metadata().outputs(fns)
+        roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
+        if doubtful:
+            used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
+            for source, _, output_nr, _ in edges:
+                if source in used:
+                    used[source].add(output_nr)
+            for i in doubtful:
+                outputs[i] = defined(fns[i], outputs[i], used[i])
+
+        types = list(map(type, fns))
+        kinds = {kind: _kind(kind) for kind in set(types)}
+        names, operations, notes = (
+            list(map({kind: row[k] for kind, row in kinds.items()}.__getitem__, types))
+            for k in range(3)
+        )
+        if "CppFunction" in names:
+            _name_cpp(fns, names, operations)
+        leaves = [i for i in numbers if names[i] == _ACCUMULATE]
+        variables = {i: fns[i].variable for i in leaves}
+        labels, owners, kept = _labels(ids, variables, named)
+        leaf = [""] * len(fns)
+        for i, variable in variables.items():
+            leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
+        owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
+        module = [""] * len(fns)
+        if owners:
+            for i, path in infer_modules(edges, operations, owners).items():
+                module[i] = path
+        none = repeat("")
+        rows = zip(
+            *(numbers, names, outputs, labels, operations, leaf, module, none, none, notes),
+            *(repeat(()), repeat(()), repeat(None), repeat(None)),
+            strict=False,
+        )
+        nodes = tuple(map(_node, rows))
+        copies = any(kind.__name__ in COPIES for kind in kinds)
+        transfers = backward_copies(edges, names, outputs) if copies else ()
+        return Graph(nodes, edges, roots, transfers)
+
+
+def _edges(
+    ids: dict[GradFn | None, int], numbers: list[int], sources: list[Sources]
+) -> tuple[Edge, ...]:
+    # Column by column: a loop over edges in Python takes three times as long.
+    counts = list(map(len, sources))
+    flat = list(chain.from_iterable(sources))
+    start = list(map(ids.get, map(itemgetter(0), flat)))
+    rows: Iterable[tuple[int | None, int, int, int]] = zip(
+        start,
+        chain.from_iterable(map(repeat, numbers, counts)),
+        map(itemgetter(1), flat),
+        chain.from_iterable(map(range, counts)),
+        strict=True,
+    )
+    if None in start:  # an input that needs no gradient has no edge
+        rows = [row for row in rows if row[0] is not None]
+    return tuple(map(_edge, rows))
+
+
+def _labels(
+    ids: dict[GradFn | None, int],
+    variables: dict[int, Tensor],
+    named: Iterable[tuple[str, Tensor]],
+) -> tuple[list[str], dict[int, set[str]], set[int]]:
+    """Labels by node; for leaves the modules that own them; the leaves that are buffers.
+
+    The first name of an output wins; a node with several named outputs shows all of them.
+    """
+    leaves = {id(variable): i for i, variable in variables.items()}
+    found: dict[int, dict[int, str]] = {}
+    owners: dict[int, set[str]] = {}
+    buffers: set[int] = set()
+    for name, tensor in named:
+        i = leaves.get(id(tensor))
+        output_nr = 0
+        if i is None:
+            if not tensor.requires_grad or _is_stale(tensor) or tensor.grad_fn not in ids:
+                continue
+            i, output_nr = ids[tensor.grad_fn], tensor.output_nr
+        elif isinstance(name, ModuleName):
+            owners.setdefault(i, set()).add(name.owner)
+            if name.buffer:
+                buffers.add(i)
+        found.setdefault(i, {}).setdefault(output_nr, str(name))
+    labels = [""] * len(ids)
+    for i, by_output in found.items():
+        labels[i] = ", ".join(by_output[nr] for nr in sorted(by_output))
+    return labels, owners, buffers
+
+
+def _is_stale(tensor: Tensor) -> bool:
+    # Reading the node of a view whose base was changed in place makes a new node.
+    return tensor._is_view() and tensor._version > 0
+
+
+def _leaf_kind(variable: Tensor) -> LeafKind:
+    if isinstance(variable, torch.nn.Parameter):
+        return "parameter"
+    return "buffer" if isinstance(variable, torch.nn.Buffer) else "tensor"
+
+
+def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
     if not tensor.requires_grad:
         return None
     edge = torch.autograd.graph.get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
 
-def _outputs(fn: GradFn) -> tuple[TensorMeta | None, ...]:
-    return tuple(
-        TensorMeta(tuple(meta.shape), str(meta.dtype)[6:], device_label(meta.device))
-        for meta in fn._input_metadata
-    )
-
-
-def _labels(ids: dict[GradFn, int], named: list[tuple[str, torch.Tensor]]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for name, tensor in named:
-        edge = _gradient_edge(tensor)
-        if edge is not None and edge[0] in ids:
-            found.setdefault(ids[edge[0]], name)
-    return found
-
-
-def _leaf_kinds(fns: list[GradFn], named: list[tuple[str, torch.Tensor]]) -> dict[int, LeafKind]:
-    kinds: dict[int, LeafKind] = {}
-    for i, fn in enumerate(fns):
-        if type(fn).__name__ == "AccumulateGrad":
-            kinds[i] = "parameter" if isinstance(fn.variable, torch.nn.Parameter) else "tensor"
-    return kinds
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pauses the garbage collector, which would look at every node again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _shorten(value: Any) -> str:
