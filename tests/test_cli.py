@@ -167,5 +167,5 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     file = save(trace(y), tmp_path / "long.json")
     command = f"{sys.executable} -m graphviz_torch text {file} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stdout.startswith("5001 nodes")
+    assert done.stdout.startswith("5,001 nodes")
     assert done.stderr == ""

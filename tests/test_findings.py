@@ -4,354 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-
-from graphviz_torch import (
-    Edge,
-    Finding,
-    GradientStats,
-    Graph,
-    Node,
-    TensorMeta,
-    Transfer,
-    find,
-    find_across,
-    rules,
+from graphs_by_hand import (
+    CASES,
+    CUT,
+    GPU,
+    META,
+    MIB,
+    chain,
+    cut,
+    deep,
+    lost,
+    mixed,
+    model,
+    moved,
+    parameter,
+    read,
+    root,
+    sent,
+    stats,
+    units,
 )
-from graphviz_torch.graph import Cut, Failure, Operand, Parameter, SavedTensor
 
-META = TensorMeta((64, 8), "float32", "cpu")
-GPU = META._replace(device="cuda:0")
-MIB = 1 << 20
-
-
-def stats(norm: float = 1.0, zeros: float = 0.0, **bad: int) -> tuple[GradientStats, ...]:
-    return (GradientStats(norm, norm, 0.0, zeros, **bad),)
-
-
-def chain(*names: str, **fields: Any) -> Graph:
-    """One node after the other; a name without "Backward" is a leaf that is a parameter."""
-    nodes = tuple(
-        Node(i, name, (META,), operation=name.removesuffix("Backward0").lower(), **fields)
-        if name.endswith("Backward0")
-        else Node(i, "AccumulateGrad", (META,), label=name, leaf="parameter", **fields)
-        for i, name in enumerate(names)
-    )
-    edges = tuple(Edge(i, i + 1) for i in range(len(names) - 1))
-    return Graph(nodes, edges, ((len(names) - 1, 0),))
-
-
-def parameter(name: str, **fields: Any) -> Parameter:
-    fields = {"requires_grad": True, "called": True, "has_grad": True, **fields}
-    return Parameter(name, META, **fields)
-
-
-def model(*lost: Parameter, **fields: Any) -> Graph:
-    """A graph in which body.weight has a gradient; `lost` may have none."""
-    graph = replace(chain("body.weight", "AddmmBackward0"), **fields)
-    return replace(graph, parameters=(parameter("body.weight", node=0), *lost))
-
-
-def sent(**fields: Any) -> Transfer:
-    """x goes from the CPU to the GPU at train.py:12."""
-    known: dict[str, Any] = {
-        "kind": "HtoD",
-        "source": "cpu",
-        "target": "cuda:0",
-        "tensor": GPU,
-        "phase": "forward",
-        "where": "train.py:12",
-        "label": "x",
-        "operation": "to",
-    }
-    return Transfer(**known | fields)
-
-
-def read(**fields: Any) -> Transfer:
-    """x comes back to the CPU."""
-    return sent(kind="DtoH", source="cuda:0", target="cpu", tensor=META, **fields)
-
-
-def moved(*transfers: Transfer) -> Graph:
-    return replace(model(), transfers=transfers)
-
-
-def copied(leaf: str) -> Graph:
-    """w, a leaf on the CPU, is copied to the GPU inside the graph."""
-    graph = chain("w", "ToCopyBackward0", "SumBackward0")
-    nodes = (graph.nodes[0]._replace(leaf=leaf), *graph.nodes[1:])
-    transfers = (sent(node=1, label="w"), read(node=1, phase="backward", label=""))
-    return replace(graph, nodes=nodes, transfers=transfers)
-
-
-def detour(between: int) -> Graph:
-    """h leaves the GPU inside the graph, and is back after some nodes on the CPU."""
-    middle = ["SinBackward0"] * between
-    graph = chain("w", "MulBackward0", "ToCopyBackward0", *middle, "ToCopyBackward0")
-    back = len(graph.nodes) - 1
-    devices = {0: (GPU,), 1: (GPU,), back: (GPU,)}
-    graph = graph.annotate(outputs=devices, label={1: "h"})
-    transfers = (read(node=2, label="", where="net.py:3"), sent(node=back, label=""))
-    return replace(graph, transfers=transfers)
-
-
-def deep(growth: float, shared: bool = False) -> Graph:
-    """Eight weights, one behind the other, with a gradient that grows by a factor at each."""
-    nodes, edges = [], []
-    for i in range(8):
-        leaf, user = (0 if shared else 2 * i), (i + 1 if shared else 2 * i + 1)
-        if not shared or i == 0:
-            nodes.append(Node(leaf, "AccumulateGrad", (META,), f"fc{i}.weight", leaf="parameter"))
-        norm = growth ** (7 - i)
-        nodes.append(Node(user, "MmBackward0", (META,), operation="mm", grad_outputs=stats(norm)))
-        edges.append(Edge(leaf, user, 0, 1))
-        if i:
-            edges.append(Edge(user - (1 if shared else 2), user))
-    return Graph(tuple(nodes), tuple(edges), ((len(nodes) - 1, 0),))
-
-
-def relu(before: float, after: float, users: int = 1) -> Graph:
-    """A ReLU and the node before it, with the share of zeros in the gradient at each."""
-    graph = chain("w", "AddmmBackward0", "ReluBackward0", "SumBackward0")
-    gradients = {1: stats(zeros=before), 2: stats(zeros=after)}
-    extra = tuple(Edge(1, 3, 0, nr) for nr in range(1, users))
-    return replace(graph.annotate(grad_outputs=gradients), edges=graph.edges + extra)
-
-
-def units(dead: float) -> Graph:
-    """The same, with a bias whose gradient tells the units that are dead."""
-    bias = Node(0, "AccumulateGrad", (META._replace(shape=(8,)),), "fc.bias", leaf="parameter")
-    graph = relu(0.96, 0.0).annotate(label={0: "fc.bias"}, outputs={0: bias.outputs})
-    return graph.annotate(grad_outputs={0: stats(zeros=dead)})
-
-
-def root(broken: dict[int, Any], **fields: Any) -> Graph:
-    """x goes into sqrt and into an addition; what backward found at each node."""
-    nodes = (
-        Node(0, "AccumulateGrad", (META,), "x", leaf="tensor"),
-        Node(1, "SqrtBackward0", (META,), operation="sqrt", source="train.py:5"),
-        Node(2, "AddBackward0", (META,), operation="add"),
-        Node(3, "SumBackward0", (META,), "loss", operation="sum"),
-    )
-    edges = (Edge(0, 1), Edge(1, 2), Edge(0, 2, 0, 1), Edge(2, 3))
-    graph = Graph(nodes, edges, ((3, 0),), **fields)
-    gradients = {i: broken.get(i, stats()) for i in range(4)}
-    return graph.annotate(grad_outputs=gradients, order={3: 0, 2: 1, 1: 2, 0: 3})
-
-
-def kept(*saved: SavedTensor, module: str = "fc") -> Graph:
-    graph = chain("w", "AddmmBackward0", "MulBackward0")
-    return graph.annotate(saved={1: saved}, module={1: module})
-
-
-def saved(nbytes: int, elements: int, **fields: Any) -> SavedTensor:
-    return SavedTensor("self", TensorMeta((elements,), "float32", "cpu"), nbytes, **fields)
-
-
-def wide(**dtypes: str) -> Graph:
-    names = {"w": 0, "mul": 1, "sum": 2}
-    outputs = {names[n]: (META._replace(dtype=dtype),) for n, dtype in dtypes.items()}
-    return chain("w", "MulBackward0", "SumBackward0").annotate(outputs=outputs)
-
-
-def mixed(first: str, second: str, shape: tuple[int, ...] = (4,)) -> Graph:
-    operands = (
-        Operand("x", TensorMeta(shape, "float32", first), "train.py:3"),
-        Operand("fc.weight", TensorMeta((4, 4), "float32", second), "train.py:8"),
-    )
-    message = "bad\nstack"
-    return replace(model(), failure=Failure("RuntimeError", message, "addmm", "net.py:9", operands))
-
-
-CUT = Cut("detach", META, before=2, after=(1,), where="net.py:7", label="h")
-
-
-def cut(cut: Cut = CUT, **fields: Any) -> Graph:
-    """head.weight is used by node 2, whose result was cut."""
-    graph = chain("body.weight", "AddmmBackward0")
-    more = (
-        Node(2, "AddmmBackward0", (META,), operation="addmm"),
-        Node(3, "AccumulateGrad", (META,), "head.weight", leaf="parameter"),
-    )
-    lost = parameter("head.weight", **{"has_grad": False, "node": 3} | fields)
-    graph = replace(graph, nodes=graph.nodes + more, edges=(*graph.edges, Edge(3, 2)), cuts=(cut,))
-    return replace(graph, parameters=(parameter("body.weight", node=0), lost))
-
-
-def lost(name: str, **fields: Any) -> Parameter:
-    return parameter(name, has_grad=False, **fields)
-
-
-# rule: a graph that triggers it, the severity and the message; then graphs that must not.
-CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
-    "mixed-devices": (
-        mixed("cpu", "cuda:0"),
-        "error",
-        "addmm at net.py:9 got x on cpu (made at train.py:3) and fc.weight on cuda:0 "
-        "(made at train.py:8).",
-        [mixed("cuda:0", "cuda:0"), mixed("cpu", "cuda:0", shape=()), model()],
-    ),
-    "failed": (
-        mixed("cpu", "cpu"),
-        "error",
-        "addmm at net.py:9 ended with RuntimeError: bad; it got x (f32[4] cpu) and "
-        "fc.weight (f32[4, 4] cpu).",
-        [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
-    ),
-    "never-called": (
-        model(lost("head.0.weight", called=False), lost("head.0.bias", called=False)),
-        "warning",
-        "head.0.weight and head.0.bias got no gradient: head was never called.",
-        [
-            model(parameter("head.weight", called=False)),  # used without its module
-            model(lost("head.weight", called=False, requires_grad=False)),
-            # No backward ran in the block: nothing has a gradient yet.
-            Graph((), parameters=(lost("a.weight", called=True), lost("b.weight", called=False))),
-        ],
-    ),
-    "cut-gradient": (
-        cut(),
-        "warning",
-        "head.weight got no gradient: h was cut by detach() at net.py:7.",
-        [cut(has_grad=True), cut(requires_grad=False), cut(called=False, node=None)],
-    ),
-    "unused-result": (
-        model(lost("head.weight")),
-        "warning",
-        "head.weight got no gradient: head ran, but backward did not come by it.",
-        [model(lost("head.weight", called=False)), cut()],
-    ),
-    "frozen": (
-        model(lost("head.weight", requires_grad=False)),
-        "info",
-        "head.weight is frozen: requires_grad is False.",
-        [model(lost("head.weight"))],
-    ),
-    "not-in-optimizer": (
-        model(parameter("head.weight", in_optimizer=False)),
-        "warning",
-        "head.weight got a gradient, but no optimizer that stepped holds it.",
-        [model(parameter("head.weight")), model(lost("head.weight", in_optimizer=False))],
-    ),
-    "vanishing-gradient": (
-        deep(0.1),
-        "warning",
-        "The gradient vanishes along depth: its norm goes from 1 at mm to 1e-07 at mm over 8 "
-        "nodes, and fc0.weight and fc1.weight hardly learn.",
-        [deep(0.3), deep(1.0)],
-    ),
-    "exploding-gradient": (
-        deep(5.0),
-        "warning",
-        "The gradient explodes along depth: its norm goes from 1 at mm to 7.8e+04 at mm over 8 "
-        "nodes.",
-        [deep(2.0), deep(1.0)],
-    ),
-    "dead-relu": (
-        relu(0.9995, 0.0),
-        "warning",
-        "relu is dead: 100.0% of its elements let no gradient through.",
-        [
-            relu(0.97, 0.0),  # a sparse transformer
-            relu(0.9995, 0.9995),  # it was zero already
-            relu(0.9995, 0.0, users=2),
-            relu(1.0, 1.0),
-            units(0.3),
-        ],
-    ),
-    "nonfinite-gradient": (
-        root({0: stats(inf=2)}),
-        "error",
-        "SqrtBackward0 (sqrt) turned a finite gradient (norm 1) of its inputs x "
-        "(f32[64, 8] cpu) into 2 Inf.",
-        [root({}), chain("w", "SqrtBackward0")],
-    ),
-    "unused-copy": (
-        moved(sent(used=False, operation="cuda")),
-        "warning",
-        "x was copied to cuda:0 at train.py:12, and the copy was never used.",
-        [moved(sent(used=True)), moved(sent(used=None)), moved(read(used=False))],
-    ),
-    "repeated-copy": (
-        moved(*[sent(data=1) for _ in range(3)]),
-        "warning",
-        "x was copied from cpu to cuda:0 3 times, 4.0 KiB more than once would need "
-        "at train.py:12.",
-        [
-            moved(*[sent(data=i) for i in range(3)]),  # another batch each time
-            moved(*[sent() for _ in range(3)]),
-            moved(sent(data=1), sent(data=1, target="cuda:1"), sent(data=1, target="cuda:2")),
-        ],
-    ),
-    "round-trip": (
-        detour(2),
-        "warning",
-        "h went from cuda:0 to cpu at net.py:3 and came back at train.py:12 with 2 nodes in "
-        "between.",
-        [detour(30), moved(sent(data=1), read(data=2)), copied("tensor")],
-    ),
-    "pageable-copy": (
-        moved(sent(pinned=False, tensor=GPU._replace(shape=(MIB,)))),
-        "info",
-        "x (4.0 MiB) was copied to cuda:0 from pageable memory at train.py:12.",
-        [
-            moved(sent(pinned=True, tensor=GPU._replace(shape=(MIB,)))),
-            moved(sent(pinned=None, tensor=GPU._replace(shape=(MIB,)))),
-            moved(sent(pinned=False)),
-            moved(sent(pinned=False, label="body.weight", tensor=GPU._replace(shape=(MIB,)))),
-        ],
-    ),
-    "tiny-copies": (
-        moved(*[sent(data=i) for i in range(20)]),
-        "warning",
-        "20 copies cpu to cuda:0 in a row at train.py:12 move 40.0 KiB in all.",
-        [
-            moved(*[sent(data=i) for i in range(5)]),
-            moved(*[sent(data=i, tensor=GPU._replace(shape=(MIB,))) for i in range(20)]),
-            # A training loop: a batch, its targets, and the loss read back.
-            moved(*[sent(data=i, where=f"train.py:{i % 2}") for i in range(40)]),
-            moved(*[sent(label="body.weight") for _ in range(20)]),
-        ],
-    ),
-    "blocking-read": (
-        moved(read(operation="item", in_forward=True)),
-        "warning",
-        "x is read with item() in the forward of the model at train.py:12: each waits for all "
-        "that cuda:0 still has to do.",
-        [moved(read(operation="item")), moved(sent(operation="item", in_forward=True))],
-    ),
-    "copy-in-backward": (
-        copied("parameter"),
-        "warning",
-        "w: 1 copy between devices inside the graph (2.0 KiB), which backward must repeat for "
-        "the gradient.",
-        [moved(sent())],
-    ),
-    "most-memory": (
-        kept(saved(3 * MIB, MIB), saved(MIB, MIB)),
-        "info",
-        "Backward keeps 4.0 MiB of activations, most of it in fc (4.0 MiB, 100%).",
-        [kept(saved(1000, 250)), kept(saved(3 * MIB, MIB, kind="parameter"))],
-    ),
-    "float64-crept-in": (
-        wide(mul="float64", sum="float64"),
-        "warning",
-        "mul made float64, and 2 of 3 nodes hold it, though the parameters are float32.",
-        [wide(), wide(w="float64", mul="float64", sum="float64")],
-    ),
-    "view-keeps-storage": (
-        kept(saved(8 * MIB, 1000)),
-        "warning",
-        "addmm in fc saves self (f32[1000] cpu, 3.9 KiB), a view that keeps 8.0 MiB alive.",
-        [
-            kept(saved(8 * MIB, 2 * MIB)),
-            kept(saved(8 * MIB, 1000, kind="input")),
-            kept(saved(8 * MIB, 1000), saved(0, 2 * MIB, shared_with=1)),
-        ],
-    ),
-}
+from graphviz_torch import Edge, Finding, Graph, Node, find, find_across, rules
+from graphviz_torch.graph import Failure
 
 
 def only(rule: str, graph: Graph) -> list[Finding]:
@@ -413,7 +90,7 @@ def test_the_advice_is_the_line_to_write() -> None:
         ("item", "error", "cut by item()"),
         ("numpy", "error", "cut by numpy()"),
         ("argmax", "error", "cut by argmax()"),
-        ("integer", "error", "cut by an integer cast"),
+        ("long", "error", "cut by an integer cast"),
     ],
 )
 def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) -> None:

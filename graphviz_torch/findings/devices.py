@@ -48,7 +48,11 @@ def failed(reading: Reading) -> Iterator[Finding]:
         f"{failure.operation or 'The recording'}{at(failure.where)} ended with {failure.error}: "
         f"{line}{f'; it got {got}' if got else ''}.",
         cause=failure.error,
-        advice="Look at the shapes and dtypes of what it got." if got else "",
+        advice="Look for detach(), .data, no_grad or item() between the parameters and the loss."
+        if "does not require grad" in failure.message
+        else "Look at the shapes and dtypes of what it got."
+        if got
+        else "",
         where=failure.where,
         nodes=tuple(o.node for o in failure.operands if o.node is not None),
     )

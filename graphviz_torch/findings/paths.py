@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Cut, Finding, Parameter
+from ..graph import Cut, Finding, Parameter, Severity
 from .rule import Reading, at, finding, grouped, listing, rule
 
 # Cuts that people make on purpose too, as in a target network: a warning, not an error.
@@ -13,7 +13,7 @@ _WORDS = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
     "inference_mode": "torch.inference_mode()",
-    "integer": "an integer cast",
+    **dict.fromkeys(("to", "type", "long", "short", "char", "byte"), "an integer cast"),
 }
 _ADVICE = {
     "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
@@ -37,7 +37,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
         name = module or "the model"
         yield finding(
-            "warning",
+            _severity(parameters),
             f"{_names(parameters)} got no gradient: {name} was never called.",
             cause="never called",
             advice=f"Call {name} in forward, or remove it.",
@@ -54,7 +54,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
         before = [] if cut.before is None else [cut.before]
         yield finding(
-            "warning" if cut.how in _DELIBERATE else "error",
+            _severity(parameters, "warning" if cut.how in _DELIBERATE else "error"),
             f"{names} got no gradient: {what} was cut by {how}{line}.",
             cause=f"cut by {how}",
             advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
@@ -67,13 +67,15 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 def unused_result(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, and nothing cut the way: its result was
     not part of what backward ran on."""
+    if reading.graph.failure is not None:
+        return  # there was no loss to be part of
     explained = {p.name for _, p in _explained(reading)}
     ran = [p for p in _without_gradient(reading) if p.called or p.node is not None]
     lost = [p for p in ran if p.name not in explained]
     for module, parameters in grouped((_module(p), p) for p in lost):
         name = module or "the model"
         yield finding(
-            "warning",
+            _severity(parameters),
             f"{_names(parameters)} got no gradient: {name} ran, but backward did not come by it.",
             cause="result not used",
             advice=f"Use what {name} returns in the loss, or do not call it.",
@@ -136,6 +138,12 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             if cut.before in reached or (cut.before is None and _may_concern(cut, parameter)):
                 yield cut, parameter
                 break
+
+
+def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
+    # What the optimizer of this step does not hold is not to learn in it: a target network, or the
+    # generator while the discriminator is trained.
+    return "info" if all(p.in_optimizer is False for p in parameters) else severity
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:

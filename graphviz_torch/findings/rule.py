@@ -54,11 +54,17 @@ class Reading:
         """Names of the model's parameters, as transfers label them too."""
         return frozenset(parameter.name for parameter in self.graph.parameters)
 
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """What to call a node: a parameter's name in its model, or the user's label."""
+        labels = {node.id: node.label for node in self.graph.nodes if node.label}
+        return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
+
     def call(self, node: int) -> str:
-        """What a user would call a node: its label, else "addmm in fc1"."""
+        """What a user would call a node: its name, else "addmm in fc1"."""
+        if node in self.names:
+            return self.names[node]
         value = self.graph.nodes[node]
-        if value.label:
-            return value.label
         return f"{value.title} in {value.module}" if value.module else value.title
 
     def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:

@@ -174,12 +174,13 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
     for i, t in inside:
         edges = reading.inputs[t.node or 0]
-        source = nodes[edges[0].source] if edges else None
-        leaf = "" if source is None else source.leaf
-        kinds.setdefault(leaf, []).append((i, t, source.label if source else ""))
+        source = edges[0].source if edges else None
+        leaf = "" if source is None else nodes[source].leaf
+        name = reading.names.get(source) if source is not None else None
+        kinds.setdefault(leaf, []).append((i, t, name or reading.call(t.node or 0)))
     for kind, group in kinds.items():
         copies = {t.node: t for _, t, _ in group}
-        names = listing(dict.fromkeys(name or reading.call(t.node or 0) for _, t, name in group))
+        names = listing(dict.fromkeys(name for _, _, name in group))
         moved = size(sum(t.nbytes or 0 for t in copies.values()))
         yield finding(
             "warning" if kind == "parameter" else "info",

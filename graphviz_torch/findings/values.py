@@ -189,14 +189,14 @@ def _growth(chain: list[tuple[int, float]]) -> float | None:
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """The parameters whose every use enters the chain among its `deep` deepest nodes."""
+    """The parameters whose every use enters the chain among its `deep` deepest nodes, in order."""
     position = {node: place for place, node in enumerate(reversed(chain))}
     latest = [-1] * len(reading.graph.nodes)
     for node in reversed(reading.graph.nodes):
         users = [latest[edge.target] for edge in reading.users[node.id]]
         latest[node.id] = position.get(node.id, max(users, default=-1))
-    nodes = reading.graph.nodes
-    return [n.id for n in nodes if n.leaf == "parameter" and 0 <= latest[n.id] < deep]
+    leaves = [node.id for node in reading.graph.nodes if node.leaf == "parameter"]
+    return sorted((i for i in leaves if 0 <= latest[i] < deep), key=latest.__getitem__)
 
 
 def _ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
