@@ -1,5 +1,7 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
+from .bandwidth import Bandwidth, measure_bandwidth
+from .compare import Comparison, compare_devices
 from .devices import available_devices, move_locals, to_device
 from .diff import GraphDiff, diff
 from .draw import draw_graph, make_dot
@@ -18,6 +20,8 @@ from .tensorboard import add_autograd_graph
 from .tracer import trace, walk
 
 __all__ = [
+    "Bandwidth",
+    "Comparison",
     "Edge",
     "Finding",
     "GradientStats",
@@ -31,12 +35,14 @@ __all__ = [
     "add_autograd_graph",
     "available_devices",
     "batch_division",
+    "compare_devices",
     "diff",
     "draw_graph",
     "find",
     "find_across",
     "load",
     "make_dot",
+    "measure_bandwidth",
     "move_locals",
     "record",
     "rules",

@@ -1,0 +1,122 @@
+"""Lines on two logarithmic axes, as one SVG file: times by size, bandwidth by bytes.
+
+Lines differ in colour, dash and mark, and each has its name at its end. It follows the reader's
+dark setting and loads nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+from .style import COLORS, dark_rules, palette
+
+_LINES = ("operation_line", "input_line", "transfer_line", "output_line", "parameter_line")
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
+_WIDTH, _HEIGHT = 720, 400
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 150, 40, 52
+
+Point = tuple[float, float]
+
+
+def line_chart(
+    lines: Mapping[str, Sequence[Point]],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    x_text: Callable[[float], str] = str,
+    y_text: Callable[[float], str] = str,
+) -> str:
+    """An SVG of `lines`: name -> points (x, y), both above 0; others are left out.
+
+    Args:
+        x, y: what the axes count, with the unit.
+        x_text, y_text: how a number on the axis is written.
+
+    >>> chart = line_chart({"cpu": [(1, 2.0), (10, 9.0)]}, title="a < b", x="n", y="s")
+    >>> chart.count("<circle"), "a &lt; b" in chart
+    (2, True)
+    """
+    drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}
+    every = [point for points in drawn.values() for point in points]
+    colors = palette("auto")
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="Helvetica,Arial,sans-serif" '
+        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
+        f'<rect width="100%" height="100%" fill="{colors["background"]}"/>',
+        _text(_LEFT, 24, title, size=15),
+    ]
+    if not every:
+        out.append(_text(_LEFT, _HEIGHT / 2, "nothing was measured", "muted"))
+        return "".join([*out, "</svg>"])
+    across = _Axis([p[0] for p in every], _LEFT, _WIDTH - _RIGHT)
+    up = _Axis([p[1] for p in every], _HEIGHT - _BOTTOM, _TOP)
+    for value in across.ticks():
+        at = across(value)
+        out.append(_line(at, _TOP, at, _HEIGHT - _BOTTOM))
+        out.append(_text(at, _HEIGHT - _BOTTOM + 18, x_text(value), "muted", "middle"))
+    for value in up.ticks():
+        at = up(value)
+        out.append(_line(_LEFT, at, _WIDTH - _RIGHT, at))
+        out.append(_text(_LEFT - 8, at + 4, y_text(value), "muted", "end"))
+    out.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, x, "ink", "middle"))
+    out.append(_text(_LEFT - 60, _TOP - 8, y, "ink"))
+    ends: list[float] = []
+    for i, (name, points) in enumerate(drawn.items()):
+        if not points:
+            continue
+        color = COLORS[_LINES[i % len(_LINES)]][0]
+        dash = f' stroke-dasharray="{_DASHES[i % 5]}"' if i % 5 else ""
+        at_all = [(across(a), up(b)) for a, b in points]
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in at_all)
+        out.append(
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
+        )
+        out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{color}"/>' for a, b in at_all]
+        end = at_all[-1][1] + 4
+        while any(abs(end - other) < 15 for other in ends):
+            end += 15
+        ends.append(end)
+        out.append(f'<text x="{at_all[-1][0] + 10:.1f}" y="{end:.1f}" fill="{color}">')
+        out.append(f"{escape(name)}</text>")
+    return "".join([*out, "</svg>"])
+
+
+class _Axis:
+    """From values to positions, logarithmic."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        low, high = math.log10(min(values)), math.log10(max(values))
+        room = max(high - low, 0.5) * 0.06
+        self.low, self.high = low - room, high + room
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (math.log10(value) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """Round numbers inside: powers of ten, with 2 and 5 where few powers fit."""
+        span = self.high - self.low
+        steps = (1,) if span > 3 else (1, 2, 5)
+        powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+        values = [step * 10.0**power for power in powers for step in steps]
+        inside = [v for v in values if self.low <= math.log10(v) <= self.high]
+        return inside[:: max(1, math.ceil(len(inside) / 8))]
+
+
+def _text(
+    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
+        f'font-size="{size}">{escape(text)}</text>'
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    color = COLORS["cluster_line"][0]
+    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{color}" fill="none"/>'
