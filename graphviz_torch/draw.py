@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 
 from .graph import Finding, Graph
 from .names import Names
-from .render.dot import Direction, Mark, to_dot
+from .record import record
+from .render.dot import Direction, to_dot
+from .render.dot_marks import Mark
 from .render.dot_shade import ColorBy
 from .render.layout import FORMATS, LayoutTimeout, check_format, layout
 from .render.style import Theme, dark_rules
 from .render.visible import Parameters
-from .tracer import trace
+from .tracer import roots, trace
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5
@@ -244,5 +247,34 @@ def _read(target: Any, inputs: tuple[Any, ...], names: Names) -> Graph:
 
 
 def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Names) -> Graph:
-    outputs = model(*inputs)
-    return trace(outputs, names=model if names is None else names)
+    with _undisturbed(model), torch.enable_grad(), record(model, gradients=False) as recording:
+        outputs = model(*inputs)
+        roots(outputs)  # says what is wrong where there is no graph
+        graph = recording.graph
+        if names is not None:
+            labels = {node.id: node.label for node in trace(outputs, names=names).nodes}
+            graph = graph.annotate(label=labels)
+    return graph
+
+
+@contextmanager
+def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for module, name, buffer, value in buffers:
+            module._buffers[name] = buffer
+            if buffer is not None and value is not None and not torch.equal(buffer, value):
+                buffer.data.copy_(value)

@@ -6,22 +6,27 @@ from collections.abc import Iterable
 
 from ..graph import Finding
 from . import dot_text as say
+from .dot_marks import WARNINGS
 from .dot_shade import Shading
 from .style import FORMS, MEANINGS, Role
 
-WARNINGS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOURCE}"}
 _MOST_FINDINGS = 6
 
 
 def legend(
     roles: Iterable[Role],
+    folded: bool,
     colors: dict[str, str],
     shading: Shading,
     findings: list[Finding],
     notes: list[str],
 ) -> str:
-    """The legend as the HTML-like label of the graph; "" where there is nothing to explain."""
-    rows = [_roles(list(roles), colors), _scale(shading, colors)]
+    """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
+
+    Args:
+        folded: whether parameters are written inside operations.
+    """
+    rows = [_roles(list(roles), folded, colors, bool(shading.fills)), _scale(shading, colors)]
     rows += [
         _text(f"<B>{WARNINGS[f.severity]} {say.escape(f.message)}</B>", colors[f.severity])
         for f in findings[:_MOST_FINDINGS]
@@ -37,17 +42,21 @@ def _text(text: str, color: str) -> str:
     return f'<FONT POINT-SIZE="{say.SMALL}" COLOR="{color}">{text}</FONT>'
 
 
-def _roles(roles: list[Role], colors: dict[str, str]) -> str:
+def _roles(roles: list[Role], folded: bool, colors: dict[str, str], shaded: bool) -> str:
     ordered = [role for role in FORMS if role in roles]
-    if len(ordered) < 2:
+    if len(ordered) < 2 and not folded:
         return ""
-    return _cells(
-        [
-            (colors[role], colors[f"{role}_line"], MEANINGS[role], FORMS[role].peripheries)
-            for role in ordered
-        ],
-        colors,
-    )
+    swatches = [
+        (
+            colors["background" if shaded else role],
+            colors[f"{role}_line"],
+            MEANINGS[role],
+            FORMS[role].peripheries,
+        )
+        for role in ordered
+    ]
+    inside = f"<TD>{_text('parameter in its operation', colors['parameter_line'])}</TD>"
+    return _table(_cells(swatches, colors) + (inside if folded else ""))
 
 
 def _scale(shading: Shading, colors: dict[str, str]) -> str:
@@ -55,7 +64,7 @@ def _scale(shading: Shading, colors: dict[str, str]) -> str:
         return ""
     swatches = [(fill, colors["cluster_line"], text, 1) for fill, text in shading.scale]
     title = _text(f"<B>{shading.title}</B>", colors["muted"])
-    return _table(f"<TD>{title}</TD><TD>{_cells(swatches, colors)}</TD>")
+    return _table(f"<TD>{title}</TD>{_cells(swatches, colors)}")
 
 
 def _cells(swatches: list[tuple[str, str, str, int]], colors: dict[str, str]) -> str:
@@ -64,10 +73,11 @@ def _cells(swatches: list[tuple[str, str, str, int]], colors: dict[str, str]) ->
         cells += f'<TD BORDER="{border}" BGCOLOR="{fill}" COLOR="{line}" STYLE="rounded"'
         cells += ' WIDTH="16" HEIGHT="11"></TD>'
         cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
-    return _table(cells)
+    return cells
 
 
 def _table(cells: str) -> str:
-    return (
-        f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"><TR>{cells}</TR></TABLE>'
-    )
+    # A fixed size, which its cells are free to exceed: else a wider row would stretch them.
+    attributes = 'BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
+    fixed = 'ALIGN="LEFT" FIXEDSIZE="TRUE" WIDTH="1" HEIGHT="20"'
+    return f"<TABLE {fixed} {attributes}><TR>{cells}</TR></TABLE>"

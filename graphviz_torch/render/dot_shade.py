@@ -30,6 +30,7 @@ class Shading:
     """Fills by key, as DOT attributes, and what they mean."""
 
     fills: dict[int, str] = field(default_factory=dict)
+    inks: dict[int, str] = field(default_factory=dict)  # colour of the text, where not the usual
     values: dict[int, str] = field(default_factory=dict)  # the value in words
     title: str = ""
     scale: list[tuple[str, str]] = field(default_factory=list)  # fill, what it means
@@ -38,7 +39,7 @@ class Shading:
 def shade(
     graph: Graph,
     inside: dict[int, Contents],
-    keys: list[int],
+    nodes: list[int],
     color_by: ColorBy | None,
     theme: Theme,
 ) -> Shading:
@@ -46,7 +47,7 @@ def shade(
 
     Args:
         inside: what is in each closed group that is drawn.
-        keys: what is drawn: ids of nodes, and `~number` of closed groups.
+        nodes: the nodes that are drawn.
 
     Raises:
         ValueError: for a `color_by` that is unknown, or that the graph has no values for.
@@ -56,7 +57,7 @@ def shade(
     if color_by not in get_args(ColorBy):
         known = ", ".join(map(repr, get_args(ColorBy)))
         raise ValueError(f"color_by={color_by!r} is unknown. Known are {known}.")
-    members = {key: inside[~key].nodes if key < 0 else (key,) for key in keys}
+    members = {i: (i,) for i in nodes} | {~n: figures.nodes for n, figures in inside.items()}
     if color_by in _NAMES:
         return _by_name(graph, members, color_by, theme)
     return _by_value(graph, members, color_by, theme)
@@ -78,10 +79,12 @@ def _saved(node: Node) -> float | None:
     return node.saved_bytes if node.saved else None
 
 
-_VALUES: dict[str, tuple[Callable[[Node], float | None], Callable[[float], str], str]] = {
-    "gradient": (_norm, say.number, "record() with a backward inside the block records it"),
-    "time": (lambda node: node.seconds, say.seconds, "record() with a backward records it"),
-    "saved": (_saved, lambda v: say.nbytes(int(v)), "record() records it"),
+# Value of a node, value in words, what to call it, how to get it.
+_Value = tuple[Callable[[Node], "float | None"], Callable[[float], str], str, str]
+_VALUES: dict[str, _Value] = {
+    "gradient": (_norm, say.number, "grad norm up to", "Run a backward inside record()."),
+    "time": (lambda node: node.seconds, say.seconds, "backward", "Run a backward inside record()."),
+    "saved": (_saved, lambda value: say.nbytes(int(value)), "saved", "Run it inside record()."),
 }
 
 
@@ -112,7 +115,7 @@ def _by_name(
 def _by_value(
     graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
 ) -> Shading:
-    value_of, words, advice = _VALUES[color_by]
+    value_of, words, what, advice = _VALUES[color_by]
     shading = Shading(title=_TITLES[color_by])
     values: dict[int, float] = {}
     for key, ids in members.items():
@@ -125,18 +128,20 @@ def _by_value(
                 else sum(found)
             )
     if not values:
-        raise ValueError(f"color_by={color_by!r}: the graph has no such values. {advice}.")
+        raise ValueError(f"color_by={color_by!r}: the graph has no such values. {advice}")
     usual = [v for v in values.values() if math.isfinite(v) and v > 0]
     low, high = (min(usual), max(usual)) if usual else (0.0, 0.0)
     for key, value in values.items():
-        shading.values[key] = words(value) if math.isfinite(value) else "not finite"
+        if color_by != "gradient" or key < 0:  # a node says its gradient in any case
+            shading.values[key] = f"{what} {words(value) if math.isfinite(value) else 'not finite'}"
         if not math.isfinite(value):
-            fill, text = pick(NONFINITE, theme), ""
+            fill = pick(NONFINITE, theme)
         else:
             step = _step(value, low, high)
             fill = pick(SCALE[step], theme)
-            text = f' fontcolor="{pick(ON_STRONG, theme)}"' if step >= SCALE_TURNS else ""
-        shading.fills[key] = f' fillcolor="{fill}"{text}'
+            if step >= SCALE_TURNS:
+                shading.inks[key] = pick(ON_STRONG, theme)
+        shading.fills[key] = f' fillcolor="{fill}"'
     marks = {0: low, len(SCALE) // 2: math.sqrt(low * high), len(SCALE) - 1: high}
     shading.scale = [
         (pick(pair, theme), words(marks[i]) if i in marks and usual else "")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from ..graph import GradientStats, Graph, Node, TensorMeta, short_dtype
+import re
+
+from ..graph import GradientStats, Node, TensorMeta, short_dtype
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 SMALL = 9.5  # points; a node's main lines are 12
+
+# Holds the first line of small print off the large line above it.
+SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
 
 # What XML cannot hold becomes its picture, or the sign for what has none.
 _UNWRITABLE = {
@@ -22,6 +27,7 @@ _ESCAPES = _UNWRITABLE | {
     ord("\\"): "\\\\",  # Graphviz reads \N and \G even here
     ord("\n"): "<BR/>",
 }
+_SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
 _QUOTED = _UNWRITABLE | {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
@@ -31,7 +37,7 @@ def escape(text: str) -> str:
     >>> escape('<b> "5" \\\\N')
     '&lt;b&gt; &quot;5&quot; \\\\\\\\N'
     """
-    return text.translate(_ESCAPES)
+    return text if _SAFE(text) else text.translate(_ESCAPES)
 
 
 def quote(text: str) -> str:
@@ -102,13 +108,12 @@ def nbytes(value: int) -> str:
     return f"{value} B"
 
 
-def name(graph: Graph, i: int) -> str:
-    """What to call a node where it is named elsewhere: its label, else its operation and id."""
-    node = graph.nodes[i]
-    return node.label or f"{node.title} #{i}"
-
-
 def within(node: Node, label: str) -> str:
-    """A parameter's label inside the operation that uses it: without the module's own path."""
-    prefix = f"{node.module}."
-    return label.removeprefix(prefix) if node.module else label
+    """A parameter's label inside the operation that uses it: without the module's own path.
+
+    >>> within(Node(0, "TBackward0", (), module="fc1"), "model.fc1.weight")
+    'weight'
+    """
+    path = f".{node.module}."
+    start = f".{label}".find(path) if node.module else -1
+    return label[start + len(path) - 1 :] if start >= 0 else label

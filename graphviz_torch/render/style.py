@@ -99,7 +99,7 @@ FORMS: Final[dict[Role, Form]] = {
     "parameter": Form("cylinder", "filled", margin="0.1,0.03"),
     "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.03"),
     "operation": Form("box", "rounded,filled"),
-    "transfer": Form("hexagon", "filled"),
+    "transfer": Form("octagon", "filled", margin="0.03,0.01"),
     "output": Form("box", "rounded,filled", 2),
     "group": Form("box3d", "filled"),
 }

@@ -26,10 +26,10 @@ _PAGE = 250
 
 
 class Line(NamedTuple):
-    """A drawn edge, between keys."""
+    """What is drawn for edges that end at a closed group, or that are several."""
 
-    source: int
-    target: int
+    source: int  # key
+    target: int  # key
     edge: Edge  # the first of the edges it stands for
     times: int = 1
 
@@ -39,7 +39,8 @@ class Visible:
     """What is drawn, in topological order."""
 
     nodes: list[int]
-    lines: list[Line]
+    edges: list[Edge]  # between nodes that are drawn as themselves
+    lines: list[Line] = field(default_factory=list)
     boxes: list[int] = field(default_factory=list)  # closed groups
     groups: Groups | None = None
     home: dict[int, int | None] = field(default_factory=dict)  # key -> innermost open group
@@ -50,6 +51,42 @@ class Visible:
     users: dict[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
     before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
     behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
+
+    def ends(self) -> list[tuple[int, int]]:
+        """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
+        return [(edge[0], edge[1]) for edge in (*self.edges, *self.lines)]
+
+    def key(self, node: int) -> int:
+        """The key under which a node is drawn: its own, or that of the closed group around it."""
+        tree = self.groups
+        number = tree.of[node] if tree is not None and 0 <= node < len(tree.of) else None
+        while tree is not None and number is not None:
+            if ~number in self.home:
+                return ~number
+            number = tree.groups[number].parent
+        return node
+
+    def path(self, key: int) -> list[int]:
+        """The open groups around a key, outermost first."""
+        return [] if self.groups is None else _path(self.groups, self.home.get(key))
+
+    def title(self, number: int) -> str:
+        """What to call a group: with the one around it where its own name is only a number."""
+        assert self.groups is not None
+        groups = self.groups.groups
+        part = groups[number]
+        name = part.name
+        if name[:1].isdigit() and part.parent is not None:
+            name = f"{groups[part.parent].name}.{name}"
+        times = self.times.get(number, 1)
+        if times > 1:
+            name += f" … {groups[self.last[number]].name}  \N{MULTIPLICATION SIGN}{times}"
+        return name
+
+
+def dot_id(key: int) -> str:
+    """The name of a key in a DOT text."""
+    return str(key) if key >= 0 else f"g{~key}"
 
 
 def visible(
@@ -110,21 +147,18 @@ def _folded_leaves(
 
 def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
     many = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
-    drawn = Visible([node.id for node in graph.nodes if node.id not in folded], [])
-    inside: dict[int, list[Edge]] = defaultdict(list)
     if not many and not folded:
-        drawn.lines = [Line(edge[0], edge[1], edge) for edge in graph.edges]
-        return drawn
-    drawn.users = many
+        return Visible(list(range(len(graph.nodes))), list(graph.edges))
+    drawn = Visible([i for i in range(len(graph.nodes)) if i not in folded], [], users=many)
+    inside = drawn.folded
     for edge in graph.edges:
         source = edge[0]
         if source in folded:
-            inside[edge[1]].append(edge)
+            inside.setdefault(edge[1], []).append(edge)
         elif source in many:
             drawn.copies.append(edge)
         else:
-            drawn.lines.append(Line(source, edge[1], edge))
-    drawn.folded = inside
+            drawn.edges.append(edge)
     copied = {edge.source for edge in drawn.copies}
     drawn.nodes = [i for i in drawn.nodes if i not in copied]
     return drawn
@@ -278,7 +312,7 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
     boxes = opener.closed
     home: dict[int, int | None] = {i: tree.of[i] for i in opener.nodes}
     home.update({~number: tree.groups[number].parent for number in boxes})
-    drawn = Visible([], [], boxes, tree, home, dict(times), last)
+    drawn = Visible([], [], [], boxes, tree, home, dict(times), last)
     drawn.users = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
     lines: dict[tuple[int, ...], Line] = {}
     copied: set[int] = set()
@@ -306,9 +340,29 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
             lines[ends] = (
                 Line(source, target, edge) if line is None else line._replace(times=line.times + 1)
             )
-    drawn.lines = list(lines.values())
+    # A leaf that is drawn stands outside the modules that share it.
+    around: dict[int, list[list[int]]] = defaultdict(list)
+    for line in lines.values():
+        if line.source >= 0 and line.target >= 0 and line.times == 1:
+            drawn.edges.append(Edge(line.source, line.target, *line.edge[2:]))
+        else:
+            drawn.lines.append(line)
+        if line.source >= 0 and graph.nodes[line.source].leaf:
+            around[line.source].append(_path(tree, home[line.target]))
+    for leaf, paths in around.items():
+        common = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
+        home[leaf] = common[-1] if common else None
     drawn.folded = inside
     drawn.nodes = sorted(shown - copied)
     drawn.before = {end: list(names) for end, names in before.items()}
     drawn.behind = {end: list(names) for end, names in behind.items()}
     return drawn
+
+
+def _path(tree: Groups, number: int | None) -> list[int]:
+    """A group with all groups around it, outermost first."""
+    path: list[int] = []
+    while number is not None:
+        path.append(number)
+        number = tree.groups[number].parent
+    return path[::-1]
