@@ -25,7 +25,10 @@ _lock = threading.Lock()
 _watchers: list[Callable[[Call], None]] = []
 _libraries: list[Library] = []
 
-sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # of this thread's next node
+# Private (2.13).
+sequence_number: Callable[[], int] = (
+    torch._C._autograd._get_sequence_nr
+)  # of this thread's next node
 
 
 class Call(NamedTuple):
@@ -72,7 +75,7 @@ class Watch:
             _watchers.remove(self._see)
             if not _watchers:
                 while _libraries:
-                    _libraries.pop()._destroy()
+                    _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
 
 
 def _switch(included: bool, excluded: bool) -> None:
@@ -81,14 +84,14 @@ def _switch(included: bool, excluded: bool) -> None:
 
 
 def _install(operators: list[str]) -> None:
-    everything = Library("_", "IMPL")
-    everything.fallback(fallthrough_kernel, _NAME)
-    watched = Library("aten", "IMPL")
+    everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
+    everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
+    watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.extend([everything, watched])
     for name in operators:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        watched.impl(name, _kernel(operator), _NAME)
+        watched.impl(name, _kernel(operator), _NAME)  # type: ignore[no-untyped-call]
 
 
 def _kernel(operator: Any) -> Callable[..., Any]:

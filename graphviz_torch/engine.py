@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 
-
-class Run(Protocol):
-    """One run of backward that is watched."""
-
-    def finish(self, gradients: tuple[torch.Tensor | None, ...] | None) -> None:
-        """It ended; with the gradients that it returned, None if it raised."""
-
-
 # Called before a run with its outputs, their gradients, and the inputs that were asked for.
-Begin = Callable[[Any, Any, Any], "Run | None"]
+Begin = Callable[[Any, Any, Any], Any]
+# Called after it with what `Begin` returned, and the gradients; None for these if it raised.
+End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None"], None]
 
 _lock = threading.Lock()
-_watchers: list[tuple[int, Begin]] = []
+_watchers: list[tuple[int, Begin, End]] = []
 _run_backward: Callable[..., Any] = torch.autograd.graph._engine_run_backward
 
 
 class EngineWatch:
-    """A context in which `begin` is called before each backward that its thread starts."""
+    """A context in which `begin` and `end` are called around each backward of its thread."""
 
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
+    def __init__(self, begin: Begin, end: End) -> None:
+        self._calls = begin, end
 
     def __enter__(self) -> EngineWatch:
-        self._entry = (threading.get_ident(), self._begin)
+        self._entry = (threading.get_ident(), *self._calls)
         with _lock:
             if not _watchers:
                 _replace()
@@ -63,12 +58,15 @@ def _set(function: Callable[..., Any]) -> None:
 def _watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
     thread = threading.get_ident()
     gradients, _, _, inputs = args[:4]
-    runs = [begin(outputs, gradients, inputs) for owner, begin in _watchers if owner == thread]
-    result = None
-    try:
-        result = _run_backward(outputs, *args, **kwargs)
-    finally:
-        for run in reversed(runs):
-            if run is not None:
-                run.finish(result)
-    return result
+    results: list[Any] = []  # none if it raises
+    with ExitStack() as stack:
+        for owner, begin, end in tuple(_watchers):
+            if owner == thread:
+                run = begin(outputs, gradients, inputs)
+                stack.callback(_end, end, run, results)
+        results.append(_run_backward(outputs, *args, **kwargs))
+    return results[0]
+
+
+def _end(end: End, run: Any, results: list[Any]) -> None:
+    end(run, results[0] if results else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -29,16 +29,26 @@ class Following:
     def __bool__(self) -> bool:
         return bool(self._trails)
 
-    def add(self, tensor: Tensor, trail: Trail) -> None:
-        """Follow a tensor for `trail`."""
+    def add(self, tensor: Tensor, trail: Trail) -> bool:
+        """Follow a tensor for `trail`; False if that was so already."""
         known = self._trails.get(id(tensor))
         if known is not None and known[0]() is tensor:
-            if trail not in known[1]:
-                known[1].append(trail)
-            return
+            if trail in known[1]:
+                return False
+            known[1].append(trail)
+            return True
         key, trails = id(tensor), [trail]
         ref = weakref.ref(tensor, lambda ref: self._freed(key, ref))
         self._trails[key] = (ref, trails)
+        return True
+
+    def drop(self, trails: Iterable[Trail]) -> None:
+        """Follow nothing for these trails any more."""
+        gone = {id(trail) for trail in trails}
+        for key, (_, kept) in list(self._trails.items()):
+            kept[:] = [trail for trail in kept if id(trail) not in gone]
+            if not kept:
+                del self._trails[key]
 
     def call(self, arguments: Any, start: int, end: int, result: Any) -> None:
         """Tell the trails of the tensors among the arguments of a call."""
@@ -60,6 +70,9 @@ class Following:
                 trail.freed()
 
 
+_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
+
+
 def _aside() -> frozenset[Any]:
     names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
     names += (
@@ -72,7 +85,7 @@ def _aside() -> frozenset[Any]:
     properties = [
         value.__get__
         for name, value in vars(torch._C.TensorBase).items()
-        if name != "data" and hasattr(value, "__set__")
+        if name not in _VALUES and hasattr(value, "__set__")
     ]
     return frozenset(methods + properties)
 

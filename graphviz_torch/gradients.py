@@ -83,9 +83,8 @@ class Gradients:
                 self._see((node, output_nr), gradient)
                 cuda = cuda or gradient.is_cuda
         if cuda:
-            events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            events = self._events[node] = (_event(), _event())
             events[0].record()
-            self._events[node] = events
         elif gradients and type(gradients[0]) is Tensor and gradients[0].is_cpu:
             self._started[node] = time.perf_counter()
 
@@ -131,7 +130,7 @@ class Gradients:
             self._reduced.setdefault(first.device, []).append(table.reshape(-1))
         self._whose.setdefault(first.device, []).append((wheres, kept))
 
-    def statistics(self, outputs: dict[int, int]) -> dict[int, tuple[GradientStats | None, ...]]:
+    def statistics(self, outputs: list[int]) -> dict[int, tuple[GradientStats | None, ...]]:
         """`grad_outputs` of each node that backward reached: one copy from each device.
 
         Args:
@@ -187,6 +186,10 @@ def _aside(tensor: Tensor) -> ExitStack:
     if type(tensor) is Tensor:  # a subclass needs its dispatch
         stack.enter_context(torch._C._DisableTorchDispatch())
     return stack
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _has_values(gradient: Tensor) -> bool:

@@ -11,24 +11,26 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-import threading
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
 from .dispatch import sequence_number
+from .following import tensors
 
 Place = tuple[str, int]  # file and line
 
-_CALL = torch.nn.Module._call_impl.__code__
 _APPLY = torch.autograd.Function.apply.__code__
 _FOREIGN = (
     str(Path(__file__).parent) + os.sep,
@@ -43,13 +45,12 @@ _FOREIGN = (
 class _ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("counts", "frame", "module", "path", "place", "scope")
+    __slots__ = ("counts", "frame", "module", "names", "place")
 
-    def __init__(self, module: torch.nn.Module, path: str, scope: str, frame: FrameType) -> None:
+    def __init__(self, module: torch.nn.Module, names: tuple[str, str], frame: FrameType) -> None:
         self.module = module
-        self.path = path
-        self.scope = scope
-        self.frame = frame  # of Module._call_impl: a walk that meets it knows the line beyond
+        self.names = names  # path and scope
+        self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
         self.place: Place | None = None
         self.counts: dict[str, int] = {}  # calls of each child so far
 
@@ -64,32 +65,34 @@ class Modules:
     """
 
     def __init__(self, model: torch.nn.Module | None, finished: Callable[[Any], None]) -> None:
-        self.called: set[int] = set()  # id() of the modules whose forward ran
+        self._called: set[str] = set()  # paths of the modules whose forward ran
         self._model = model
         self._finished = finished
         self._modules: dict[int, tuple[torch.nn.Module, str]] = {}  # by id()
         self._running: list[_ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._numbers: list[int] = []  # from this number on, nodes were made in ...
-        self._scopes: list[tuple[str, str]] = []  # ... this module and scope
+        self._names: list[tuple[str, str]] = []  # ... this module and scope
         self._starts: list[int] = []  # nodes with starts[i] <= number < ends[i] ...
         self._ends: list[int] = []
         self._places: list[Place] = []  # ... were made here
         self._foreign: dict[CodeType, bool] = {}
+        self._files: set[str] = set()  # of the user's own code
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
+        self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
         self._handles: list[Any] = []
         if model is not None:
             self._adopt(model, "")
 
     def __enter__(self) -> Modules:
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._numbers.append(sequence_number())
-        self._scopes.append(("", ""))
+        self._names.append(("", ""))
         self._ends.append(sequence_number())
         self._handles = [
             register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, always_call=True),
+            register_module_forward_hook(self._after),
         ]
         return self
 
@@ -103,16 +106,32 @@ class Modules:
         self._modules.clear()
         self._named.clear()
 
+    def was_called(self, parameter: str) -> bool:
+        """Did the forward of the module run that owns the parameter of this name."""
+        return parameter.rpartition(".")[0] in self._called
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Buffers of the model and of every other module called."""
+        found = (b for module, _ in self._modules.values() for b in module._buffers.values())
+        return [buffer for buffer in found if buffer is not None]
+
+    def inputs(self) -> list[torch.Tensor]:
+        """Arguments of the last outermost call that are still there."""
+        found = (ref() for ref in self._inputs)
+        return [tensor for tensor in found if tensor is not None]
+
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Names and parameters of the model and of every other module called."""
         if self._named_of != len(self._modules):
             self._named_of = len(self._modules)
-            self._named = [
-                (f"{path}.{name}" if path else name, parameter)
-                for module, path in self._modules.values()
-                for name, parameter in module._parameters.items()
-                if parameter is not None
-            ]
+            named: dict[int, tuple[str, torch.Tensor]] = {}
+            for module, path in self._modules.values():
+                for name, parameter in module._parameters.items():
+                    if parameter is not None:  # the first name of a shared one
+                        named.setdefault(
+                            id(parameter), (f"{path}.{name}" if path else name, parameter)
+                        )
+            self._named = list(named.values())
         return self._named
 
     def new_step(self) -> None:
@@ -122,7 +141,7 @@ class Modules:
     @property
     def module(self) -> str:
         """Path of the module whose forward is running; "" where none is, or the root's is."""
-        return self._running[-1].path if self._running else ""
+        return self._running[-1].names[0] if self._running else ""
 
     @property
     def in_forward(self) -> bool:
@@ -138,31 +157,36 @@ class Modules:
                 self._note(last, start, beyond)
         place = self.place(frame)
         if place is not None:
-            self._note(start, end, place)
+            if start == self._ends[-1] and self._places and self._places[-1] is place:
+                self._ends[-1] = end
+            else:
+                self._note(start, end, place)
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost line of the user's own code from `frame` outwards."""
         foreign = self._foreign
-        crossed = []
-        depth = len(self._running)
+        running = self._running
+        depth = len(running) - 1
+        call = running[depth] if running else None
+        found = None
         while frame is not None:
             code = frame.f_code
-            if code is _CALL and depth and self._running[depth - 1].frame is frame:
-                depth -= 1
-                call = self._running[depth]
+            here = foreign.get(code)
+            if here is None:
+                here = foreign[code] = code.co_filename.startswith(_FOREIGN)
+                if not here:
+                    self._files.add(code.co_filename)
+            if not here:
+                found = (code.co_filename, frame.f_lineno)
+                break
+            if call is not None and frame is call.frame:
                 if call.place is not None:
                     found = call.place
                     break
-                crossed.append(call)
-            elif code not in foreign:
-                foreign[code] = code.co_filename.startswith(_FOREIGN)
-            if not foreign.get(code, True):
-                found = (code.co_filename, frame.f_lineno)
-                break
+                depth -= 1
+                call = running[depth] if depth >= 0 else None
             frame = frame.f_back
-        else:
-            return None
-        for call in crossed:
+        for call in running[depth + 1 :]:
             call.place = found
         return found
 
@@ -175,21 +199,27 @@ class Modules:
     def found(self, numbers: Iterable[int]) -> list[tuple[str, str, str]]:
         """Module, scope and line of the node with each sequence number; "" where not known."""
         names = self.names()
+        lines = list(map(names, self._places))
         rows = []
         for number in numbers:
             i = bisect_right(self._numbers, number) - 1
-            module, scope = self._scopes[i] if i >= 0 else ("", "")
+            module, scope = self._names[i] if i >= 0 else ("", "")
             i = bisect_right(self._starts, number) - 1
-            known = i >= 0 and number < self._ends[i + 1]
-            rows.append((module, scope, names(self._places[i]) if known else ""))
+            rows.append((module, scope, lines[i] if i >= 0 and number < self._ends[i + 1] else ""))
         return rows
 
     def names(self) -> Callable[[Place | None], str]:
         """Turns a place into "train.py:41", with as many folders as tell files apart."""
-        files = _shortest({file for file, _ in self._places})
-        return lambda place: (
-            f"{files.get(place[0]) or os.path.basename(place[0])}:{place[1]}" if place else ""
-        )
+        files = _shortest(self._files)
+        known: dict[Place | None, str] = {None: ""}
+
+        def name(place: Place | None) -> str:
+            found = known.get(place)
+            if found is None and place is not None:
+                found = known[place] = f"{files[place[0]]}:{place[1]}"
+            return found or ""
+
+        return name
 
     def _note(self, start: int, end: int, place: Place) -> None:
         self._starts.append(start)
@@ -205,47 +235,80 @@ class Modules:
         return self.place(found)
 
     def _adopt(self, module: torch.nn.Module, prefix: str) -> None:
-        for name, child in module.named_modules(prefix=prefix):
-            path = name.replace("_orig_mod.", "").removesuffix("_orig_mod").rstrip(".")
-            self._modules.setdefault(id(child), (child, path))
+        # As named_modules(), in half the time; a module that is there twice has its first name.
+        stack = [(prefix, module)]
+        while stack:
+            path, module = stack.pop()
+            if id(module) in self._modules:
+                continue
+            self._modules[id(module)] = (module, path)
+            for name, child in reversed(module._modules.items()):
+                if child is not None:
+                    if name != "_orig_mod":  # a compiled module goes by the name of what it wraps
+                        name = f"{path}.{name}" if path else name
+                    else:
+                        name = path
+                    stack.append((name, child))
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if get_ident() != self._thread or is_compiling():
             return
-        if id(module) not in self._modules:
+        known = self._modules.get(id(module))
+        if known is None:
             self._adopt(module, type(module).__name__ if self._modules else "")
-        path = self._modules[id(module)][1]
-        # The scope hangs below the innermost running call whose path leads here.
-        counts, scope, below = self._counts, "", path
-        for call in reversed(self._running):
-            if call.path == "" or path.startswith(call.path + "."):
-                counts, scope = call.counts, call.scope
-                below = path[len(call.path) + 1 :] if call.path else path
-                break
+            known = self._modules[id(module)]
+        path = known[1]
+        frame = sys._getframe(1)
+        parent = self._parent(frame)
+        if parent is None:
+            counts, scope, below = self._counts, "", path
+            variables = frame.f_locals
+            given = tensors(variables.get("args", args), variables.get("kwargs"))
+            self._inputs = [weakref.ref(tensor) for tensor in given]
+        else:
+            # The scope hangs below the innermost running call whose path leads here.
+            for call in reversed(self._running):
+                above, scope = call.names
+                if not above or path.startswith(above + "."):
+                    counts, below = call.counts, path[len(above) + 1 :] if above else path
+                    break
+            else:
+                counts, scope, below = self._counts, "", path
         count = counts[below] = counts.get(below, 0) + 1
-        segment = f"{below}#{count}" if count > 1 else below
-        scope = f"{scope}.{segment}" if scope and segment else scope or segment
-        self._running.append(_ModuleCall(module, path, scope, sys._getframe(1)))
+        if count > 1:
+            below = f"{below}#{count}"
+        names = (path, f"{scope}.{below}" if scope and below else scope or below)
+        self._running.append(_ModuleCall(module, names, frame))
         self._numbers.append(sequence_number())
-        self._scopes.append((path, scope))
-        self.called.add(id(module))
+        self._names.append(names)
+        self._called.add(path)
+
+    def _parent(self, frame: FrameType) -> _ModuleCall | None:
+        """The call that is running, without those above it that an exception has ended."""
+        while self._running:
+            outer = frame.f_back
+            running = self._running[-1].frame
+            while outer is not None:
+                if outer is running:
+                    return self._running[-1]
+                outer = outer.f_back
+            self._running.pop()
+        return None
 
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if get_ident() != self._thread or is_compiling():
             return
         number = sequence_number()
         if number > self._ends[-1]:  # made unseen, inside this call: the line that called it
             place = self.place(sys._getframe(1))
             if place is not None:
                 self._note(self._ends[-1], number, place)
-        while self._running and self._running[-1].module is not module:
-            self._running.pop()  # its end was not seen: a KeyboardInterrupt that somebody caught
-        if self._running:
-            self._running.pop()
-        last = self._running[-1] if self._running else None
+        running = self._running
+        while running and running.pop().module is not module:
+            pass  # its end was not seen: an exception that somebody caught
         self._numbers.append(number)
-        self._scopes.append((last.path, last.scope) if last else ("", ""))
-        if last is None and output is not None:
+        self._names.append(running[-1].names if running else ("", ""))
+        if not running and output is not None:
             self._finished(output)
 
 

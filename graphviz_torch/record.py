@@ -15,29 +15,38 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from .cuts import Cuts
 from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
+from .failures import Failed, operand
 from .following import ASIDE, Following, tensors
-from .graph import Graph
-from .modules import Modules
-from .names import caller, caller_names
-from .run import End, Run
-from .tracer import flatten
+from .graph import Graph, Parameter, SavedKind
+from .modules import Modules, Place
+from .names import caller, caller_names, local_variables
+from .run import End, Run, sinks
+from .tracer import flatten, tensor_meta
 from .transfers import OPERATORS, Seen, Transfers
 
 
 def record(
-    model: torch.nn.Module | None = None, *, gradients: bool = True, transfers: bool = True
+    model: torch.nn.Module | None = None,
+    *,
+    gradients: bool = True,
+    transfers: bool = True,
+    memory: bool = True,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
     Args:
-        model: gives modules and parameters their names, as in `named_modules()`; None takes the
-            first module that is called.
+        model: gives modules and parameters their names, as in `named_modules()`, and has its
+            parameters listed; None takes the first module that is called for names.
         gradients: describe the gradient at every node, and time it.
         transfers: note the copies between devices.
+        memory: note what each node keeps for backward.
 
     Returns:
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
@@ -49,54 +58,67 @@ def record(
     >>> [round(value, 4) for value in recording.graph.nodes[0].grad_outputs[0].values]
     [2.0, 2.6667, 3.3333]
     """
-    return Recording(model, gradients=gradients, transfers=transfers)
+    return Recording(model, gradients=gradients, transfers=transfers, memory=memory)
 
 
 class Recording:
     """What `record()` noted. It holds nothing of the program once the block is left."""
 
-    def __init__(self, model: torch.nn.Module | None, *, gradients: bool, transfers: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module | None, *, gradients: bool, transfers: bool, memory: bool
+    ) -> None:
         self._model = model
-        self._with_gradients = gradients
-        self._with_transfers = transfers
-        self._stack = ExitStack()
-        self._frame: FrameType | None = None  # that entered the block
+        self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
+        self._open = False
         self._graphs: list[Graph] = []
+
+    def __enter__(self) -> Recording:
+        if self._open:
+            raise RuntimeError("this recording is entered already: call record() once for a block.")
+        self._frame = caller()
+        self._first = sequence_number()
         self._runs: list[Run] = []
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
-
-    def __enter__(self) -> Recording:
-        self._frame = caller()
+        self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
+        self.calling: Any = None  # what the user called
+        self._scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
+        self._stepped: set[int] | None = None  # id() of what optimizers updated
+        self._failed: Failed | None = None
         self.modules = Modules(self._model, self._returned)
-        self.transfers = Transfers()
+        self._transfers = Transfers()
         self.following = Following()
-        self.operation: Any = None  # what the user called
-        self.made: list[tuple[Tensor, Seen]] = []  # copies that this call made
+        self.cuts = Cuts(self.following, self._here)
         with ExitStack() as stack:
             stack.enter_context(self.modules)
-            stack.enter_context(EngineWatch(self._begin))
-            if self._with_transfers:
+            stack.enter_context(EngineWatch(self._begin, self._end))
+            stack.callback(register_optimizer_step_pre_hook(self._step).remove)
+            if self._with["transfers"]:
                 stack.enter_context(Watch(OPERATORS, self._copied))
             stack.enter_context(_Calls(self))
             self._stack = stack.pop_all()
+        self._open = True
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         try:
             self._stack.close()
+            if error is not None:
+                self._fail(error)
             self._graphs = self.graphs
         finally:
-            self._runs.clear()
-            self._ends.clear()
-            self.following.clear()
-            self.transfers.close()
+            self._open = False
             self.modules.close()
-            self._frame = None
+            self.following.clear()
+            for name in ("_frame", "_runs", "_ends", "copied", "_scaler", "_failed", "_transfers"):
+                delattr(self, name)
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last backward; without one, of what the outermost module returned.
+        """The graph of the last backward. After an exception: the graph up to it.
+
+        Without a backward: the graph of what the outermost module returned, and of the caller's
+        variables.
 
         Raises:
             ValueError: if nothing was recorded.
@@ -112,41 +134,98 @@ class Recording:
     @property
     def graphs(self) -> list[Graph]:
         """A graph for each backward that ran in the block, in order."""
-        if self._frame is None:
+        if not self._open:
             return self._graphs
-        runs = self._runs
-        if self._ends and not runs:
-            runs = [self._read(self._ends)]
+        runs = list(self._runs)
+        if not runs and (ends := self._last_ends()):
+            runs = [self._read(ends)]
             runs[0].finish()
         return [self._graph(run) for run in runs]
 
+    def _last_ends(self) -> list[End]:
+        assert self._frame is not None
+        ends = list(self._ends)
+        for _, tensor in self._names_in(self._frame):
+            if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
+                ends.append((tensor.grad_fn, tensor.output_nr))
+        return sinks(ends)
+
     def _read(self, ends: list[End]) -> Run:
         parameters = self.modules.parameters()
-        names = {id(tensor): name for name, tensor in reversed(parameters)}
-        return Run(ends, self._named(parameters), names, len(self._runs))
+        here = self.modules.user_frame(sys._getframe(1))
+        named = self._names_in(here)
+        if here is not self._frame:
+            named += self._names_in(self._frame)
+        run = Run(ends, named + parameters, parameters, len(self._runs), self.cuts.take())
+        if self._with["memory"]:
+            known: list[tuple[SavedKind, Tensor]] = []
+            known += [("parameter", tensor) for _, tensor in parameters]
+            known += [("buffer", tensor) for tensor in self.modules.buffers()]
+            known += [("input", tensor) for tensor in self.modules.inputs()]
+            run.keep(known)
+        if self._scaler is not None:
+            scale = self._scaler._scale  # private: get_scale() would wait for the device
+            run.loss_scale = None if scale is None else scale.detach().clone()
+        self._ends = []
+        self._scaler = self._failed = None
+        self.modules.new_step()
+        return run
+
+    def _names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
+        variables = {} if frame is None else local_variables(frame)
+        modules = [value for value in variables.values() if isinstance(value, torch.nn.Module)]
+        for name in [name for name, value in variables.items() if value in modules]:
+            del variables[name]
+        named = caller_names(variables)
+        if self._model is None:
+            named += [pair for module in modules for pair in caller_names(module)]
+        return named
 
     def _graph(self, run: Run) -> Graph:
-        columns = run.columns(self.modules)
+        graph = run.annotated(self.modules)
         places = self.modules.names()
         found = [
-            seen.transfer(run.node_of(seen), places(seen.place)) for seen in self.transfers.seen
+            seen.transfer(run.node_of(seen), places(seen.place)) for seen in self._transfers.seen
         ]
         # Of the copies that trace reads from the graph alone, those that backward did not run.
-        ahead = [copy for copy in run.graph.transfers if copy.node not in columns.get("order", ())]
-        return replace(run.graph.annotate(**columns), transfers=(*found, *ahead))
+        ahead = [
+            copy
+            for copy in graph.transfers
+            if copy.node is None or graph.nodes[copy.node].order is None
+        ]
+        failure = None
+        if run.failed is not None:
+            failure = run.failed.value(lambda n: self.modules.found([n])[0][2], places)
+        return replace(
+            graph,
+            transfers=(*found, *ahead),
+            parameters=self._parameters(run),
+            failure=failure,
+        )
+
+    def _parameters(self, run: Run) -> tuple[Parameter, ...]:
+        if self._model is None:
+            return ()
+        return tuple(
+            Parameter(
+                name,
+                tensor_meta(tensor),
+                tensor.requires_grad,
+                run.leaves.get(id(tensor)),
+                id(tensor) in run.leaves or self.modules.was_called(name),
+                tensor.grad is not None,
+                None if self._stepped is None else id(tensor) in self._stepped,
+            )
+            for name, tensor in self.modules.parameters()
+        )
 
     # What the recorders report.
 
     def _returned(self, outputs: Any) -> None:
-        edges = [
-            torch.autograd.graph.get_gradient_edge(tensor)
-            for _, tensor in flatten(outputs)
-            if tensor.requires_grad
-        ]
-        self._ends = [(edge.node, edge.output_nr) for edge in edges]
+        self._ends = [end for _, tensor in flatten(outputs) for end in _end(tensor)]
 
     def _copied(self, call: Call) -> None:
-        for seen, source, made in self.transfers.see(call):
+        for seen, source, made in self._transfers.see(call):
             frame = self.modules.user_frame(sys._getframe(1))
             seen.place = self.modules.place(frame)
             seen.module = self.modules.module
@@ -156,55 +235,84 @@ class Recording:
                 seen.run = len(self._runs) - 1
                 seen.node = self._running.ids.get(fn) if self._running is not None else None
             else:
-                seen.operation = getattr(self.operation, "__name__", "").strip("_")
+                seen.operation = _name(self.calling)
                 seen.label = self._label(source, frame)
                 if made is not None:
-                    self.made.append((made, seen))
+                    self.copied.append((made, seen))
 
-    def follow(self, result: Any) -> None:
-        """Follow the copies that the call just made, as far as it returned them."""
-        returned = {id(tensor) for tensor in tensors(result)}
-        for made, seen in self.made:
-            if id(made) in returned:
-                self.following.add(made, seen)
-        self.made.clear()
+    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepped = self._stepped or set()
+        self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
-    def _begin(self, outputs: Sequence[Any], gradients: Any, inputs: Any) -> Run | None:
+    def _begin(self, outputs: Sequence[Any], gradients: Sequence[Any], inputs: Any) -> Run | None:
         ends = [end for output in outputs for end in _end(output)]
         if self._running is not None or not ends:
             return None  # inside a node, as reentrant checkpointing does; or the engine will object
         run = self._running = self._read(ends)
         self._runs.append(run)
-        self._ends = []
-        self.modules.new_step()
-        asked = [end for value in inputs for end in _end(value)]
-        run.start(asked, self._with_gradients, self._ended)
+        if self._with["gradients"]:
+            run.start([end for value in inputs for end in _end(value)])
         return run
 
-    def _ended(self) -> None:
-        self._running = None
+    def _end(self, run: Run | None, gradients: Any) -> None:
+        if run is not None:
+            run.finish(gradients)
+            run.broken = gradients is None
+            self._running = None
 
-    def _named(self, parameters: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-        here = self.modules.user_frame(sys._getframe(1))
-        frames = [here] if here is self._frame else [here, self._frame]
-        named = [
-            pair
-            for frame in frames
-            if frame is not None
-            for pair in caller_names(dict(frame.f_locals))
-        ]
-        return named + parameters
+    def _fail(self, error: BaseException) -> None:
+        failed = self._failed
+        if failed is None or failed.error is not error:
+            frame = None
+            trace = error.__traceback__
+            while trace is not None:
+                frame, trace = trace.tb_frame, trace.tb_next
+            failed = Failed(error, place=self.modules.place(frame))
+        if not (self._runs and self._runs[-1].broken):
+            ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
+            run = self._read(ends or self._last_ends())
+            for part in failed.operands:
+                part.node = run.ids.get(part.fn)
+            run.finish()
+            self._runs.append(run)
+        self._runs[-1].failed = failed
 
     def _label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        local = [] if frame is None else frame.f_locals.items()
-        for name, value in (*local, *self.modules.parameters()):
+        local = () if frame is None else frame.f_locals.items()
+        for name, value in (*self.modules.parameters(), *local):
             if value is tensor:
                 return str(name)
         return ""
 
+    def _here(self, tensor: Tensor) -> tuple[str, Place | None, str]:
+        frame = self.modules.user_frame(sys._getframe(1))
+        label = self._label(tensor, frame)
+        return label, self.modules.place(frame), self.modules.module
+
+    def follow(self, result: Any) -> None:
+        """Follow the copies that the call made, as far as it returned them."""
+        returned = {id(tensor) for tensor in tensors(result)}
+        for made, seen in self.copied:
+            if id(made) in returned:
+                self.following.add(made, seen)
+        self.copied.clear()
+
+    def raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
+        """Note a call that raised."""
+        if self._failed is not None and self._failed.error is error:
+            return  # it passes through an outer call
+        operands = []
+        for tensor in tensors(arguments):
+            label = ""
+            outer: FrameType | None = frame
+            while not label and outer is not None:
+                label, outer = self._label(tensor, outer), outer.f_back
+            operands.append(operand(label, tensor))
+        self._failed = Failed(error, _name(func), self.modules.place(frame), operands)
+
 
 class _Calls(TorchFunctionMode):
-    """Sees every call into torch."""
+    """Sees every call into torch, and tells a recording what it did."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -213,21 +321,28 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return func(*args, **(kwargs or {}))
         recording = self._recording
-        recording.operation = func
+        recording.calling = func
         start = sequence_number()
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException as error:
+            recording.raised(error, func, (args, kwargs), sys._getframe(1))
+            raise
         end = sequence_number()
-        recording.operation = None
+        recording.calling = None
         if end != start:
             recording.modules.made(start, end, sys._getframe(1))
-        if func not in ASIDE:
-            if recording.following:
-                recording.following.call((args, kwargs), start, end, result)
-            if recording.made:
-                recording.follow(result)
+        elif func in ASIDE:
+            return result
+        else:
+            recording.cuts.see(func, (args, kwargs), result)
+        if recording.following:
+            recording.following.call((args, kwargs), start, end, result)
+        if recording.copied:
+            recording.follow(result)
         return result
 
 
@@ -237,3 +352,7 @@ def _end(output: Any) -> list[End]:
             return []
         output = torch.autograd.graph.get_gradient_edge(output)
     return [(output.node, output.output_nr)]
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", "").strip("_")

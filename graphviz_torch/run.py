@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from .cuts import SeenCut
+from .dispatch import unseen
+from .failures import Failed
 from .gradients import Gradients
-from .graph import Graph
+from .graph import Cut, Graph, Node, SavedKind, SavedTensor
+from .memory import saved
 from .modules import Modules
 from .tracer import GradFn, _walk, read
 from .transfers import Seen
 
 End = tuple[GradFn, int]  # a live node and the number of its output
-_NO_NUMBER = 2**63  # an accumulator's sequence number lies beyond
+_UNKNOWN = ("", "", "")  # module, scope and line of a node
 
 
 class Run:
@@ -23,40 +27,57 @@ class Run:
     Args:
         ends: what backward starts from.
         named: names and tensors; the first of a node wins.
-        parameters: names of the model's parameters, by `id()`.
+        parameters: the model's parameters by name.
         position: the number of this run in its recording.
+        cuts: where gradients were cut on the way here.
     """
 
     def __init__(
         self,
         ends: list[End],
         named: list[tuple[str, Tensor]],
-        parameters: dict[int, str],
+        parameters: list[tuple[str, Tensor]],
         position: int,
+        cuts: list[SeenCut],
     ) -> None:
+        names = {id(tensor): name for name, tensor in reversed(parameters)}
         fns = _walk([fn for fn, _ in ends])
+        hidden = _hidden(cuts, set(fns), names)
+        if hidden:  # what lies before a cut is drawn too
+            fns = _walk([fn for fn, _ in ends] + [cut.fn for cut in hidden])
         self.position = position
+        self.loss_scale: Tensor | None = None
+        self.broken = False  # backward raised
+        self.failed: Failed | None = None  # the exception that ended the recording
         self.ids: dict[GradFn, int] = {fn: i for i, fn in enumerate(fns)}  # while it runs
         self.graph: Graph = read(fns, ends, named)
-        self.parameters: dict[int, str] = {}  # of the leaves that are parameters of the model
+        self.leaves: dict[int, int] = {}  # nodes of the leaves, by id() of the variable
+        self._names: dict[int, str] = {}  # of the leaves that are parameters of the model
         self._by_number: dict[int, int] = {}
         for i, fn in enumerate(fns):
             if type(fn).__name__ == "AccumulateGrad":
-                name = parameters.get(id(fn.variable))
-                if name is not None:
-                    self.parameters[i] = name
+                self.leaves[id(fn.variable)] = i
+                if id(fn.variable) in names:
+                    self._names[i] = names[id(fn.variable)]
             else:
                 self._by_number[fn._sequence_nr()] = i
+        self._cuts = [(cut, self.ids.get(cut.fn)) for cut in cuts if cut.after or cut in hidden]
+        for cut in cuts:
+            cut.fn = None
+        self._saved: dict[int, tuple[SavedTensor, ...]] = {}
+        self._notes: dict[int, str] = {}
         self._gradients: Gradients | None = None
-        self._ended: Callable[[], None] | None = None
+        self._asked: list[End] = []
 
-    def start(self, asked: list[End], described: bool, ended: Callable[[], None]) -> None:
+    def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
+        """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
+        self._saved, self._notes = saved(list(self.ids), known)
+
+    def start(self, asked: list[End]) -> None:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
         self._asked = asked
-        self._ended = ended
-        if described:
-            self._gradients = Gradients(list(self.ids))
-            self._gradients.__enter__()
+        self._gradients = Gradients(list(self.ids))
+        self._gradients.__enter__()
 
     def finish(self, gradients: Any = None) -> None:
         """Remove the hooks and hold no live node any more."""
@@ -68,27 +89,77 @@ class Run:
             self._gradients.__exit__()
         self.ids.clear()
         self._asked = []
-        if self._ended is not None:
-            self._ended()
 
-    def columns(self, modules: Modules) -> dict[str, dict[int, Any]]:
-        """What is known of the nodes, for `Graph.annotate`."""
-        columns: dict[str, dict[int, Any]] = {"module": {}, "scope": {}, "source": {}}
-        for i, row in zip(self._by_number.values(), modules.found(self._by_number), strict=True):
-            columns["module"][i], columns["scope"][i], columns["source"][i] = row
-        for i, name in self.parameters.items():
-            columns["module"][i] = columns["scope"][i] = name.rpartition(".")[0]
+    def annotated(self, modules: Modules) -> Graph:
+        """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
+        traced = self.graph.nodes
+        recorded = modules.found(self._by_number)
+        names = dict(zip(self._by_number.values(), recorded, strict=True))
+        for i, name in self._names.items():
+            owner = name.rpartition(".")[0]
+            names[i] = (owner, owner, "")
+        statistics, seconds, order = {}, {}, {}
         if self._gradients is not None:
-            columns["grad_outputs"] = self._gradients.statistics(
-                {node.id: len(node.outputs) for node in self.graph.nodes}
+            statistics = self._gradients.statistics([len(node.outputs) for node in traced])
+            seconds = self._gradients.seconds()
+            order = {node: k for k, node in enumerate(self._gradients.order)}
+        nodes = tuple(
+            Node(
+                *node[:6],
+                *names.get(i, _UNKNOWN),
+                node.note or self._notes.get(i, ""),
+                self._saved.get(i, ()),
+                statistics.get(i, ()),
+                order.get(i),
+                seconds.get(i),
             )
-            columns["seconds"] = self._gradients.seconds()
-            columns["order"] = {node: k for k, node in enumerate(self._gradients.order)}
-        return columns
+            for i, node in enumerate(traced)
+        )
+        places = modules.names()
+        cuts = [
+            Cut(
+                cut.how,
+                cut.tensor,
+                before,
+                tuple(dict.fromkeys(i for numbers in cut.after for i in self.made(numbers))),
+                places(cut.place),
+                cut.module,
+                cut.label,
+            )
+            for cut, before in self._cuts
+        ]
+        scale = None
+        if self.loss_scale is not None:
+            with unseen():
+                scale = float(self.loss_scale)
+        return replace(self.graph, nodes=nodes, cuts=tuple(cuts), loss_scale=scale)
+
+    def made(self, numbers: range) -> list[int]:
+        """Ids of the nodes with these sequence numbers."""
+        found = (self._by_number.get(number) for number in numbers)
+        return [i for i in found if i is not None]
 
     def node_of(self, seen: Seen) -> int | None:
         """The node that a copy belongs to: what backward was running, or what it made."""
         if seen.run >= 0:
             return seen.node if seen.run == self.position else None
-        copies = (self._by_number.get(number) for number in seen.numbers)
-        return next((i for i in copies if i is not None), None)
+        return next(iter(self.made(seen.numbers)), None)
+
+
+def sinks(ends: list[End]) -> list[End]:
+    """The ends that no other end is computed from, each once."""
+    fns = _walk([fn for fn, _ in ends])
+    used = {source for fn in fns for source in fn.next_functions}
+    return [end for end in dict.fromkeys(ends) if end not in used]
+
+
+def _hidden(cuts: list[SeenCut], seen: set[GradFn], names: dict[int, str]) -> list[SeenCut]:
+    """The cuts behind which there is a parameter that the graph does not have."""
+    found = []
+    for cut in cuts:
+        if cut.fn is None or cut.fn in seen:
+            continue
+        leaves = [fn for fn in _walk([cut.fn]) if type(fn).__name__ == "AccumulateGrad"]
+        if any(fn not in seen and (not names or id(fn.variable) in names) for fn in leaves):
+            found.append(cut)
+    return found

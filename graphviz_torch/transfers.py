@@ -97,7 +97,7 @@ class Transfers:
         self._data: dict[tuple[Any, ...], tuple[StorageWeakRef, int]] = {}
         self._numbers = 0
 
-    def see(self, call: Call) -> list[tuple[Seen, Tensor | None, Tensor | None]]:
+    def see(self, call: Call) -> list[tuple[Seen, Tensor, Tensor | None]]:
         """Note what a dispatched operator copied between devices.
 
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.
@@ -126,14 +126,10 @@ class Transfers:
     def _number(self, source: Tensor) -> int:
         key = _identity(source)
         known = self._data.get(key)
-        if known is None or known[0].expired():
+        if known is None or known[0].expired():  # type: ignore[no-untyped-call]
             known = self._data[key] = (_storage(source), self._numbers)
             self._numbers += 1
         return known[1]
-
-    def close(self) -> None:
-        """Hold nothing of the program any more."""
-        self._data.clear()
 
 
 # What is copied, from and to which device, how it arrives, the new tensor, the tensor on the host.
@@ -181,7 +177,7 @@ def _index(index: Tensor, into: Tensor) -> Iterator[_Copy]:
     # A mask is turned into one index for each of its dimensions before it is moved.
     label = device_label(into.device)
     if index.dtype in (torch.bool, torch.uint8):
-        shapes = [(int(torch.count_nonzero(index)),)] * index.dim()
+        shapes: list[tuple[int, ...]] = [(int(torch.count_nonzero(index)),)] * index.dim()
     else:
         shapes = [tuple(index.shape)]
     for shape in shapes:
@@ -212,4 +208,4 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
     dense = tensor if tensor.layout == torch.strided else tensor._values()
-    return StorageWeakRef(dense.untyped_storage())
+    return StorageWeakRef(dense.untyped_storage())  # type: ignore[no-untyped-call]

@@ -1,0 +1,115 @@
+"""Where the way of a gradient was cut: a call took a tensor that needs a gradient, its result not.
+
+Noted: `detach`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results that are
+integers or booleans (`argmax`, `long`, a comparison), and every call under `no_grad` or
+`inference_mode`. A cut is reported where its result, or what was computed from it, came back into
+the graph, or where it hides a parameter that the graph does not reach in another way. What a number
+that was read into Python is used for is not known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .following import Following, tensors
+from .graph import TensorMeta
+from .tracer import GradFn, tensor_meta
+
+Place = tuple[str, int]
+
+_READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
+_PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
+
+
+@dataclass(slots=True, eq=False)
+class SeenCut:
+    """One cut. A trail of the tensor without a gradient that it made."""
+
+    how: str
+    tensor: TensorMeta
+    label: str
+    place: Place | None
+    module: str
+    following: Following
+    fn: GradFn | None  # what made the operand, until the next backward has been read
+    output_nr: int
+    after: list[range] = field(default_factory=list)  # numbers of the nodes that used the result
+    carriers: int = 0  # living tensors that hold the result, or what was computed from it
+
+    def carry(self, made: Iterable[Tensor]) -> None:
+        """Follow the tensors that the gradient does not reach because of this cut."""
+        for tensor in made:
+            if not tensor.requires_grad and self.following.add(tensor, self):
+                self.carriers += 1
+
+    def taken(self, start: int, end: int, result: Any) -> None:
+        """A call used the result: it made nodes, or a tensor that carries the cut on."""
+        if end > start:
+            self.after.append(range(start, end))
+        else:
+            self.carry(tensors(result))
+
+    def freed(self) -> None:
+        """A tensor that carried the cut is gone; with the last one, what was cut off may go too."""
+        self.carriers -= 1
+        if not self.carriers and not self.after:
+            self.fn = None
+
+
+class Cuts:
+    """The cuts since the last backward.
+
+    Args:
+        following: to recognise the results of cuts.
+        here: called at a cut with the operand; returns its label, the user's line, the module.
+    """
+
+    def __init__(
+        self, following: Following, here: Callable[[Tensor], tuple[str, Place | None, str]]
+    ) -> None:
+        self._following = following
+        self._here = here
+        self._seen: list[SeenCut] = []
+        self._reads: deque[SeenCut] = deque(maxlen=_PENDING_READS)
+
+    def see(self, func: Any, arguments: Any, result: Any) -> None:
+        """Look at a call that made no node."""
+        operand = next((tensor for tensor in tensors(arguments) if tensor.requires_grad), None)
+        if operand is None:
+            return
+        name = getattr(func, "__name__", "").strip("_")
+        if name == "get":  # a property: `data` alone gets here
+            name = "data"
+        made = list(tensors(result))
+        if name in _READS:
+            made = []
+        elif (
+            not made
+            or any(tensor.requires_grad for tensor in made)
+            or name.endswith("_like")
+            or name.startswith(("new_", "register", "set"))
+        ):
+            return
+        elif name not in ("detach", "data") and not torch.is_grad_enabled():
+            name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+        edge = torch.autograd.graph.get_gradient_edge(operand)
+        meta = tensor_meta(made[0] if made else operand)
+        cut = SeenCut(name, meta, *self._here(operand), self._following, edge.node, edge.output_nr)
+        if made:
+            self._seen.append(cut)
+            cut.carry(made)
+        else:
+            self._reads.append(cut)
+
+    def take(self) -> list[SeenCut]:
+        """The cuts so far; from now on others are collected."""
+        found = [cut for cut in (*self._seen, *self._reads) if cut.fn is not None]
+        self._seen, self._reads = [], deque(maxlen=_PENDING_READS)
+        self._following.drop(found)
+        return found

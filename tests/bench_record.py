@@ -1,0 +1,123 @@
+"""What recording costs: each row's step against the bare one, in interleaved rounds.
+
+    python tests/bench_record.py            both shapes
+    python tests/bench_record.py --quick    the small shape, few rounds
+
+A step is forward and backward of a GPT-2 with random weights, batch 1, 32 tokens; a recorded step is
+the whole `with` block with `recording.graph` ready. Printed: the median over the rounds of a row's
+time divided by the bare step's time in the same round, and the quartiles. A row is timed next to a
+bare step of its own, because a busy machine drifts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from graphviz_torch import record
+
+Step = Callable[[], torch.Tensor]
+
+
+def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, Step]:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_embd=width,
+        n_head=heads,
+        n_layer=12,
+        vocab_size=vocabulary,
+        bos_token_id=0,
+        eos_token_id=0,
+        loss_type="ForCausalLM",
+    )
+    model = GPT2LMHeadModel(config)
+    tokens = torch.randint(0, vocabulary, (1, 32))
+
+    def step() -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        loss: torch.Tensor = model(tokens, labels=tokens).loss
+        loss.backward()
+        return loss
+
+    return model, step
+
+
+def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
+    def recorded(**options: bool) -> Callable[[], object]:
+        def run() -> object:
+            with record(model, **options) as recording:
+                step()
+            return recording.graph
+
+        return run
+
+    def under(context: Callable[[], contextlib.AbstractContextManager[object]]) -> Step:
+        def run() -> torch.Tensor:
+            with context():
+                return step()
+
+        return run
+
+    off = {"gradients": False, "transfers": False, "memory": False}
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    return {
+        "modules + lines": recorded(**off),
+        "+ transfers": recorded(**{**off, "transfers": True}),
+        "+ gradient statistics": recorded(memory=False),
+        "everything": recorded(),
+        "detect_anomaly": under(lambda: torch.autograd.detect_anomaly(check_nan=True)),
+        "detect_anomaly, no NaN check": under(lambda: torch.autograd.detect_anomaly(False)),
+        "torch.profiler": under(lambda: torch.profiler.profile(activities=cpu)),
+        "torch.profiler, stacks": under(
+            lambda: torch.profiler.profile(activities=cpu, with_stack=True, record_shapes=True)
+        ),
+        **torchlens(model, step),
+    }
+
+
+def torchlens(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
+    """Forward only, without gradients: it does not trace a backward in one call."""
+    return {}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def bench(title: str, model: torch.nn.Module, step: Step, rounds: int, only: str = "") -> None:
+    runs = {name: run for name, run in rows(model, step).items() if only in name}
+    for run in (step, *runs.values()):
+        run()
+    ratios: dict[str, list[float]] = {name: [] for name in runs}
+    bare = []
+    for _ in range(rounds):
+        for name, run in runs.items():
+            before = seconds(step)
+            ratios[name].append(2 * seconds(run) / (before + seconds(step)))
+            bare.append(before)
+    print(f"\n{title}: bare step {statistics.median(bare) * 1000:.1f} ms, {rounds} rounds")
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        print(f"  {name:30} {middle:6.2f}   ({low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    if not options.quick:
+        bench("GPT-2 small", *gpt2(768, 12, 50257), rounds=7, only=options.only)
+    bench(
+        "GPT-2, width 64", *gpt2(64, 4, 512), rounds=9 if options.quick else 25, only=options.only
+    )
