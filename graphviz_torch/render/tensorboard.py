@@ -34,7 +34,8 @@ def to_tensorboard(
         logdir_or_writer: a directory, in which a new event file is written and closed, or a
             `SummaryWriter`, which is flushed and stays open.
         tag: the name in the tab's list.
-        step: the step of the event.
+        step: the training step; another one for each graph of a tag, as TensorBoard tells them
+            apart by it.
         backward: add a scope "backward" that holds a node for each gradient computation.
 
     Raises:
