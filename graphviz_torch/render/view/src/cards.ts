@@ -92,6 +92,8 @@ export class Cards {
         ...(name ? [{ text: shorten(name, MOST_TEXT), look: label ? ("plain" as const) : ("strong" as const) }] : []),
       ],
     ];
+    const module = this.tree.loneModule(node);
+    if (module) lines[0]?.push({ text: shorten(module, MOST_TEXT), look: "quiet" });
     const transfer = model.transfersOf.get(node)?.[0];
     const outputs = model.outputsOf(node);
     const first = model.firstOutput(node);

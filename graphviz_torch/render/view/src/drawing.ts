@@ -3,7 +3,7 @@
 import type { Marks } from "./drawcard";
 import { drawCard, sign } from "./drawcard";
 import { svg } from "./dom";
-import { curve } from "./forms";
+import { bow, curve } from "./forms";
 import type { Paint } from "./colors";
 import type { Frame, Path, Scene } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "./reach";
@@ -60,7 +60,7 @@ export class Drawing {
       const { title, label } = this.words.path(path);
       const moved = path.link !== null && path.link.way !== "";
       const kind = `wire${path.far ? " distant" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
-      const element = svg("path", { class: kind, d: curve(path.points) }, svg("title", {}, title));
+      const element = svg("path", { class: kind, d: (path.far ? bow : curve)(path.points) }, svg("title", {}, title));
       this.wires.push({ path, element });
       if (label) this.labels.append(wireLabel(path, label));
     }

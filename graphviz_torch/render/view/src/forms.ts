@@ -35,6 +35,11 @@ export function outlines(role: Role, width: number, height: number): SVGElement[
   }
 }
 
+/** A bow at the side: one curve with these control points. */
+export function bow([x0, y0, ...rest]: readonly number[]): string {
+  return `M${r(x0 as number)},${r(y0 as number)}C${rest.map(r).join(" ")}`;
+}
+
 /** A smooth way through points (x and y in turn): upright at its ends, a B-spline between. */
 export function curve(points: readonly number[]): string {
   const at = (i: number) => [points[2 * i] as number, points[2 * i + 1] as number] as const;

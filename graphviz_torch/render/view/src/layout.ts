@@ -30,7 +30,7 @@ export interface Placed {
   readonly at: Map<number, [number, number]>;
   /** Points of each link, x and y in turn, in the order of the task's links. */
   paths: number[][];
-  /** Links that are drawn straight, because so many ranks lie between their ends. */
+  /** Links that are drawn as bows, with the control points of one curve for points. */
   far: boolean[];
   entryPaths: number[][];
   exitPaths: number[][];
@@ -50,9 +50,9 @@ interface Centred {
   readonly height: number;
 }
 
-// dagre puts a box on every rank that an edge crosses. More of them than this are not worth waiting
-// for: the longest edges are drawn straight instead.
-const MOST_CROSSINGS = 600;
+// dagre puts a box on every rank that an edge crosses, which takes time and widens the picture. Where
+// more edges than this pass a rank, the longest are drawn as bows at the side instead.
+const MOST_PASSING = 5;
 const MOST_PORT_EDGES = 6;
 const MOST_LOOSE = 4;
 const GAP = 22;
@@ -113,10 +113,13 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   for (const item of exits) graph.setEdge(String(item), EXIT, {});
   place(graph);
 
-  // A port takes a rank of its own, of which little is needed.
-  const above = entries.length ? RANK_GAP - PORT_GAP : 0;
+  // A port takes a rank of its own, of which little is needed where no item shares it.
   const size = graph.graph() as { width: number; height: number };
-  const height = (placed.height = size.height - above - (exits.length ? RANK_GAP - PORT_GAP : 0));
+  const tops = boxes.map(({ item, height }) => (graph.node(String(item)) as Centred).y - height / 2);
+  const ends = boxes.map(({ item, height }) => size.height - (graph.node(String(item)) as Centred).y - height / 2);
+  const spare = RANK_GAP - PORT_GAP;
+  const above = entries.length ? Math.min(spare, ...tops) : 0;
+  const height = (placed.height = size.height - above - (exits.length ? Math.min(spare, ...ends) : 0));
   placed.width = size.width;
   const within = (y: number) => Math.max(0, Math.min(height, y - above));
   const centre = (name: string): Centred => {
@@ -144,16 +147,22 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
     const port = inner.get(name)?.entry ?? box.width / 2;
     return [box.x - box.width / 2 + port, box.y - box.height / 2];
   };
-  const path = (from: string, to: string, straight = false): number[] => {
-    const { points } = (straight ? { points: [] } : graph.edge(from, to)) as { points: Centred[] };
+  const bow = (from: string, to: string): number[] => {
+    const [a, b] = [centre(from), centre(to)];
+    const out = Math.max(a.x + a.width / 2, b.x + b.width / 2) + Math.min(30 + Math.abs(b.y - a.y) / 6, 240);
+    placed.width = Math.max(placed.width, out);
+    return [a.x + a.width / 2, a.y, out, a.y, out, b.y, b.x + b.width / 2, b.y];
+  };
+  const path = (from: string, to: string): number[] => {
+    const { points } = graph.edge(from, to) as { points: Centred[] };
     return [...start(from), ...points.slice(1, -1).flatMap(({ x, y }) => [x, within(y)]), ...end(to)];
   };
-  placed.paths = task.links.map(([from, to], at) => path(String(from), String(to), far[at]));
+  placed.paths = task.links.map(([from, to], at) => (far[at] ? bow : path)(String(from), String(to)));
   placed.entryPaths = entries.map((item) => path(ENTRY, String(item)));
   placed.exitPaths = exits.map((item) => path(String(item), EXIT));
 }
 
-/** Which links to leave to a straight line, so that few ranks are crossed by the others. */
+/** Which links to draw as bows, so that few others pass any rank. */
 function farLinks(boxes: readonly Area[], links: Task["links"]): boolean[] {
   const rank = new Map(boxes.map((box) => [box.item, 0]));
   const position = new Map(boxes.map((box, at) => [box.item, at]));
@@ -162,14 +171,15 @@ function farLinks(boxes: readonly Area[], links: Task["links"]): boolean[] {
   forward.sort((a, b) => (position.get(a[0]) as number) - (position.get(b[0]) as number));
   for (const [from, to] of forward) rank.set(to, Math.max(of(to), of(from) + 1));
 
-  const crossed = links.map(([from, to]) => Math.max(0, of(to) - of(from) - 1));
-  let total = crossed.reduce((sum, ranks) => sum + ranks, 0);
+  const passing = new Int32Array(boxes.length + 1);
   const far = links.map(() => false);
-  const longest = links.map((_, at) => at).sort((a, b) => (crossed[b] as number) - (crossed[a] as number));
-  for (const at of longest) {
-    if (total <= MOST_CROSSINGS) break;
-    total -= crossed[at] as number;
-    far[at] = true;
+  const span = ([from, to]: [number, number]) => of(to) - of(from);
+  const shortest = [...links.keys()].sort((a, b) => span(links[a] as [number, number]) - span(links[b] as [number, number]));
+  for (const at of shortest) {
+    const [from, to] = links[at] as [number, number];
+    const crossed = passing.subarray(of(from) + 1, Math.max(of(from) + 1, of(to)));
+    if (crossed.every((edges) => edges < MOST_PASSING)) crossed.forEach((edges, rank) => (crossed[rank] = edges + 1));
+    else far[at] = true;
   }
   return far;
 }
@@ -192,13 +202,15 @@ function inRows(boxes: readonly Area[], placed: Placed): void {
 /** Make room for the frame around a level. Edges from outside begin and end on the frame itself. */
 function frame(placed: Placed, header: number, padding: number): void {
   const top = header + padding;
-  const shift = (path: number[]) => path.map((value, at) => value + (at % 2 ? top : padding));
-  for (const [item, [x, y]] of placed.at) placed.at.set(item, [x + padding, y + top]);
-  placed.width += 2 * padding;
+  const xs = [...placed.paths, ...placed.entryPaths, ...placed.exitPaths].flatMap((path) => path.filter((_, at) => at % 2 === 0));
+  const left = padding - Math.min(0, ...xs); // dagre lets edges pass beside the outermost items
+  const shift = (path: number[]) => path.map((value, at) => value + (at % 2 ? top : left));
+  for (const [item, [x, y]] of placed.at) placed.at.set(item, [x + left, y + top]);
+  placed.width = left + Math.max(placed.width, ...xs) + padding;
   placed.height += top + padding;
   placed.paths = placed.paths.map(shift);
   placed.entryPaths = placed.entryPaths.map(shift).map((path) => [path[0] ?? 0, 0, ...path]);
   placed.exitPaths = placed.exitPaths.map(shift).map((path) => [...path, path.at(-2) ?? 0, placed.height]);
-  if (placed.entry !== null) placed.entry += padding;
-  if (placed.exit !== null) placed.exit += padding;
+  if (placed.entry !== null) placed.entry += left;
+  if (placed.exit !== null) placed.exit += left;
 }

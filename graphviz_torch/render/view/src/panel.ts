@@ -9,6 +9,7 @@ import type { Finding, Transfer } from "./payload";
 import type { Tree } from "./tree";
 
 export interface Leads {
+  called(node: number): string;
   node(node: number): void;
   group(item: number): void;
 }
@@ -17,6 +18,7 @@ type Value = string | Node;
 
 const STATES = ["", "no", "yes"];
 const MOST_ROWS = 40;
+const MOST_LEADS = 12;
 
 export class Panel {
   readonly element = html("aside", { class: "panel", "aria-label": "Details" });
@@ -189,14 +191,11 @@ export function drawFinding(finding: Finding, leads?: Leads): HTMLElement {
   if (finding.advice) parts.push(html("p", { class: "advice" }, finding.advice));
   if (finding.where) parts.push(html("p", {}, html("code", {}, finding.where)));
   const box = html("section", { class: `finding ${finding.severity}` }, ...parts);
-  const [first] = finding.nodes;
-  if (leads && first !== undefined) {
-    const more = finding.nodes.length > 1 ? ` (1 of ${finding.nodes.length})` : "";
-    let at = 0;
-    const show = button(`Show${more}`, "Show where", () => {
-      leads.node(finding.nodes[at++ % finding.nodes.length] as number);
-    });
-    box.append(show);
+  if (leads) {
+    const shown = finding.nodes.slice(0, MOST_LEADS);
+    const nodes: HTMLElement[] = shown.map((node) => button(leads.called(node), "Show this node", () => leads.node(node)));
+    if (finding.nodes.length > MOST_LEADS) nodes.push(html("span", { class: "quiet" }, `and ${finding.nodes.length - MOST_LEADS} more`));
+    if (nodes.length) box.append(html("p", { class: "leads" }, ...nodes));
   }
   return box;
 }

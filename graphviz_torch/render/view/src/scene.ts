@@ -55,25 +55,9 @@ export class Scenes {
     private readonly slicer: Slicer,
     private readonly arranger: Arranger,
   ) {
-    this.openWhileSmall();
-  }
-
-  /** Open groups level by level while what is to be seen stays small. */
-  private openWhileSmall(): void {
-    let level = this.tree.items(TOP);
-    let seen = level.length;
-    while (level.length) {
-      const next: number[] = [];
-      for (const item of level) {
-        if (!this.tree.isGroup(item)) continue;
-        const inside = this.tree.items(item);
-        if (seen + inside.length - 1 > OPEN_AT_START) continue;
-        seen += inside.length - 1;
-        this.open.add(item);
-        next.push(...inside);
-      }
-      level = next;
-    }
+    // A small graph opens whole; of a larger one groups that are alike open at the first.
+    const small = tree.drawn <= OPEN_AT_START;
+    this.openAll(OPEN_AT_START, (item) => small || tree.like(item) === item - tree.count);
   }
 
   /** Open a group and those around it. Others close, oldest first, where it gets too much. */
@@ -97,8 +81,8 @@ export class Scenes {
     this.open.clear();
   }
 
-  /** Open every group, outer ones first, as far as the picture can hold them. */
-  openAll(): void {
+  /** Open groups, outer ones first, as far as the picture can hold them. */
+  openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true): void {
     let level = this.tree.items(TOP);
     let seen = this.visible().size;
     while (level.length) {
@@ -107,7 +91,7 @@ export class Scenes {
         if (!this.tree.isGroup(item)) continue;
         const inside = this.tree.items(item);
         if (!this.open.has(item)) {
-          if (seen + inside.length - 1 > MOST_CARDS) continue;
+          if (seen + inside.length - 1 > most || !wanted(item)) continue;
           seen += inside.length - 1;
           this.open.add(item);
         }

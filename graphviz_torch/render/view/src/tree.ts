@@ -22,6 +22,12 @@ export class Tree {
   private readonly likes: ArrayLike<number>;
   private readonly alike: Map<number, number>;
   private readonly children: Map<number, number[]>;
+  private readonly lone = new Map<number, string>();
+
+  /** How many nodes are cards when all is open. */
+  get drawn(): number {
+    return this.folded.reduce((sum, folded) => sum + 1 - folded, 0);
+  }
 
   constructor(model: Model) {
     const { payload, count } = model;
@@ -43,6 +49,8 @@ export class Tree {
       const kind = model.leaf[node];
       if ((kind === PARAMETER || kind === BUFFER) && used && !model.outputs.has(node)) this.folded[node] = 1;
     }
+
+    this.dissolve();
 
     this.depth = new Int32Array(groups);
     const sizes = new Int32Array(groups);
@@ -81,7 +89,43 @@ export class Tree {
       this.place[node] = at;
       if (!this.folded[node]) this.add(level, node);
     }
-    for (let g = 0; g < groups; g++) this.add(this.parent[g] as number, count + g);
+    for (let g = 0; g < groups; g++) if (sizes[g]) this.add(this.parent[g] as number, count + g);
+  }
+
+  /** A group around a single node would be a frame for nothing: its name goes to the node. */
+  private dissolve(): void {
+    const { count } = this;
+    const inner = new Int32Array(this.groups);
+    const only = new Int32Array(this.groups);
+    const members: number[][] = Array.from({ length: this.groups }, () => []);
+    for (let node = 0; node < count; node++) {
+      const level = this.of[node] as number;
+      if (level === TOP) continue;
+      const g = level - count;
+      members[g]?.push(node);
+      if (this.folded[node]) continue;
+      inner[g] = (inner[g] as number) + 1;
+      only[g] = node;
+    }
+    for (let g = this.groups - 1; g >= 0; g--) {
+      const level = this.parent[g] as number;
+      const outer = level - count;
+      if (inner[g] === 1 && (only[g] as number) < count) {
+        const node = only[g] as number;
+        if (this.isModule(count + g) && !this.lone.has(node)) this.lone.set(node, this.name(count + g));
+        for (const member of members[g] as number[]) this.of[member] = level;
+        if (level !== TOP) {
+          members[outer]?.push(...(members[g] as number[]));
+          only[outer] = node;
+        }
+      } else if (level !== TOP) only[outer] = count + g;
+      if (level !== TOP) inner[outer] = (inner[outer] as number) + 1;
+    }
+  }
+
+  /** The name of the module that holds this node alone; "" for other nodes. */
+  loneModule(node: number): string {
+    return this.lone.get(node) ?? "";
   }
 
   private add(level: number, item: number): void {

@@ -6,6 +6,7 @@ import { Cards } from "./cards";
 import { type ColorBy, Colors } from "./colors";
 import { button, html } from "./dom";
 import { Drawing } from "./drawing";
+import { shorten } from "./format";
 import { keys } from "./keys";
 import { LegendBox } from "./legend";
 import { Minimap } from "./minimap";
@@ -75,7 +76,7 @@ export class View {
       (item) => this.colors.paint(item).fill,
     );
     const go = (item: number): void => void this.select(item, true);
-    this.panel = new Panel(model, this.tree, { node: go, group: go }, () => void this.select(null));
+    this.panel = new Panel(model, this.tree, { node: go, group: go, called: (node) => shorten(model.caption(node), 24) }, () => void this.select(null));
     this.legend = new LegendBox(this.colors, (by) => this.colorBy(by));
     this.player = new Player(this.playback, (node) => model.caption(node), () => this.replay());
     this.search = new SearchBox(model, this.tree, go);
