@@ -55,10 +55,16 @@ def as_json(graph: Graph) -> bytes:
 
 def as_tensorboard(graph: Graph) -> bytes:
     """A TensorBoard run in a zip file: unpack it, then `tensorboard --logdir .`."""
-    made = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(made, "w") as packed:
+    with tempfile.TemporaryDirectory() as folder:
         to_tensorboard(graph, Path(folder) / "graph")
-        for path in sorted(Path(folder).rglob("*")):
+        return zipped(Path(folder))
+
+
+def zipped(folder: Path) -> bytes:
+    """A zip file of what is in a folder."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(folder.rglob("*")):
             if path.is_file():
                 packed.write(path, path.relative_to(folder))
     return made.getvalue()

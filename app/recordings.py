@@ -43,7 +43,8 @@ def open_recording(label: str, *, key: str) -> Graph | None:
         return None
     held: tuple[str, Graph] | None = st.session_state.get(f"{key} graph")
     if held is None or held[0] != file.file_id:
-        graph = wait(Job(read, file.getvalue(), file.name, seconds=SECONDS), "Reading", key=key)
+        job = Job(read, file.getvalue(), file.name, seconds=SECONDS)
+        graph = wait(job, f"Reading {file.name}", file.file_id, key=key)
         if graph is None:
             return None
         held = st.session_state[f"{key} graph"] = (file.file_id, graph)

@@ -85,7 +85,7 @@ def _events(
     return kept, rows, len(steps) - len(kept) + len(graph.transfers) - len(rows)
 
 
-def _chart(steps: list[dict[str, Any]], transfers: list[dict[str, Any]]) -> alt.LayerChart:
+def _chart(steps: list[dict[str, Any]], transfers: list[dict[str, Any]]) -> Any:
     lanes = sorted(
         {
             str(row[end])
@@ -98,7 +98,10 @@ def _chart(steps: list[dict[str, Any]], transfers: list[dict[str, Any]]) -> alt.
     for row in transfers:
         down = lanes.index(row["device"]) >= lanes.index(row["source"])
         row["arrow"] = "triangle-down" if down else "triangle-up"
-    x = alt.X("step:Q", title="order", axis=alt.Axis(labels=False, ticks=False, grid=False))
+    axis = alt.Axis(labels=False, ticks=False, grid=False)
+    # Room at both ends, for marks that stand there.
+    scale = alt.Scale(nice=False, zero=False, padding=14)
+    x = alt.X("step:Q", title="order", axis=axis, scale=scale)
     lane = alt.Y("device:N", sort=lanes, title=None, scale=alt.Scale(domain=lanes))
     pick = alt.selection_point(name="pick", fields=["node"], empty=False)
     thick = alt.condition("datum.selected", alt.value(1.0), alt.value(0.6))

@@ -26,11 +26,12 @@ def report(value: Any) -> None:
 
 def serve(handle: int) -> None:
     """Fork for each socket that comes in; end when the app does."""
-    import app.work  # noqa: F401  loads torch, once for all jobs
+    from app.work import Choice, play  # loads torch, once for all jobs
 
     # Without this, every job that ended would stay as a zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is for the app
+    warm = False
     with socket.socket(fileno=handle) as door:
         while True:
             message, handles, _, _ = socket.recv_fds(door, 1, 1)
@@ -41,6 +42,11 @@ def serve(handle: int) -> None:
                 _work(Connection(handles[0]))
                 os._exit(0)
             os.close(handles[0])
+            if not warm:
+                # What torch loads at its first operations (a second), so that no later job must.
+                # Forward only: backward starts threads on a CUDA build, and those don't fork.
+                play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
+                warm = True
 
 
 def _work(connection: Connection) -> None:

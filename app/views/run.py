@@ -10,7 +10,7 @@ from app.expression import GRAMMAR
 from app.jobs import Job
 from app.recordings import open_recording
 from app.show import show
-from app.waiting import wait
+from app.waiting import again, wait
 from app.work import Choice, Run, play
 from graphviz_torch import find
 
@@ -73,7 +73,7 @@ def _where(*, seeded: bool) -> tuple[str, int]:
 
 def _model() -> str:
     titles = {gallery.model(name).title: name for name in gallery.NAMES}
-    title = st.selectbox("Model", list(titles), key="model", bind="query-params")
+    title = str(st.selectbox("Model", list(titles), key="model", bind="query-params"))
     chosen = gallery.model(titles[title])
     st.caption(words.plain(chosen.says))
     with st.expander(f"Code: {chosen.name}.py", icon=":material/code:"):
@@ -109,7 +109,8 @@ def result(choice: Choice, backward: bool) -> Run | None:
     held: dict[tuple[Choice, bool], Run] = st.session_state.setdefault("runs", {})
     if (choice, backward) not in held:
         job = Job(play, choice, backward, seconds=SECONDS)
-        run = wait(job, "Running backward" if backward else "Running forward", key="run")
+        doing = "Running backward" if backward else "Running forward"
+        run = wait(job, doing, (choice, backward), key="run")
         if run is None:
             return None
         while len(held) > 3:
@@ -147,6 +148,7 @@ else:
     if "played" not in state:  # the first run of a session, perhaps from a link
         state["played"] = choice if st.query_params.get("backward") == "1" else None
     if hit:
+        again("run")
         state["played"] = choice
         state.get("runs", {}).pop((choice, True), None)
     backward = state["played"] == choice

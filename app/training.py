@@ -1,0 +1,113 @@
+"""Train a small deep network in a job, and report the gradient of each layer at each step."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
+
+from app import devices
+from app.downloads import zipped
+from app.worker import report
+from graphviz_torch import Graph, record, to_tensorboard
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "Sigmoid": nn.Sigmoid,
+    "Tanh": nn.Tanh,
+    "ReLU": nn.ReLU,
+}
+MAX_STEPS = 300
+MAX_DEPTH = 24
+WIDTH = 32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a visitor set."""
+
+    depth: int = 12
+    activation: str = "Sigmoid"
+    gain: float = 1.0  # the weights' standard deviation is gain / sqrt(width)
+    residual: bool = False
+    rate: float = 0.05
+    steps: int = 60
+    device: str = "cpu"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of a training gave."""
+
+    step: int
+    loss: float
+    norms: tuple[float, ...]  # of the weight's gradient, first layer first
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a training: its last step as a graph, and everything as a TensorBoard run."""
+
+    graph: Graph
+    archive: bytes
+
+
+class Deep(nn.Module):
+    """Equal layers one behind the other; `residual` adds what went into a layer to its output."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.residual = settings.residual
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(settings.depth))
+        self.activation = ACTIVATIONS[settings.activation]()
+        self.head = nn.Linear(WIDTH, 1)
+        for parameter in self.layers.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=settings.gain / WIDTH**0.5)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            made = self.activation(layer(x))
+            x = x + made if self.residual else made
+        result: Tensor = self.head(x)
+        return result
+
+
+def train(settings: Settings) -> Trained:
+    """Run all steps; each is reported as a Step while it happens."""
+    torch.manual_seed(settings.seed)
+    with devices.use(settings.device) as found, tempfile.TemporaryDirectory() as folder:
+        device = found[0]
+        model = Deep(settings).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate)
+        x = torch.randn(64, WIDTH, device=device)
+        target = torch.sin(x[:, :1] * 2)
+        with SummaryWriter(folder) as writer:
+            for step in range(settings.steps):
+                last = step == settings.steps - 1
+                optimizer.zero_grad()
+                recording = record(model)
+                with recording if last else nullcontext():
+                    loss = nn.functional.mse_loss(model(x), target)
+                    torch.autograd.backward(loss)
+                norms = tuple(_norm(layer) for layer in model.layers)
+                report(Step(step, loss.item(), norms))
+                writer.add_scalar("loss", loss.item(), step)
+                for index, norm in enumerate(norms):
+                    writer.add_scalar(f"gradient norm/layers.{index}", norm, step)
+                optimizer.step()
+            to_tensorboard(recording.graph, writer, step=settings.steps)
+        return Trained(recording.graph, zipped(Path(folder)))
+
+
+def _norm(layer: nn.Module) -> float:
+    weight = layer.weight
+    assert isinstance(weight, nn.Parameter)
+    return 0.0 if weight.grad is None else weight.grad.norm().item()
