@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..graph import Edge, Graph, Node, TensorMeta
+from ..graph import Edge, Graph, Node
 from . import dot_text as say
 from .contents import Contents
 from .dot_marks import Marks
@@ -37,7 +37,8 @@ class Nodes:
         self.outputs = {node for node, _ in graph.outputs}
         self.transfers = _transfers(graph)
         self.looks: dict[tuple[object, ...], _Look] = {}
-        self.shapes: dict[tuple[TensorMeta | None, ...], str] = {}
+        # Opening, kind and end of the line for a leaf inside its operation.
+        self.inner: dict[tuple[object, ...], tuple[str, str, str]] = {}
         self.roles: set[Role] = set()
 
     def lines(self) -> dict[int, str]:
@@ -54,8 +55,11 @@ class Nodes:
             look = looks.get((node[1], node[2], node[4], what))
             if look is None:
                 look = self.look(node, what)
-            if special or i in folded or node[3] or i in ends or node[8] or node[9] or node[11]:
+            if special or node[3] or i in ends or node[8] or node[9] or node[11]:
                 result[i] = self._full(node, look)
+            elif i in folded:
+                lines = "<BR/>".join([self._inner_leaf(node, edge) for edge in folded[i]])
+                result[i] = f"\t{i} [label=<{look[0]}<BR/>{lines}>{look[1]}]"
             else:
                 result[i] = f"\t{i} [label=<{look[0]}>{look[1]}]"
         for number in self.drawn.boxes:
@@ -116,16 +120,18 @@ class Nodes:
 
     def _inner_leaf(self, node: Node, edge: Edge) -> str:
         """A leaf written inside the operation that uses it."""
-        leaf = self.graph.nodes[edge.source]
-        kind = "input" if leaf.leaf == "tensor" else leaf.leaf
-        shapes = self.shapes.get(leaf.outputs)
-        if shapes is None:
+        leaf = self.graph.nodes[edge[0]]
+        parts = self.inner.get((leaf[2], leaf[5]))
+        if parts is None:
+            kind: str = role(leaf, (), ())
             shapes = " ".join(say.shape(meta) for meta in leaf.outputs if meta is not None)
-            self.shapes[leaf.outputs] = shapes
-        uses = self.drawn.users.get(leaf.id)
-        shared = f", used {uses}{say.TIMES}" if uses else ""
-        label = say.escape(say.within(node, leaf.label)) if leaf.label else kind
-        return say.small(f"{label} {shapes}{shared}", self.colors[f"{kind}_line"])
+            opening, end = say.small("|", self.colors[f"{kind}_line"]).split("|")
+            self.inner[(leaf[2], leaf[5])] = parts = (opening, kind, f" {shapes}{end}")
+        opening, unnamed, end = parts
+        label = say.escape(say.within(node, leaf[3])) if leaf[3] else unnamed
+        if edge[0] in self.drawn.users:
+            label += f" ({self.drawn.users[edge[0]]}{say.TIMES})"
+        return f"{opening}{label}{end}"
 
     def _box(self, number: int) -> str:
         tree = self.drawn.groups

@@ -109,11 +109,13 @@ def nbytes(value: int) -> str:
 
 
 def within(node: Node, label: str) -> str:
-    """A parameter's label inside the operation that uses it: without the module's own path.
+    """A parameter's label inside the operation that uses it: without the path of the cluster.
 
-    >>> within(Node(0, "TBackward0", (), module="fc1"), "model.fc1.weight")
+    >>> within(Node(0, "TBackward0", (), module="fc1", scope="fc1"), "model.fc1.weight")
     'weight'
     """
+    if not node.scope:
+        return label
     path = f".{node.module}."
-    start = f".{label}".find(path) if node.module else -1
+    start = f".{label}".find(path)
     return label[start + len(path) - 1 :] if start >= 0 else label

@@ -20,12 +20,15 @@ def untangle(drawn: Visible) -> None:
     """Replace the longest edges until the rest can be laid out quickly."""
     if len(drawn.edges) + len(drawn.lines) < _FEW:
         return
-    ends = drawn.ends()
-    rank = _ranks(drawn, ends)
-    spans = [rank[target] - rank[source] - 1 for source, target in ends]
-    excess = sum(span for span in spans if span > 0) - _FREE - _FREE_EACH * len(rank)
-    if excess <= 0:
+    rank = _ranks_of_any(drawn) if drawn.boxes else _ranks(drawn)
+    free = _FREE + _FREE_EACH * (len(drawn.nodes) + len(drawn.boxes))
+    length = sum([rank[edge[1]] - rank[edge[0]] for edge in drawn.edges])
+    if length + sum([rank[line[1]] - rank[line[0]] for line in drawn.lines]) <= free:
         return
+    ends = drawn.ends()
+    _pull(rank, ends)
+    spans = [rank[target] - rank[source] - 1 for source, target in ends]
+    excess = sum(span for span in spans if span > 0) - free
     cut: set[int] = set()
     for i in sorted(range(len(spans)), key=lambda i: -spans[i]):
         if excess <= 0 or spans[i] < _LONG:
@@ -41,29 +44,37 @@ def untangle(drawn: Visible) -> None:
     drawn.edges = [edge for i, edge in enumerate(drawn.edges) if i not in cut]
 
 
-def _ranks(drawn: Visible, ends: list[tuple[int, int]]) -> dict[int, int]:
-    """About the rank that Graphviz gives: the longest way from an input, inputs next to users."""
-    if drawn.boxes:
-        rank = _ranks_of_any(drawn, ends)
-    else:
-        rank = dict.fromkeys(drawn.nodes, 0)
-        for source, target in sorted(ends, key=lambda end: end[1]):  # ids are in order
+def _ranks(drawn: Visible) -> dict[int, int]:
+    """About the rank that Graphviz gives each node: the longest way to it from an input."""
+    rank = dict.fromkeys(drawn.nodes, 0)
+    again = True
+    while again:  # once is enough where edges come in the order of their targets, as they do
+        again = False
+        done = -1
+        for source, target, _, _ in drawn.edges:
             if rank[source] >= rank[target]:
                 rank[target] = rank[source] + 1
+                again = again or target < done
+            done = target
+    return rank
+
+
+def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
+    """Move inputs next to their first user, as Graphviz does."""
     near: dict[int, int] = {}
     for source, target in ends:
         if not rank[source] and rank[target] <= near.get(source, rank[target]):
             near[source] = rank[target]
     for source, first in near.items():
         rank[source] = first - 1
-    return rank
 
 
-def _ranks_of_any(drawn: Visible, ends: list[tuple[int, int]]) -> dict[int, int]:
+def _ranks_of_any(drawn: Visible) -> dict[int, int]:
+    """The same for a drawing with closed groups, which come in no order."""
     keys = [*drawn.nodes, *(~number for number in drawn.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}
     waiting = dict.fromkeys(keys, 0)
-    for source, target in ends:
+    for source, target in drawn.ends():
         users[source].append(target)
         waiting[target] += 1
     # Closed groups can make a circle: what waits for itself keeps the rank it had by then.

@@ -113,8 +113,10 @@ def visible(
         ValueError: for a module that the graph does not have.
     """
     scoped = any(node.scope for node in graph.nodes)
-    users = Counter(source for source, _, _, _ in graph.edges if graph.nodes[source].leaf)
-    folded = _folded_leaves(graph, users, parameters, scoped)
+    leaves = [node.id for node in graph.nodes if node.leaf]
+    are_leaves = set(leaves)
+    users = Counter([edge[0] for edge in graph.edges if edge[0] in are_leaves])
+    folded = _folded_leaves(graph, leaves, users, parameters, scoped)
     large = len(graph.nodes) - len(folded) > limit
     if not (scoped or large or fold or depth or module):
         return _all(graph, users, folded)
@@ -128,11 +130,15 @@ def visible(
 
 
 def _folded_leaves(
-    graph: Graph, users: Counter[int], parameters: Parameters | None, scoped: bool
+    graph: Graph,
+    leaves: list[int],
+    users: Counter[int],
+    parameters: Parameters | None,
+    scoped: bool,
 ) -> set[int]:
     if parameters == "nodes":
         return set()
-    kinds = Counter(node.leaf for node in graph.nodes if node.leaf)
+    kinds = Counter([graph.nodes[i].leaf for i in leaves])
     fold_parameters = (
         parameters == "fold" or scoped or kinds["parameter"] + kinds["buffer"] > _MOST_LEAVES
     )
