@@ -30,18 +30,17 @@ class _Side:
         called = [(n.name, n.label, n.scope, *e) for n, e in zip(graph.nodes, ends, strict=True)]
         shapes = [tuple(meta and meta.shape for meta in n.outputs) for n in graph.nodes]
         # From the most that can be equal to the least.
-        self.hashes = [
-            self._hashes(keys)
-            for keys in (
-                list(zip(called, shapes, strict=True)),
-                called,
-                list(zip(names, shapes, strict=True)),
-                names,
-            )
+        self._keys: list[Sequence[Hashable]] = [
+            list(zip(called, shapes, strict=True)),
+            called,
+            list(zip(names, shapes, strict=True)),
+            names,
         ]
+        self.levels = range(len(self._keys))
 
-    def _hashes(self, keys: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+    def hashes(self, level: int) -> tuple[list[int], list[int]]:
         """For each node a hash of what it was computed from, and of what was computed from it."""
+        keys = self._keys[level]
         down = [0] * len(keys)
         for i, key in enumerate(keys):
             edges = self.inputs[i]
@@ -65,10 +64,11 @@ class _Matching:
         self.to_a: dict[int, int] = {}
 
     def run(self) -> dict[int, int]:
-        self._by_hashes(0)
+        first, *rest = self.a.levels
+        self._by_hashes(first)
         self._by(lambda s, i: (s.nodes[i].name, s.nodes[i].label) if s.nodes[i].label else None)
         self._by(lambda s, i: (s.nodes[i].name, s.nodes[i].scope) if s.nodes[i].scope else None)
-        for level in range(1, len(self.a.hashes)):
+        for level in rest:
             self._by_hashes(level)
         # Leaves first: what uses a named weight is surer than what follows an equal neighbour.
         self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
@@ -76,10 +76,18 @@ class _Matching:
         self._fill_gaps()
         return self.to_b
 
+    @property
+    def _complete(self) -> bool:
+        """True if one side has nothing left to pair."""
+        return len(self.to_b) in (len(self.a.nodes), len(self.b.nodes))
+
     def _by_hashes(self, level: int) -> None:
-        self._by(lambda s, i: (s.hashes[level][0][i], s.hashes[level][1][i]), several=True)
-        self._by(lambda s, i: s.hashes[level][0][i])
-        self._by(lambda s, i: s.hashes[level][1][i])
+        if self._complete:
+            return
+        hashes = {side: side.hashes(level) for side in (self.a, self.b)}
+        self._by(lambda s, i: (hashes[s][0][i], hashes[s][1][i]), several=True)
+        self._by(lambda s, i: hashes[s][0][i])
+        self._by(lambda s, i: hashes[s][1][i])
 
     def _pair(self, pairs: list[tuple[int, int]]) -> None:
         for i, j in pairs:
@@ -90,6 +98,8 @@ class _Matching:
 
         Where a key occurs as often on both sides, `several` pairs its nodes in order.
         """
+        if self._complete:
+            return
         groups: list[dict[Hashable, list[int]]] = []
         for side, matched in ((self.a, self.to_b), (self.b, self.to_a)):
             group: dict[Hashable, list[int]] = {}
@@ -105,7 +115,7 @@ class _Matching:
     def _grow(self, seeds: list[tuple[int, int]]) -> None:
         """Pairs the neighbours of pairs: the same input, or the only such user, of one name."""
         queue = deque(seeds)
-        while queue:
+        while queue and not self._complete:
             i, j = queue.popleft()
             for neighbours in (_sources, _targets):
                 right = neighbours(self.b, j)
@@ -120,6 +130,8 @@ class _Matching:
 
     def _fill_gaps(self) -> None:
         """Aligns what is unmatched between pairs that stand in the same order on both sides."""
+        if self._complete:
+            return
         fresh: list[tuple[int, int]] = []
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))

@@ -128,16 +128,17 @@ def _without_gradient(reading: Reading) -> list[Parameter]:
 
 def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     """Each parameter whose way was cut, with the cut."""
+    lost = [p for p in _without_gradient(reading) if p.called is not False or p.node is not None]
     # A result that nothing used (an accuracy read with argmax) did not stand in the way.
-    cuts = sorted(reading.graph.cuts, key=lambda cut: not cut.after)
-    for parameter in _without_gradient(reading):
-        if parameter.called is False and parameter.node is None:
-            continue
-        reached = _downstream(reading, parameter.node)
-        for cut in cuts:
-            if cut.before in reached or (cut.before is None and _may_concern(cut, parameter)):
-                yield cut, parameter
-                break
+    for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
+        if not lost:
+            return
+        behind = _upstream(reading, cut.before)
+        explained = [
+            p for p in lost if p.node in behind or (cut.before is None and _may_concern(cut, p))
+        ]
+        lost = [p for p in lost if p not in explained]
+        yield from ((cut, parameter) for parameter in explained)
 
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
@@ -151,15 +152,15 @@ def _may_concern(cut: Cut, parameter: Parameter) -> bool:
     return not cut.module or f"{_module(parameter)}.".startswith(f"{cut.module}.")
 
 
-def _downstream(reading: Reading, node: int | None) -> set[int | None]:
-    """A node and all that was computed from it."""
+def _upstream(reading: Reading, node: int | None) -> set[int | None]:
+    """A node and all that it was computed from."""
     seen: set[int | None] = set() if node is None else {node}
     stack = [] if node is None else [node]
     while stack:
-        for edge in reading.users[stack.pop()]:
-            if edge.target not in seen:
-                seen.add(edge.target)
-                stack.append(edge.target)
+        for edge in reading.inputs[stack.pop()]:
+            if edge.source not in seen:
+                seen.add(edge.source)
+                stack.append(edge.source)
     return seen
 
 
