@@ -1,10 +1,18 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
 from .bandwidth import Bandwidth, measure_bandwidth
+from .checkpoint import (
+    Differences,
+    compare_checkpoint,
+    graph_beside,
+    load_checkpoint,
+    save_checkpoint,
+)
 from .compare import Comparison, compare_devices
 from .devices import available_devices, move_locals, to_device
 from .diff import GraphDiff, diff
 from .draw import draw_graph, make_dot
+from .equality import Difference, Verification, verify
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
 from .moving import Move, Moves
@@ -22,6 +30,8 @@ from .tracer import trace, walk
 __all__ = [
     "Bandwidth",
     "Comparison",
+    "Difference",
+    "Differences",
     "Edge",
     "Finding",
     "GradientStats",
@@ -32,20 +42,25 @@ __all__ = [
     "Node",
     "TensorMeta",
     "Transfer",
+    "Verification",
     "add_autograd_graph",
     "available_devices",
     "batch_division",
+    "compare_checkpoint",
     "compare_devices",
     "diff",
     "draw_graph",
     "find",
     "find_across",
+    "graph_beside",
     "load",
+    "load_checkpoint",
     "make_dot",
     "measure_bandwidth",
     "move_locals",
     "record",
     "rules",
+    "save_checkpoint",
     "simulate_accelerator",
     "to_device",
     "to_dot",
@@ -54,6 +69,7 @@ __all__ = [
     "to_tensorboard",
     "to_text",
     "trace",
+    "verify",
     "view_payload",
     "view_script",
     "walk",

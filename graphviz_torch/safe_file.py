@@ -1,0 +1,75 @@
+"""Tensors in a ".safetensors" file, where that package is installed.
+
+The format has no shared tensors. Those that are the same memory, such as tied weights, are written
+once and their other names kept in the file's metadata; other views are written as copies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor that it is}
+
+
+def save_safetensors(state: Any, path: Path) -> None:
+    """Write a flat dict of tensors.
+
+    Raises:
+        TypeError: for anything else.
+        ImportError: where the package is missing, saying what to install.
+    """
+    save = _package().torch.save_file
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"A .safetensors file holds a dict of tensors, not a {type(state).__name__}."
+        )
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"A .safetensors file holds tensors alone, and {name!r} is a "
+                f"{type(tensor).__name__}. Save as .pt, or each part by itself."
+            )
+    first: dict[Any, str] = {}
+    same: dict[str, str] = {}
+    kept: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and key in first:
+            same[name] = first[key]
+        else:
+            first[key] = name
+            kept[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    save(kept, path, {_SAME: json.dumps(same)})
+
+
+def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
+    """Read a dict of tensors onto a device.
+
+    Raises:
+        ValueError: if it is no such file.
+        ImportError: as `save_safetensors`.
+    """
+    package = _package()
+    try:
+        with package.safe_open(path, framework="pt", device=str(device or "cpu")) as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            same = json.loads((file.metadata() or {}).get(_SAME, "{}"))
+    except package.SafetensorError as error:
+        raise ValueError(f"{path} is no .safetensors file: {error}") from error
+    return {**found, **{name: found[kept] for name, kept in same.items() if kept in found}}
+
+
+def _package() -> Any:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError(
+            "A .safetensors file needs the package of that name: pip install safetensors"
+        ) from error
+    return safetensors
