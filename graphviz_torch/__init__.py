@@ -22,6 +22,7 @@ from .render.dot import to_dot
 from .render.html import to_html, view_payload, view_script
 from .render.json import load
 from .render.tensorboard import to_pbtxt, to_tensorboard
+from .render.tensorboard_steps import add_distribution, add_gradients, add_transfers
 from .render.text import to_text
 from .simulate import simulate_accelerator
 from .tensorboard import add_autograd_graph
@@ -44,6 +45,9 @@ __all__ = [
     "Transfer",
     "Verification",
     "add_autograd_graph",
+    "add_distribution",
+    "add_gradients",
+    "add_transfers",
     "available_devices",
     "batch_division",
     "compare_checkpoint",
