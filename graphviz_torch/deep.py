@@ -17,7 +17,7 @@ import threading
 from typing import Any
 
 _SPAN = 256  # levels that are freed by recursion: 50 KB of stack, twice that at the bottom
-_DEEP = 2000  # a graph with fewer nodes is freed as PyTorch does
+_DEEP = 2000  # a graph with fewer levels is freed as PyTorch does
 _KEY = "graphviz_torch.deep"
 
 
@@ -60,11 +60,12 @@ def brace(fns: list[Any], sources: list[tuple[tuple[Any, int], ...]]) -> None:
         return
     depths: dict[Any, int] = {None: -1}
     for fn, edges in zip(fns, sources, strict=True):
-        depth = 0
-        for source, _ in edges:
-            if depths[source] >= depth:
-                depth = depths[source] + 1
-        depths[fn] = depth
+        if len(edges) == 1:
+            depths[fn] = depths[edges[0][0]] + 1
+        else:
+            depths[fn] = max([depths[source] for source, _ in edges], default=-1) + 1
+    if max(depths.values()) < _DEEP:
+        return
     for fn, edges in zip(fns, sources, strict=True):
         floor = depths[fn] // _SPAN * _SPAN
         if floor > _SPAN:

@@ -70,7 +70,8 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
             f"outputs is a {type(outputs).__name__}, not a tensor: {_shorten(outputs)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
-    found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
+    with torch._C.DisableTorchFunction():
+        found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
     if not found:
         path, tensor = tensors[0]
         where = f"outputs{'.' if path[:1] not in ('', '[') else ''}{path}"
@@ -108,11 +109,9 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     >>> [(node.name, node.label) for node in trace(y).nodes]
     [('AccumulateGrad', 'x'), ('MulBackward0', ''), ('SumBackward0', 'y')]
     """
-    with torch._C.DisableTorchFunction():
-        named = caller_names(names, outputs)
-        ends = roots(outputs)
-        fns, sources = _ordered([fn for fn, _ in ends])
-        return _read(fns, sources, ends, named)
+    ends = roots(outputs)
+    fns, sources = _ordered([fn for fn, _ in ends])
+    return _read(fns, sources, ends, caller_names(names, outputs))
 
 
 def read(
@@ -125,8 +124,7 @@ def read(
         ends: node and `output_nr` of each output.
         named: names and tensors; the first name of a tensor wins.
     """
-    with torch._C.DisableTorchFunction():
-        return _read(fns, [fn.next_functions for fn in fns], ends, named)
+    return _read(fns, [fn.next_functions for fn in fns], ends, named)
 
 
 @lru_cache(maxsize=4096)
@@ -205,7 +203,8 @@ def _read(
     ends: list[tuple[GradFn, int]],
     named: Iterable[tuple[str, Tensor]],
 ) -> Graph:
-    with _uncollected():
+    # No torch-function mode and no tensor subclass is to see what is read.
+    with _uncollected(), torch._C.DisableTorchFunction():
         numbers = list(range(len(fns)))
         ids: dict[GradFn | None, int] = dict(zip(fns, numbers, strict=True))
         edges = _edges(ids, numbers, sources)
