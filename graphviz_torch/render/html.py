@@ -13,10 +13,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..graph import Finding, Graph
+from .dot import to_dot
+from .layout import LayoutError, layout
 from .view import view_script, view_style
 from .view.payload import view_payload
 
 __all__ = ["notebook", "to_html", "view_payload", "view_script", "view_style"]
+
+_STILL_LIMIT = 250  # things to show
+_STILL_SECONDS = 5.0
 
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent);
@@ -64,14 +69,26 @@ def to_html(
 def notebook(graph: Graph, *, findings: Sequence[Finding] = (), height: int = 560) -> str:
     """HTML for a notebook's cell: the view in a frame of its own, `height` CSS pixels high.
 
+    Where a notebook runs no scripts, a still picture is seen in its place.
+
     Raises:
         FileNotFoundError: if the view was never built (see `view_script`).
     """
-    page = _page(graph, "Autograd graph", findings)
+    page = html.escape(_page(graph, "Autograd graph", findings))
     return (
-        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-downloads" '
-        f'style="width: 100%; height: {height}px; border: 0" title="Autograd graph"></iframe>'
+        f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" title="Autograd graph" '
+        f'style="width: 100%; height: {height}px; border: 0"></iframe>'
+        f"<noscript>{_still(graph)}</noscript>"
     )
+
+
+def _still(graph: Graph) -> str:
+    try:
+        picture = layout(to_dot(graph, limit=_STILL_LIMIT), "svg", timeout=_STILL_SECONDS)
+    except LayoutError as error:
+        return html.escape(f"There is no still picture: {error}")
+    data = b64encode(picture).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="Autograd graph">'
 
 
 def _page(graph: Graph, title: str, findings: Sequence[Finding]) -> str:

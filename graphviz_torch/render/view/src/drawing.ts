@@ -117,6 +117,8 @@ export class Drawing {
   /** Dim what backward has not reached; `done` is a share for each item, null: all of it. */
   play(done: ((item: number) => number) | null, current: number | null): void {
     this.svg.classList.toggle("playing", done !== null);
+    // A gradient travels from an edge's target to its source.
+    for (const { path, element } of this.wires) element.classList.toggle("waiting", done !== null && path.link !== null && done(path.to) === 0);
     for (const [item, element] of this.drawn) {
       const share = done ? done(item) : 1;
       element.classList.toggle("waiting", share === 0);
@@ -151,5 +153,5 @@ function wireLabel({ points }: Path, label: string): SVGGElement {
   const middle = Math.floor(points.length / 4);
   const [x0, y0, x1, y1] = points.slice(2 * middle - 2, 2 * middle + 2) as [number, number, number, number];
   const [x, y] = [(x0 + x1) / 2, (y0 + y1) / 2];
-  return svg("g", { class: "wire-label", transform: `translate(${Math.round(x)},${Math.round(y)})` }, svg("text", { y: 4 }, label));
+  return svg("g", { class: "wire-label", transform: `translate(${Math.round(x) + 7},${Math.round(y)})` }, svg("text", { y: 4 }, label));
 }

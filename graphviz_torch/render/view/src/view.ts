@@ -128,6 +128,7 @@ export class View {
     }
     this.mark();
     if (item !== null && bring) this.bring(item);
+    else if (item !== null && this.width < NARROW) this.keepInSight(this.shown(item)); // the panel takes its room
     this.live.textContent = item === null ? "" : this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item);
     if (changed && (item === null || !this.tree.isGroup(item))) this.options.onSelect?.(item);
   }
@@ -269,7 +270,9 @@ export class View {
 
   private replay(): void {
     const { step, current } = this.playback;
-    this.drawing.play(step === null ? null : (item) => this.playback.done(item), current === null ? null : this.shown(current));
+    const shown = current === null ? null : this.shown(current);
+    this.drawing.play(step === null ? null : (item) => this.playback.done(item), shown);
+    if (shown !== null) this.keepInSight(shown);
   }
 
   /** Show the selection, and the way from it to the leaves and to the outputs. */
