@@ -31,33 +31,18 @@ def draw_differences(difference: GraphDiff) -> None:
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
-    """A column for each graph: how many of what."""
-    st.table(
-        {
-            "": [
-                "nodes",
-                "edges",
-                "parameters",
-                "kept for backward",
-                "transfers",
-                "time in backward",
-            ],
-            **{title: _numbers(graph) for title, graph in graphs},
-        }
-    )
+    """A row for each graph: how many of what."""
+    st.table([{"recording": title} | _numbers(graph) for title, graph in graphs])
 
 
-_NAMES = ["nodes", "edges", "parameters", "kept for backward", "transfers", "time in backward"]
-
-
-def _numbers(graph: Graph) -> list[str]:
+def _numbers(graph: Graph) -> dict[str, str]:
     measured = [node.seconds for node in graph.nodes if node.seconds is not None]
     kept = any(node.saved for node in graph.nodes)
-    return [
-        f"{len(graph.nodes):,}",
-        f"{len(graph.edges):,}",
-        f"{sum(node.leaf == 'parameter' for node in graph.nodes):,}",
-        words.size(sum(node.saved_bytes for node in graph.nodes)) if kept else "not recorded",
-        f"{len(graph.transfers):,}",
-        words.duration(sum(measured)) if measured else "not measured",
-    ]
+    return {
+        "nodes": f"{len(graph.nodes):,}",
+        "edges": f"{len(graph.edges):,}",
+        "parameters": f"{sum(node.leaf == 'parameter' for node in graph.nodes):,}",
+        "kept": words.size(sum(n.saved_bytes for n in graph.nodes)) if kept else "not recorded",
+        "transfers": f"{len(graph.transfers):,}",
+        "backward": words.duration(sum(measured)) if measured else "not measured",
+    }

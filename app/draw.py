@@ -112,9 +112,11 @@ def _order(node: Node) -> int:
 
 
 def _spelled(stats: GradientStats) -> str:
-    values = [f"{value:.4f}" for value in stats.values or ()]
-    shape = stats.tensor.shape if stats.tensor else ()
-    return f"[{', '.join(values)}]" if len(shape) == 1 or len(values) > 1 else "".join(values)
+    values = ", ".join(
+        f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
+        for value in stats.values or ()
+    )
+    return f"[{values}]" if stats.tensor is None or stats.tensor.shape else values
 
 
 def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:

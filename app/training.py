@@ -46,7 +46,7 @@ class Step:
 
     step: int
     loss: float
-    norms: tuple[float, ...]  # of the weight's gradient, first layer first
+    norms: tuple[float, ...]  # of each layer's gradient, first layer first
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,10 @@ class Deep(nn.Module):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.residual = settings.residual
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(settings.depth))
-        self.activation = ACTIVATIONS[settings.activation]()
+        activation = ACTIVATIONS[settings.activation]
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), activation()) for _ in range(settings.depth)
+        )
         self.head = nn.Linear(WIDTH, 1)
         for parameter in self.layers.parameters():
             if parameter.dim() == 2:
@@ -74,8 +76,7 @@ class Deep(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            made = self.activation(layer(x))
-            x = x + made if self.residual else made
+            x = x + layer(x) if self.residual else layer(x)
         result: Tensor = self.head(x)
         return result
 
@@ -108,6 +109,5 @@ def train(settings: Settings) -> Trained:
 
 
 def _norm(layer: nn.Module) -> float:
-    weight = layer.weight
-    assert isinstance(weight, nn.Parameter)
-    return 0.0 if weight.grad is None else weight.grad.norm().item()
+    gradients = [p.grad for p in layer.parameters() if p.grad is not None]
+    return nn.utils.get_total_norm(gradients).item()

@@ -15,7 +15,7 @@ from graphviz_torch import find
 SECONDS = 60
 FLOOR = 1e-12  # a logarithmic axis has no 0
 STARTS = {
-    "Vanishing": Settings(),
+    "Vanishing": Settings(rate=0.002),
     "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-9),
     "Healthy": Settings(activation="ReLU", gain=0.5, residual=True, rate=0.02),
 }
@@ -82,7 +82,7 @@ def _slider(
 
 
 def draw_norms(steps: list[Step]) -> None:
-    """A line for each layer: the norm of its weight's gradient."""
+    """A line for each layer: the norm of its gradient."""
     rows = [
         {"step": step.step, "layer": layer, "norm": max(norm, FLOOR)}
         for step in steps
@@ -107,7 +107,7 @@ def draw_norms(steps: list[Step]) -> None:
 st.title("Train, and watch the gradients", anchor=False)
 st.markdown(
     "A small deep network learns a sine. Each line is one layer: how large the gradient of its "
-    "weight was, from the first layer (dark) to the last (bright)."
+    "parameters was, from the first layer (dark) to the last (bright)."
 )
 settings = choose()
 state = st.session_state
