@@ -1,0 +1,55 @@
+"""A training run in TensorBoard: the graph of a step, gradients and transfers over steps.
+
+Afterwards: tensorboard --logdir runs
+"""
+
+from pathlib import Path
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+from graphviz_torch import (
+    add_autograd_graph,
+    add_gradients,
+    add_transfers,
+    record,
+    simulate_accelerator,
+    to_tensorboard,
+)
+
+torch.manual_seed(0)
+model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(6)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+data = torch.randn(32, 8)
+
+with SummaryWriter("runs/train") as writer, simulate_accelerator() as (device,):
+    model.to(device)
+    for step in range(30):
+        if step % 10:
+            loss = (model(data.to(device)) - 1).square().mean()
+            loss.backward()
+        else:
+            with record(model) as recording:
+                loss = (model(data.to(device)) - 1).square().mean()
+                loss.backward()
+            # Graphs: the modules as scopes, shapes on the edges, colours by device and by time.
+            to_tensorboard(recording.graph, writer, tag="step", step=step, backward=True)
+            # Histograms: one ridge plot of the gradient by depth. Scalars: each layer's norm.
+            add_gradients(writer, recording.graph, step=step)
+            # Text: what was copied between devices.
+            add_transfers(writer, recording.graph, step=step)
+        optimizer.step()
+        optimizer.zero_grad()
+    # Without a recording: what autograd knows by itself.
+    add_autograd_graph(writer, model(data.to(device)).sum(), tag="traced")
+
+events = EventAccumulator("runs/train").Reload()
+assert {"step", "traced", "transfers", "gradient norm by depth"} <= set(events.Tags()["tensors"])
+assert [event.step for event in events.Tensors("transfers")] == [0, 10, 20]
+
+# The gradient fades towards the first layer: the slope that the ridge plot shows.
+norms = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
+assert norms["gradient norm/0.0"] < norms["gradient norm/5.0"] / 100
+print(f"In {Path('runs').absolute()}:", *sorted(events.Tags()["tensors"]), sep="\n  ")
