@@ -105,7 +105,7 @@ def divide(count: int, batch: int) -> tuple[list[list[tuple[str, int]]], Graph]:
     with simulate_accelerator(count) as found:
         model = nn.Linear(5, 2).to(found[0])
         parallel = nn.DataParallel(model, device_ids=found) if count > 1 else model
-        for samples in torch.randn(SAMPLES, 5).split(batch):
+        for samples in torch.split(torch.randn(SAMPLES, 5), batch):
             with record(parallel) as recording:
                 torch.autograd.backward(parallel(samples.to(found[0])).sum())
             graphs.append(recording.graph)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import altair as alt
 import streamlit as st
 
 from app import devices, words
 from app.draw import draw_graph, draw_transfers
-from app.jobs import Job
+from app.holding import forget, hold
 from app.measuring import MOVING, SAMPLES, bandwidth, compare, divide, move, present
-from app.waiting import again, wait
 from graphviz_torch import Comparison
 
-T = TypeVar("T")
-SECONDS = 60
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
-
-
-def held(key: str, doing: str, function: Callable[..., T], *arguments: Any) -> T | None:
-    """What the function gives for these arguments: from before, or from a job now."""
-    kept = st.session_state.get(f"{key} held")
-    if kept is None or kept[0] != arguments:
-        result = wait(Job(function, *arguments, seconds=SECONDS), doing, arguments, key=key)
-        if result is None:
-            return None
-        kept = st.session_state[f"{key} held"] = (arguments, result)
-    value: T = kept[1]
-    return value
 
 
 def draw_comparison(comparison: Comparison) -> None:
@@ -39,9 +21,9 @@ def draw_comparison(comparison: Comparison) -> None:
             "device": timing.device,
             "size": timing.size,
             "ms": 1000 * timing.total,
-            "copy there": words.duration(timing.there),
+            "copy there": words.duration(timing.there) if timing.there else "none",
             "work": words.duration(timing.work),
-            "copy back": words.duration(timing.back),
+            "copy back": words.duration(timing.back) if timing.back else "none",
         }
         for timing in comparison.timings
     ]
@@ -79,7 +61,7 @@ st.markdown(
     "What this machine computes on, whether moving there pays, and what moves. A simulated "
     "accelerator has no clock, so it is never timed."
 )
-found = held("present", "Looking", present)
+found = hold("present", "Looking", present)
 if found:
     st.table(found)
 
@@ -88,14 +70,13 @@ work = st.segmented_control(
     "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
 )
 if st.button("Measure again", icon=":material/refresh:", key="measure"):
-    again("compare")
-    st.session_state.pop("compare held", None)
-compared = held("compare", f"Measuring {work}", compare, work)
+    forget("compare")
+compared = hold("compare", f"Measuring {work}", compare, work)
 if compared is not None:
     draw_comparison(compared)
     if "cuda:0" in compared.devices():
         with st.expander("How fast copies are: pageable and pinned memory"):
-            rates = held("bandwidth", "Copying", bandwidth)
+            rates = hold("bandwidth", "Copying", bandwidth)
             if rates is not None:
                 st.code(rates.table(), language=None)
 
@@ -107,7 +88,7 @@ left, right = st.columns(2, gap="large")
 with left:
     st.code(MOVING)
 with right:
-    moved = held("move", "Moving", move, next(n for n, text in choices.items() if text == said))
+    moved = hold("move", "Moving", move, next(n for n, text in choices.items() if text == said))
     if moved is not None:
         st.code(str(moved[0]), language=None, wrap_lines=True)
 if moved is not None:
@@ -121,9 +102,9 @@ with left:
     count = st.slider("Devices (simulated)", 1, 8, 2, key="count", bind="query-params")
 with right:
     batch = st.slider(
-        f"Batch, out of {SAMPLES} samples", 1, SAMPLES, 30, key="batch", bind="query-params"
+        f"Batch, out of {SAMPLES} samples", 5, SAMPLES, 30, key="batch", bind="query-params"
     )
-divided = held("divide", "Running", divide, count, batch)
+divided = hold("divide", "Running", divide, count, batch)
 if divided is not None:
     st.table(
         [

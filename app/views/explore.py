@@ -8,15 +8,13 @@ from app import gallery
 from app.differences import draw_differences, draw_numbers
 from app.downloads import draw_downloads
 from app.draw import draw_findings, draw_gradients, draw_graph, draw_transfers
-from app.jobs import Job
+from app.holding import hold
 from app.memory import draw_memory
 from app.nodes import draw_nodes
 from app.recordings import open_recording
-from app.waiting import wait
 from app.work import Choice, play
 from graphviz_torch import Graph, diff, find
 
-SECONDS = 60
 FILE = "A file of mine"
 NOTHING = "Nothing"
 TITLES = {gallery.model(name).title: name for name in gallery.NAMES}
@@ -27,14 +25,8 @@ def recording(title: str, *, key: str) -> Graph | None:
     """The graph of a file, or of a model of the gallery that is recorded now."""
     if title == FILE:
         return open_recording("A recording (.json or .json.gz)", key=key)
-    held: dict[str, Graph] = st.session_state.setdefault("explored", {})
-    if title not in held:
-        choice = Choice("model", "sim1", model=TITLES[title])
-        run = wait(Job(play, choice, True, seconds=SECONDS), f"Recording {title}", title, key=key)
-        if run is None or run.graph is None:
-            return None
-        held[title] = run.graph
-    return held[title]
+    run = hold(key, f"Recording {title}", play, Choice("model", "sim1", model=TITLES[title]), True)
+    return run.graph if run is not None else None
 
 
 st.title("Explore a recording", anchor=False)
