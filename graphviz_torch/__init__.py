@@ -11,6 +11,7 @@ from .checkpoint import (
 from .compare import Comparison, compare_devices
 from .devices import available_devices, move_locals, to_device
 from .diff import GraphDiff, diff
+from .distributed import collectives, gather, local_shapes
 from .draw import draw_graph, make_dot
 from .equality import Difference, Verification, verify
 from .findings import find, find_across, rules
@@ -27,6 +28,7 @@ from .render.text import to_text
 from .simulate import simulate_accelerator
 from .tensorboard import add_autograd_graph
 from .tracer import trace, walk
+from .watch import watch
 
 __all__ = [
     "Bandwidth",
@@ -50,15 +52,18 @@ __all__ = [
     "add_transfers",
     "available_devices",
     "batch_division",
+    "collectives",
     "compare_checkpoint",
     "compare_devices",
     "diff",
     "draw_graph",
     "find",
     "find_across",
+    "gather",
     "graph_beside",
     "load",
     "load_checkpoint",
+    "local_shapes",
     "make_dot",
     "measure_bandwidth",
     "move_locals",
@@ -77,4 +82,5 @@ __all__ = [
     "view_payload",
     "view_script",
     "walk",
+    "watch",
 ]

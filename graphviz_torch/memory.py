@@ -9,23 +9,26 @@ Nothing is unpacked. Where somebody's `saved_tensors_hooks` packed a tensor, the
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
 in its nodes, and its nodes say so.
 
-Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept (2.13).
+Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept;
+`torch._C._storage_id` identifies a tensor's memory (2.13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .following import tensors
-from .graph import SavedKind, SavedTensor
+from .graph import SavedKind, SavedTensor, TensorMeta
 from .tracer import tensor_meta
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"
+_storage_id: Callable[[Tensor], int] = torch._C._storage_id  # type: ignore[attr-defined]
+_PLAIN = (Tensor, torch.nn.Parameter)
 _names: dict[type, list[tuple[str, str]]] = {}
 
 
@@ -41,63 +44,76 @@ def saved(
     """
     kinds: dict[int, SavedKind] = {}
     for kind, tensor in known:
-        for storage in _storages(tensor):
-            kinds.setdefault(storage._cdata, kind)
+        for key, _ in _storages(tensor):
+            kinds.setdefault(key, kind)
+    metas: dict[Any, TensorMeta] = {}
     counted: dict[int, int] = {}
     rows: dict[int, tuple[SavedTensor, ...]] = {}
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
-        cls = type(fn)
-        names = _names.get(cls)
+        names = _names.get(type(fn))
         if names is None:
-            names = _names[cls] = [
-                (name, name.removeprefix(_PREFIX) if name != _PREFIX + "tensors" else "")
-                for name in dir(cls)
-                if name.startswith(_PREFIX)
-            ]
-        if not names:
-            continue
+            names = _names[type(fn)] = _saved_names(type(fn))
         row: list[SavedTensor] = []
         for attribute, name in names:
-            for data in _kept(getattr(fn, attribute)):
-                if type(data).__module__ == "torch.utils.checkpoint":
-                    notes[node] = CHECKPOINTED
-                for tensor in tensors(data):
-                    row.append(_saved(name, tensor, node, kinds, counted))
+            raw = getattr(fn, attribute)
+            for one in raw if isinstance(raw, tuple) else (raw,):
+                data: Any = None if one is None else one.data
+                if type(data) in _PLAIN:
+                    row.append(_saved(name, data, node, metas, kinds, counted))
+                elif data is not None:
+                    if type(data).__module__ == "torch.utils.checkpoint":
+                        notes[node] = CHECKPOINTED
+                    for tensor in tensors(data):
+                        row.append(_saved(name, tensor, node, metas, kinds, counted))
         if row:
             rows[node] = tuple(row)
     return rows, notes
 
 
-def _kept(raw: Any) -> list[Any]:
-    return [one.data for one in (raw if isinstance(raw, tuple) else (raw,)) if one is not None]
+def _saved_names(kind: type) -> list[tuple[str, str]]:
+    """The attributes of a class of nodes that give saved tensors, and what to call these."""
+    names = [name for name in dir(kind) if name.startswith(_PREFIX)]
+    if issubclass(kind, torch.autograd.function.BackwardCFunction):
+        return [(name, "") for name in names]
+    return [(name, name.removeprefix(_PREFIX)) for name in names]
 
 
 def _saved(
-    name: str, tensor: Tensor, node: int, kinds: dict[int, SavedKind], counted: dict[int, int]
+    name: str,
+    tensor: Tensor,
+    node: int,
+    metas: dict[Any, TensorMeta],
+    kinds: dict[int, SavedKind],
+    counted: dict[int, int],
 ) -> SavedTensor:
+    like: Any = None
+    meta = None
+    if not tensor.is_nested:  # such a one has no plain shape
+        like = (tensor.shape, tensor.dtype, tensor.device)
+        meta = metas.get(like)
+    if meta is None:
+        meta = metas[like] = tensor_meta(tensor)
     nbytes = 0
     shared: int | None = None
     kind: SavedKind = "activation"
-    for storage in _storages(tensor):
-        key = storage._cdata
+    for key, storage in _storages(tensor):
         kind = kinds.get(key, kind)
         if key in counted:
             shared = counted[key]
         else:
             counted[key] = node
-            nbytes += storage.nbytes()
-    return SavedTensor(name, tensor_meta(tensor), nbytes, kind, None if nbytes else shared)
+            nbytes += storage.untyped_storage().nbytes()
+    return SavedTensor(name, meta, nbytes, kind, None if nbytes else shared)
 
 
-def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
-    if tensor.layout == torch.strided:
-        return [tensor.untyped_storage()]
+def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
+    """What identifies the memory of each part of a tensor, and that part."""
+    if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_nested:
+        return [(_storage_id(tensor), tensor)]
+    parts = [tensor]
     if tensor.layout == torch.sparse_coo:
         parts = [tensor._indices(), tensor._values()]
-    elif tensor.layout == torch.jagged:
-        jagged: Any = tensor
-        parts = [jagged.values(), jagged.offsets()]
-    else:
+    elif tensor.is_nested or tensor.layout != torch.strided:
         parts = [tensor.values()]
-    return [part.untyped_storage() for part in parts]
+    return [(part.untyped_storage()._cdata, part) for part in parts]

@@ -244,11 +244,9 @@ class Modules:
             self._modules[id(module)] = (module, path)
             for name, child in reversed(module._modules.items()):
                 if child is not None:
-                    if name != "_orig_mod":  # a compiled module goes by the name of what it wraps
-                        name = f"{path}.{name}" if path else name
-                    else:
-                        name = path
-                    stack.append((name, child))
+                    # A compiled module goes by the name of what it wraps.
+                    below = "" if name == "_orig_mod" else name
+                    stack.append((f"{path}.{below}" if path and below else path or below, child))
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
         if get_ident() != self._thread or is_compiling():

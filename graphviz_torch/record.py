@@ -28,7 +28,7 @@ from .graph import Graph, Parameter, SavedKind
 from .modules import Modules, Place
 from .names import caller, caller_names, local_variables
 from .run import End, Run, sinks
-from .tracer import flatten, tensor_meta
+from .tracer import _uncollected, flatten, tensor_meta
 from .transfers import OPERATORS, Seen, Transfers
 
 
@@ -140,7 +140,8 @@ class Recording:
         if not runs and (ends := self._last_ends()):
             runs = [self._read(ends)]
             runs[0].finish()
-        return [self._graph(run) for run in runs]
+        with _uncollected():
+            return [self._graph(run) for run in runs]
 
     def _last_ends(self) -> list[End]:
         assert self._frame is not None
@@ -248,15 +249,17 @@ class Recording:
         ends = [end for output in outputs for end in _end(output)]
         if self._running is not None or not ends:
             return None  # inside a node, as reentrant checkpointing does; or the engine will object
-        run = self._running = self._read(ends)
-        self._runs.append(run)
-        if self._with["gradients"]:
-            run.start([end for value in inputs for end in _end(value)])
+        with _uncollected():
+            run = self._running = self._read(ends)
+            self._runs.append(run)
+            if self._with["gradients"]:
+                run.start([end for value in inputs for end in _end(value)])
         return run
 
     def _end(self, run: Run | None, gradients: Any) -> None:
         if run is not None:
-            run.finish(gradients)
+            with _uncollected():
+                run.finish(gradients)
             run.broken = gradients is None
             self._running = None
 

@@ -76,7 +76,8 @@ class Run:
     def start(self, asked: list[End]) -> None:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
         self._asked = asked
-        self._gradients = Gradients(list(self.ids))
+        cuda = any(node.device.startswith("cuda") for node in self.graph.nodes)
+        self._gradients = Gradients(list(self.ids), cuda)
         self._gradients.__enter__()
 
     def finish(self, gradients: Any = None) -> None:

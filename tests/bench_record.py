@@ -3,10 +3,9 @@
     python tests/bench_record.py            both shapes
     python tests/bench_record.py --quick    the small shape, few rounds
 
-A step is forward and backward of a GPT-2 with random weights, batch 1, 32 tokens; a recorded step is
-the whole `with` block with `recording.graph` ready. Printed: the median over the rounds of a row's
-time divided by the bare step's time in the same round, and the quartiles. A row is timed next to a
-bare step of its own, because a busy machine drifts.
+A step is forward and backward of a GPT-2 with random weights, batch 1, 32 tokens; a recorded step
+is the whole `with` block with `recording.graph` ready. Printed: the median over the rounds of a
+row's time divided by that of the bare steps before and after it, for a busy machine drifts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+"""Gradient norms by module over the steps of a training, at a cost that it can bear.
+
+What is measured is `parameter.grad` as it stands when an optimizer is about to step: accumulated,
+unscaled by AMP's scaler, after clipping. A step that is not measured costs a counter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+class Writer(Protocol):
+    """What a TensorBoard `SummaryWriter` has, and other loggers too."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Note a number."""
+
+
+def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
+    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+
+    Modules without a gradient are left out; "" is the model itself. One copy for each device.
+    """
+    owners: list[str] = []
+    gradients: list[torch.Tensor] = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.detach()
+            sparse = gradient.layout == torch.sparse_coo
+            owners.append(name.rpartition(".")[0])
+            gradients.append(gradient.coalesce().values() if sparse else gradient)
+    norms: dict[torch.device, list[torch.Tensor]] = {}
+    positions: dict[torch.device, list[int]] = {}
+    for i, gradient in enumerate(gradients):
+        norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient.dtype))
+        norms.setdefault(gradient.device, []).append(norm.double())
+        positions.setdefault(gradient.device, []).append(i)
+    squares: dict[str, float] = dict.fromkeys(owners, 0.0)
+    for device, parts in norms.items():
+        for i, value in zip(positions[device], torch.stack(parts).tolist(), strict=True):
+            squares[owners[i]] += value**2
+    return {path: square**0.5 for path, square in squares.items()}
+
+
+class Watching:
+    """What `watch` returns: a context manager, and `remove()`."""
+
+    def __init__(self, model: torch.nn.Module, writer: Writer, every: int, tag: str) -> None:
+        self._model = model
+        self._writer = writer
+        self._every = every
+        self._tag = tag
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+        self.step = 0  # optimizer steps so far
+        self._handle = register_optimizer_step_pre_hook(self._before_step)
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        self._handle.remove()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        ours = (
+            id(p) in self._parameters for group in optimizer.param_groups for p in group["params"]
+        )
+        if not any(ours):
+            return
+        if self.step % self._every == 0:
+            with torch.no_grad():
+                norms = gradient_norms(self._model)
+            for path, norm in norms.items():
+                self._writer.add_scalar(f"{self._tag}/{path or 'model'}", norm, self.step)
+        self.step += 1
+
+
+def watch(
+    model: torch.nn.Module, writer: Writer, every: int = 1, *, tag: str = "gradient_norm"
+) -> Watching:
+    """Write the norm of every module's gradients at every `every`-th step of its optimizer.
+
+    Args:
+        model: whose gradients.
+        writer: a TensorBoard `SummaryWriter`, or anything with its `add_scalar`.
+        every: steps from one measurement to the next; the first step is measured.
+        tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
+
+    Returns:
+        A context manager with `remove()`; it counts from now on, entered or not.
+
+    Raises:
+        ValueError: if `every` is no positive number.
+
+    >>> class Printer:
+    ...     def add_scalar(self, tag, value, step):
+    ...         print(tag, step, round(value, 4))
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    >>> with watch(model, Printer()):
+    ...     model(torch.ones(1, 1)).sum().backward()
+    ...     optimizer.step()
+    gradient_norm/model 0 1.4142
+    """
+    if every < 1:
+        raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
+    return Watching(model, writer, every, tag)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype | None:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None

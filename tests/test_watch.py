@@ -1,0 +1,65 @@
+"""watch(): gradient norms of a training, held against the gradients themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphviz_torch import watch
+from graphviz_torch.watch import gradient_norms
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.seen.append((tag, scalar_value, global_step))
+
+
+def training(steps: int, every: int) -> tuple[Notes, list[dict[str, float]]]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    notes, expected = Notes(), []
+    with watch(model, notes, every):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(5, 3)).pow(2).mean().backward()
+            flat = {i: [p.grad.reshape(-1) for p in model[i].parameters()] for i in (0, 2)}
+            expected.append({str(i): torch.cat(parts).norm().item() for i, parts in flat.items()})
+            optimizer.step()
+    optimizer.step()  # no longer watched
+    return notes, expected
+
+
+def test_every_nth_step_has_the_norm_of_each_modules_gradients() -> None:
+    notes, expected = training(steps=5, every=2)
+    assert [(tag, step) for tag, _, step in notes.seen] == [
+        (f"gradient_norm/{i}", step) for step in (0, 2, 4) for i in (0, 2)
+    ]
+    for tag, value, step in notes.seen:
+        assert value == pytest.approx(expected[step][tag.split("/")[1]])
+
+
+def test_the_optimizer_of_another_model_is_not_counted() -> None:
+    other = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with watch(torch.nn.Linear(2, 2), Notes()) as watching:
+        other(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    assert watching.step == 0
+
+
+def test_norms_are_those_of_sparse_and_half_gradients_too() -> None:
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    embedding(torch.tensor([1, 1, 3])).sum().backward()
+    assert gradient_norms(embedding)[""] == pytest.approx(embedding.weight.grad.to_dense().norm())
+    half = torch.nn.Linear(300, 1, bias=False).half()
+    half.weight.grad = torch.full((1, 300), 100.0, dtype=torch.float16)
+    assert gradient_norms(half)[""] == pytest.approx(100 * 300**0.5)
+
+
+def test_a_wrong_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="every=0"):
+        watch(torch.nn.Linear(1, 1), Notes(), every=0)
