@@ -283,6 +283,29 @@ def test_the_time_of_a_scope_is_the_sum_of_its_nodes(tmp_path: Path) -> None:
     assert {scope: max(ends) - min(ends) for scope, ends in spans.items()} == {"a": 7, "b": 5}
 
 
+def test_in_the_backward_scope_memory_is_that_of_the_gradients() -> None:
+    stats = GradientStats(1.0, 1.0, 1.0, 0.0, tensor=META)
+    graph = measured().annotate(grad_outputs={0: (stats,), 2: (stats, None)})
+    built, paths = graph_def(graph, backward=True)
+    metadata = run_metadata(graph, built, paths, backward=True)
+    found = {s.node_name: s for d in metadata.step_stats.dev_stats for s in d.node_stats}
+    memory = {name: s.memory[0].total_bytes for name, s in found.items() if s.memory}
+    assert memory == {"b/mul": 24, "backward/a/mul": 24, "backward/a/mul(1)": 24}
+    times = {name for name, s in found.items() if s.all_end_rel_micros}
+    assert times == {"backward/a/mul", "backward/a/mul(1)", "backward/b/mul"}
+
+
+def test_memory_without_times_is_no_time_in_the_numbers_of_a_page() -> None:
+    graph = measured().annotate(seconds=dict.fromkeys(range(4)))
+    built, paths = graph_def(graph)
+    (device,) = run_metadata(graph, built, paths).step_stats.dev_stats
+    timed = [s for s in device.node_stats if s.all_end_rel_micros]
+    assert [s.node_name for s in timed] == ["output"]
+    assert float(timed[0].all_start_micros) + float(timed[0].all_end_rel_micros) == float(
+        timed[0].all_start_micros
+    )
+
+
 def test_nothing_measured_offers_no_profile(tmp_path: Path) -> None:
     to_tensorboard(trace(worked_example()["y"], names={}), tmp_path / "traced")
     to_tensorboard(measured(), tmp_path / "measured")

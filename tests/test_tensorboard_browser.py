@@ -103,6 +103,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("runs")
     to_tensorboard(worked(), top / "1", tag="forward")
     to_tensorboard(worked(), top / "1", tag="with backward", backward=True)
+    untimed = worked().annotate(seconds=dict.fromkeys(range(5)))
+    to_tensorboard(untimed, top / "1", tag="no times", backward=True)
     to_tensorboard(devices(), top / "2")
     to_tensorboard(hostile(), top / "3")
     model = gpt2(12)
@@ -216,6 +218,20 @@ def test_the_worked_example(server: str, page: sync_api.Page) -> None:
     page.wait_for_function(f"({DRAWN})().nodes['mean[y]'].fill == '{WHITEST}'")
     assert {name for name, fill in fills(page).items() if fill == REDDEST} == {"pow[b]"}
     # Nothing is hatched away, which would take the label with it.
+    assert not any("faded" in node["kind"] for node in page.evaluate(DRAWN)["nodes"].values())
+
+
+def test_memory_without_times_leaves_no_node_black(server: str, page: sync_api.Page) -> None:
+    page.goto(f"{server}/#graphs")
+    wait_for(page, "mean[y]")
+    choose(page, 1, "no times")
+    wait_for(page, "backward")
+    radio(page, "Profile")
+    radio(page, "Compute time")
+    page.wait_for_function(f"({DRAWN})().nodes['x'].fill.startsWith('rgb(25')")
+    assert set(fills(page).values()) == {fills(page)["x"]}, "one colour: no time anywhere"
+    radio(page, "Memory")
+    page.wait_for_function(f"({DRAWN})().nodes['backward'].fill == '{REDDEST}'")
     assert not any("faded" in node["kind"] for node in page.evaluate(DRAWN)["nodes"].values())
 
 

@@ -104,7 +104,11 @@ def moved(**changes: object) -> Transfer:
 def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
     graph = Graph((), transfers=(moved(seconds=1e-3), moved(seconds=2e-3), moved(phase="backward")))
     lines = steps.transfers_markdown(graph).splitlines()
-    assert lines[0] == "- **HtoD**: 3 copies, 96.0 KiB"
+    assert lines[:3] == [
+        "- **HtoD**: 3 copies, 96.0 KiB",
+        "",
+        "|copy|phase|tensor|copies|bytes|ms|how|where|",
+    ]
     rows = [line for line in lines if line.startswith("|HtoD")]
     assert rows == [
         r"|HtoD cpu → sim:0|forward|f16\[128, 128\] sim:0|2|64.0 KiB|3|to|train.py:4|",

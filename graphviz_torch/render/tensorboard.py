@@ -1,7 +1,8 @@
 """TensorBoard's Graphs tab, fed in full: scopes, devices, shapes, backward times, saved memory.
 
 Counted as compute time: seconds of a node's backward, where they were measured. Counted as memory:
-bytes that a node keeps for backward, where they were recorded. Nothing is estimated.
+bytes that a node keeps for backward, where they were recorded; in the scope of the backward, bytes
+of the gradients that reached the node. Nothing is estimated.
 TensorBoard is imported by the functions here, not by this file.
 """
 

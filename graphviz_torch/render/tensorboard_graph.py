@@ -1,9 +1,10 @@
 """A Graph as the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
 
-Compute time is what backward was measured to take at a node, memory what the node keeps for
-backward. Neither is ever made up: a node that was not measured carries only its outputs' shapes,
-which the tab draws white instead of hatching it away, and a scope in which nothing was measured
-stays hatched, the tab's own sign for that.
+Compute time is what backward was measured to take at a node. Memory is what the node keeps for
+backward and, in the scope of the backward, the gradients that reached it. Nothing is made up: a
+node that was not measured carries only its outputs' shapes, which the tab draws white instead of
+hatching it away, label and all. It has no such way for a scope: one in which nothing was measured
+is hatched.
 """
 
 from __future__ import annotations
@@ -88,15 +89,20 @@ def run_metadata(
     """
     metadata = config_pb2.RunMetadata()
     metadata.function_graphs.add().pre_optimization_graph.CopyFrom(built)
-    times, sizes = {}, {}
+    times: dict[str, float] = {}
+    sizes: dict[str, int] = {}
     for node in graph.nodes:
         path = paths.nodes[node.id]
+        mirror = f"{paths.backward}/{path}"
         if node.seconds is not None:
-            times[f"{paths.backward}/{path}" if backward else path] = node.seconds
+            times[mirror if backward else path] = node.seconds
         if node.saved_bytes:
             sizes[path] = node.saved_bytes
-    if not times and not sizes:
+        if backward:
+            sizes[mirror] = _gradient_bytes(node)
+    if not times and not any(sizes.values()):
         return metadata
+    mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
     now = 1  # a start of 0 leaves the node without a colour
     for entry in sorted(built.node, key=lambda entry: entry.name.split("/")):
@@ -109,12 +115,22 @@ def run_metadata(
             stats.all_start_micros = now
             stats.all_end_rel_micros = max(1, round(times[entry.name] * 1e6))
             now += stats.all_end_rel_micros
-        if entry.name in sizes:
-            stats.memory.add(allocator_name="saved for backward", total_bytes=sizes[entry.name])
+        elif not times and entry.name == mark:
+            # Without a single time the tab paints every node black. This one is no time to the
+            # page, in whose numbers the end is the start, and keeps its scale from breaking.
+            stats.all_start_micros = 2**53
+            stats.all_end_rel_micros = 1
+        if sizes.get(entry.name):
+            stats.memory.add(allocator_name="recorded", total_bytes=sizes[entry.name])
         for slot, shape in enumerate(entry.attr["_output_shapes"].list.shape):
             if not shape.unknown_rank:
                 stats.output.add(slot=slot).tensor_description.shape.CopyFrom(shape)
     return metadata
+
+
+def _gradient_bytes(node: Node) -> int:
+    tensors = [stats.tensor for stats in node.grad_outputs if stats is not None]
+    return sum(tensor.nbytes or 0 for tensor in tensors if tensor is not None)
 
 
 def _add_backward(

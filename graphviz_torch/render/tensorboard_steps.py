@@ -160,21 +160,7 @@ def transfers_markdown(graph: Graph) -> str:
             lines.append(
                 f"- **{finding.severity}**: {_cell(finding.message)} {_cell(finding.advice)}{where}"
             )
-    columns = [
-        "kind",
-        "from",
-        "to",
-        "phase",
-        "tensor",
-        "copies",
-        "bytes",
-        "ms",
-        "memory",
-        "what",
-        "module",
-        "line",
-    ]
-    lines += ["", "|" + "|".join(columns) + "|", "|---" * len(columns) + "|"]
+    lines += ["", "|" + "|".join(_COLUMNS) + "|", "|---" * len(_COLUMNS) + "|"]
     groups: dict[Transfer, list[Transfer]] = {}
     for transfer in graph.transfers:
         groups.setdefault(_alike(transfer), []).append(transfer)
