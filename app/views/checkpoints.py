@@ -14,6 +14,7 @@ MAX_MEGABYTES = 100
 TITLES = {gallery.model(name).title: name for name in gallery.NAMES if name != "forgotten"}
 MINE = "A file of mine"
 SAVED = "The file saved above"
+SAME = "Model of the same kind"
 
 
 def choose_device(label: str, key: str, start: str) -> str:
@@ -57,7 +58,8 @@ def draw_loaded(loaded: Loaded) -> None:
         st.code(str(found), language=None, wrap_lines=True)
         return
     st.success("Every name and shape fits.", icon=":material/check:")
-    st.code(str(found), language=None, wrap_lines=True)
+    if found is not None and (found.dtypes or found.devices):
+        st.code(str(found), language=None, wrap_lines=True)
     if verified is None:
         return
     st.subheader("Verify", anchor=False)
@@ -68,7 +70,9 @@ def draw_loaded(loaded: Loaded) -> None:
         st.code(str(verified), language=None, wrap_lines=True)
         if verified.first is not None:
             st.caption("The node where they part first is selected.")
-            select("verify", verified.first.node)
+            if st.session_state.get("verified") is not verified:
+                select("verify", verified.first.node)
+    st.session_state["verified"] = verified
     draw_graph(verified.graph, (), key="verify")
 
 
@@ -94,8 +98,7 @@ left, middle, right = st.columns(3)
 with left:
     what = st.selectbox("File", [SAVED, MINE], key="file", bind="query-params")
 with middle:
-    index = list(TITLES).index(model)
-    into = str(st.selectbox("Into a new", list(TITLES), index, key="into", bind="query-params"))
+    into = str(st.selectbox("Into a new", [SAME, *TITLES], key="into", bind="query-params"))
 with right:
     target = choose_device("Loaded on", "onto", "cpu")
 disturb = st.toggle(
@@ -109,7 +112,8 @@ if what == MINE:
     )  # fmt: skip
     name, data = (file.name, file.getvalue()) if file is not None else ("", b"")
 if data:
-    loaded = hold("loaded", "Loading", load, name, data, TITLES[into], target, disturb)
+    chosen = TITLES[model if into == SAME else into]
+    loaded = hold("loaded", "Loading", load, name, data, chosen, target, disturb)
     if loaded is not None:
         draw_loaded(loaded)
 elif what == MINE:
