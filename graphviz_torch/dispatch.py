@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
 _NAME = "AutocastIPU"
@@ -101,7 +102,15 @@ def _kernel(operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(below):
             start = sequence_number()
+            if isinstance(args[0], (int, float, complex)):
+                # A number that PyTorch made a tensor of, inside a kernel: below all modes.
+                if name == "aten::_local_scalar_dense":
+                    return args[0]
+                with torch._C._DisableTorchDispatch():
+                    return operator(*args, **kwargs)
             result = operator(*args, **kwargs)
+            if TracingContext.try_get() is not None:
+                return result  # torch.compile is trying what the program does
             call = Call(name, args, kwargs, result, start, sequence_number())
             for see in tuple(_watchers):
                 see(call)

@@ -195,8 +195,9 @@ def _event() -> Any:
 def _has_values(gradient: Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
-    if torch._C._functorch.is_batchedtensor(gradient):
-        return False
+    if type(gradient) is Tensor and gradient.layout == torch.strided:
+        # Private (2.13): true for tensors batched by vmap, and for meta ones.
+        return not torch._C._dispatch_isTensorSubclassLike(gradient)
     return not (gradient.is_meta or isinstance(gradient, FakeTensor))
 
 

@@ -65,6 +65,7 @@ class Modules:
     """
 
     def __init__(self, model: torch.nn.Module | None, finished: Callable[[Any], None]) -> None:
+        self.reached = 0  # the nodes before this number have been looked at
         self._called: set[str] = set()  # paths of the modules whose forward ran
         self._model = model
         self._finished = finished
@@ -87,9 +88,10 @@ class Modules:
 
     def __enter__(self) -> Modules:
         self._thread = get_ident()
-        self._numbers.append(sequence_number())
+        self.reached = sequence_number()
+        self._numbers.append(self.reached)
         self._names.append(("", ""))
-        self._ends.append(sequence_number())
+        self._ends.append(self.reached)
         self._handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after),
@@ -150,17 +152,27 @@ class Modules:
 
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """Note that the nodes from `start` up to `end` were made by a call in `frame`."""
-        last = self._ends[-1]
-        if start > last:  # by a call that was not seen: a custom Function's forward is inside it
-            beyond = self._beyond_apply(frame)
-            if beyond is not None:
-                self._note(last, start, beyond)
         place = self.place(frame)
+        self.reached = end
         if place is not None:
             if start == self._ends[-1] and self._places and self._places[-1] is place:
                 self._ends[-1] = end
             else:
-                self._note(start, end, place)
+                self._starts.append(start)
+                self._ends.append(end)
+                self._places.append(place)
+
+    def skipped(self, start: int, frame: FrameType | None) -> None:
+        """Note that before a call in `frame` nodes were made, up to `start`, by no call seen.
+
+        If `frame` is inside a custom Function's forward, they are that Function's.
+        """
+        outer = frame
+        while outer is not None and outer.f_code is not _APPLY:
+            outer = outer.f_back
+        if outer is not None:
+            self.made(self.reached, start, outer)
+        self.reached = start
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost line of the user's own code from `frame` outwards."""
@@ -221,19 +233,6 @@ class Modules:
 
         return name
 
-    def _note(self, start: int, end: int, place: Place) -> None:
-        self._starts.append(start)
-        self._ends.append(end)
-        self._places.append(place)
-
-    def _beyond_apply(self, frame: FrameType | None) -> Place | None:
-        found = None
-        while frame is not None:
-            if frame.f_code is _APPLY:
-                found = frame.f_back
-            frame = frame.f_back
-        return self.place(found)
-
     def _adopt(self, module: torch.nn.Module, prefix: str) -> None:
         # As named_modules(), in half the time; a module that is there twice has its first name.
         stack = [(prefix, module)]
@@ -241,6 +240,9 @@ class Modules:
             path, module = stack.pop()
             if id(module) in self._modules:
                 continue
+            wrapped = self._modules.get(id(module._modules.get("_orig_mod")))
+            if wrapped is not None:
+                path = wrapped[1]
             self._modules[id(module)] = (module, path)
             for name, child in reversed(module._modules.items()):
                 if child is not None:
@@ -249,7 +251,7 @@ class Modules:
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
-        if get_ident() != self._thread or is_compiling():
+        if is_compiling() or get_ident() != self._thread:
             return
         known = self._modules.get(id(module))
         if known is None:
@@ -276,8 +278,11 @@ class Modules:
         if count > 1:
             below = f"{below}#{count}"
         names = (path, f"{scope}.{below}" if scope and below else scope or below)
+        number = sequence_number()
+        if number != self.reached:
+            self.skipped(number, frame)
         self._running.append(_ModuleCall(module, names, frame))
-        self._numbers.append(sequence_number())
+        self._numbers.append(number)
         self._names.append(names)
         self._called.add(path)
 
@@ -294,13 +299,11 @@ class Modules:
         return None
 
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if get_ident() != self._thread or is_compiling():
+        if is_compiling() or get_ident() != self._thread:
             return
         number = sequence_number()
-        if number > self._ends[-1]:  # made unseen, inside this call: the line that called it
-            place = self.place(sys._getframe(1))
-            if place is not None:
-                self._note(self._ends[-1], number, place)
+        if number != self.reached:  # made unseen, inside this call: the line that called it
+            self.made(self.reached, number, sys._getframe(1))
         running = self._running
         while running and running.pop().module is not module:
             pass  # its end was not seen: an exception that somebody caught

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
@@ -30,6 +31,9 @@ from .names import caller, caller_names, local_variables
 from .run import End, Run, sinks
 from .tracer import _uncollected, flatten, tensor_meta
 from .transfers import OPERATORS, Seen, Transfers
+
+_scale: CodeType = torch.amp.GradScaler.scale.__code__
+_SCALING = {_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType))}
 
 
 def record(
@@ -82,7 +86,7 @@ class Recording:
         self._ends: list[End] = []  # outputs of the last outermost module call
         self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
         self.calling: Any = None  # what the user called
-        self._scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
+        self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
         self._stepped: set[int] | None = None  # id() of what optimizers updated
         self._failed: Failed | None = None
         self.modules = Modules(self._model, self._returned)
@@ -110,7 +114,7 @@ class Recording:
             self._open = False
             self.modules.close()
             self.following.clear()
-            for name in ("_frame", "_runs", "_ends", "copied", "_scaler", "_failed", "_transfers"):
+            for name in ("_frame", "_runs", "_ends", "copied", "scaler", "_failed", "_transfers"):
                 delattr(self, name)
 
     @property
@@ -164,11 +168,11 @@ class Recording:
             known += [("buffer", tensor) for tensor in self.modules.buffers()]
             known += [("input", tensor) for tensor in self.modules.inputs()]
             run.keep(known)
-        if self._scaler is not None:
-            scale = self._scaler._scale  # private: get_scale() would wait for the device
+        if self.scaler is not None:
+            scale = self.scaler._scale  # private: get_scale() would wait for the device
             run.loss_scale = None if scale is None else scale.detach().clone()
         self._ends = []
-        self._scaler = self._failed = None
+        self.scaler = self._failed = None
         self.modules.new_step()
         return run
 
@@ -207,13 +211,15 @@ class Recording:
     def _parameters(self, run: Run) -> tuple[Parameter, ...]:
         if self._model is None:
             return ()
+        # What a compiled region calls inside is not known.
+        unseen = None if any("compile" in node.note for node in run.graph.nodes) else False
         return tuple(
             Parameter(
                 name,
                 tensor_meta(tensor),
                 tensor.requires_grad,
                 run.leaves.get(id(tensor)),
-                id(tensor) in run.leaves or self.modules.was_called(name),
+                id(tensor) in run.leaves or self.modules.was_called(name) or unseen,
                 tensor.grad is not None,
                 None if self._stepped is None else id(tensor) in self._stepped,
             )
@@ -247,8 +253,10 @@ class Recording:
 
     def _begin(self, outputs: Sequence[Any], gradients: Sequence[Any], inputs: Any) -> Run | None:
         ends = [end for output in outputs for end in _end(output)]
-        if self._running is not None or not ends:
-            return None  # inside a node, as reentrant checkpointing does; or the engine will object
+        if self._running is not None or not ends or TracingContext.try_get() is not None:
+            # Inside a node, as reentrant checkpointing does; the engine will object; or
+            # torch.compile is trying what the program does.
+            return None
         with _uncollected():
             run = self._running = self._read(ends)
             self._runs.append(run)
@@ -336,8 +344,13 @@ class _Calls(TorchFunctionMode):
             raise
         end = sequence_number()
         recording.calling = None
+        if start != recording.modules.reached:
+            recording.modules.skipped(start, sys._getframe(1))
         if end != start:
-            recording.modules.made(start, end, sys._getframe(1))
+            frame = sys._getframe(1)
+            recording.modules.made(start, end, frame)
+            if frame.f_code in _SCALING:
+                recording.scaler = frame.f_locals["self"]
         elif func in ASIDE:
             return result
         else:

@@ -1,0 +1,250 @@
+"""The gradient at every node, held against torch.autograd.grad at that very tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import models
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graphviz_torch import GradientStats, Graph, record
+
+
+def independent(graph_output: Tensor, end: torch.autograd.graph.GradientEdge) -> Tensor | None:
+    return torch.autograd.grad(graph_output, end, retain_graph=True, allow_unused=True)[0]
+
+
+def assert_described(stats: GradientStats | None, gradient: Tensor | None) -> None:
+    if gradient is None:
+        assert stats is None
+        return
+    assert stats is not None
+    gradient = gradient.detach().to_dense() if gradient.layout != torch.strided else gradient
+    wide = gradient.abs() if gradient.is_complex() else gradient
+    wide = wide.double().reshape(-1)
+    close = {"rel": 1e-4, "abs": 1e-9}
+    assert stats.norm == pytest.approx(wide.norm().item(), **close)
+    assert stats.max_abs == pytest.approx(wide.abs().max().item() if len(wide) else 0.0, **close)
+    assert stats.mean == pytest.approx(wide.mean().item() if len(wide) else 0.0, rel=1e-3, abs=1e-7)
+    zeros = (wide == 0).double().mean().item() if len(wide) else 0.0
+    assert stats.zero_fraction == pytest.approx(zeros)
+    assert stats.nonfinite == 0
+    assert stats.tensor is not None
+    assert stats.tensor.shape == tuple(gradient.shape)
+
+
+def assert_every_gradient(graph: Graph, output: Tensor) -> int:
+    """Compares every output of every node; the graph must still be alive."""
+    from graphviz_torch import walk
+
+    compared = 0
+    for node, fn in zip(graph.nodes, walk(output), strict=True):
+        assert node.name == type(fn).__name__
+        for nr, stats in enumerate(node.grad_outputs):
+            edge = torch.autograd.graph.GradientEdge(fn, nr)
+            assert_described(stats, independent(output, edge))
+            compared += 1
+    assert all(node.grad_outputs for node in graph.nodes if node.order is not None)
+    return compared
+
+
+def loss_of(out: Any) -> Tensor:
+    loss: Tensor = out if isinstance(out, Tensor) else out[0]
+    return loss.pow(2).mean()
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "MLP": lambda: (models.MLP(), torch.randn(3, 4)),
+    "TiedMLP": lambda: (models.TiedMLP(), torch.randn(3, 4)),
+    "ConvNet": lambda: (models.ConvNet(), torch.randn(2, 3, 8, 8)),
+    "RNN": lambda: (models.UnrolledRNN(5), torch.randn(2, 4)),
+    "LSTM": lambda: (nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3)),
+    "block": lambda: (models.TransformerBlock(), torch.randn(2, 5, 8)),
+    "encoder": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        torch.randn(2, 5, 8),
+    ),
+    "wide": lambda: (nn.Linear(300, 300), torch.randn(2, 300)),  # weights beyond the batched size
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_gradient_equals_autograds_own(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    with record(model) as recording:
+        loss = loss_of(model(x))
+        loss.backward(retain_graph=True)
+    assert assert_every_gradient(recording.graph, loss) >= len(recording.graph.nodes)
+
+
+def test_autograd_grad_has_the_gradients_of_the_inputs_that_it_returns() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with record() as recording:
+        h = x * 2
+        y = (h**2).sum()
+        gradients = torch.autograd.grad(y, [x, h])
+    nodes = {node.label: node for node in recording.graph.nodes}
+    assert nodes["x"].grad_outputs[0].values == tuple(gradients[0].tolist())
+    assert nodes["h"].grad_outputs[0].values == tuple(gradients[1].tolist())
+    assert x.grad is None
+
+
+def test_each_backward_has_its_graph_and_the_last_is_shown() -> None:
+    x = torch.tensor(3.0, requires_grad=True)
+    with record() as recording:
+        (x * 2).backward()
+        (x**2).backward()
+    assert [graph.nodes[-1].name for graph in recording.graphs] == ["MulBackward0", "PowBackward0"]
+    assert recording.graph == recording.graphs[1]
+    # What arrives in one backward, not what .grad has accumulated.
+    assert recording.graph.nodes[0].grad_outputs[0].values == (6.0,)
+    assert x.grad == 8
+
+
+def test_a_gradient_penalty_records_the_backward_through_the_backward() -> None:
+    x = torch.randn(4, requires_grad=True)
+    with record() as recording:
+        y = (x**3).sum()
+        (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+        penalty = (gradient**2).sum()
+        penalty.backward(retain_graph=True)
+    assert len(recording.graphs) == 2
+    assert_every_gradient(recording.graph, penalty)
+
+
+def test_values_of_a_scaled_loss_are_scaled_and_the_graph_says_by_how_much() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    x = torch.randn(2, 3)
+    with record(model) as recording:
+        loss = model(x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaled = model.weight.grad.norm().item()
+        scaler.step(optimizer)
+        scaler.update()
+    graph = recording.graph
+    assert graph.loss_scale == 1024.0
+    weight = next(node for node in graph.nodes if node.label == "weight")
+    assert weight.grad_outputs[0].norm == pytest.approx(scaled)
+    assert all(parameter.in_optimizer for parameter in graph.parameters)
+    with record(model) as recording:
+        model(x).sum().backward()
+    assert recording.graph.loss_scale is None
+
+
+def test_nan_and_inf_are_counted_and_left_out_of_the_rest() -> None:
+    x = torch.ones(5, requires_grad=True)
+    with record() as recording:
+        y = x * 1
+        y.backward(torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -4.0]))
+    (stats,) = recording.graph.nodes[0].grad_outputs
+    assert (stats.nan, stats.inf, stats.nonfinite) == (1, 2, 3)
+    assert (stats.norm, stats.max_abs, stats.mean) == (4.0, 4.0, -2.0)
+    assert stats.zero_fraction == pytest.approx(0.2)
+
+
+def test_a_norm_that_overflows_in_its_own_type_is_right() -> None:
+    x = torch.zeros(4, requires_grad=True)
+    with record() as recording:
+        (x * 1).backward(torch.full((4,), 1e30))
+    assert recording.graph.nodes[0].grad_outputs[0].norm == pytest.approx(2e30)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+def test_other_types_of_gradients_are_described(dtype: torch.dtype) -> None:
+    x = torch.randn(5).to(dtype).requires_grad_()
+    weight = torch.randn(5).to(dtype)
+    with record() as recording:
+        y = (x * weight).sum()
+        y.backward(torch.ones_like(y), retain_graph=True)
+    gradient = torch.autograd.grad(y, x, torch.ones_like(y))[0]
+    assert_described(recording.graph.nodes[0].grad_outputs[0], gradient)
+
+
+def test_a_sparse_gradient_counts_as_the_dense_one_that_it_stands_for() -> None:
+    embedding = nn.Embedding(10, 3, sparse=True)
+    with record() as recording:
+        embedding(torch.tensor([1, 4, 4])).pow(2).sum().backward()
+    assert embedding.weight.grad.is_sparse
+    assert_described(recording.graph.nodes[0].grad_outputs[0], embedding.weight.grad)
+
+
+def test_an_undefined_gradient_is_none() -> None:
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            ctx.set_materialize_grads(False)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor | None:
+            assert second is None
+            return first
+
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        a, _b = First.apply(x)
+        a.sum().backward()
+    node = next(node for node in recording.graph.nodes if node.name == "FirstBackward")
+    assert node.grad_outputs[0].values == (1.0, 1.0)
+    assert node.grad_outputs[1] is None
+
+
+def test_an_empty_gradient_is_described_without_a_division_by_zero() -> None:
+    x = torch.ones(0, 3, requires_grad=True)
+    with record() as recording:
+        (x * 2).sum().backward()
+    assert recording.graph.nodes[0].grad_outputs[0].norm == 0.0
+
+
+def test_a_batched_backward_is_recorded_without_statistics() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        torch.autograd.grad(x * 2, x, torch.eye(3), is_grads_batched=True)
+    assert [node.name for node in recording.graph.nodes] == ["AccumulateGrad", "MulBackward0"]
+    assert recording.graph.nodes[1].grad_outputs == ()
+
+
+def test_hooks_of_others_run_and_what_they_return_is_what_is_described() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 10)
+        order = []
+        y.grad_fn.register_prehook(lambda gradients: order.append("prehook"))
+        y.grad_fn.register_hook(lambda inputs, outputs: order.append("hook"))
+        y.sum().backward()
+    assert order == ["prehook", "hook"]
+    assert recording.graph.nodes[1].grad_outputs[0].values == (10.0, 10.0, 10.0)
+    assert x.grad.tolist() == [20.0, 20.0, 20.0]
+
+
+def test_durations_add_up_to_no_more_than_the_backward() -> None:
+    from time import perf_counter
+
+    x = torch.randn(200, 200, requires_grad=True)
+    with record() as recording:
+        y = (x @ x).relu().sum()
+        start = perf_counter()
+        y.backward()
+        whole = perf_counter() - start
+    seconds = [node.seconds for node in recording.graph.nodes]
+    assert all(value is not None and value > 0 for value in seconds)
+    assert sum(value or 0.0 for value in seconds) < whole
+    order = [node.order for node in recording.graph.nodes]
+    assert sorted(order) == list(range(len(order)))
+    assert recording.graph.nodes[-1].order == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times nodes with CUDA events")
+def test_nodes_on_cuda_are_timed_by_events() -> None:
+    x = torch.randn(200, 200, device="cuda", requires_grad=True)
+    with record() as recording:
+        F.relu(x @ x).sum().backward()
+    assert all((node.seconds or 0) > 0 for node in recording.graph.nodes)
