@@ -162,8 +162,8 @@ def test_without_modules_the_body_of_a_loop_is_found() -> None:
 def test_a_long_chain_of_one_operation_becomes_runs_that_are_alike() -> None:
     tree = group(chain(1000, "A"), limit=100)
     assert [tree.groups[number].name for number in tree.roots][:2] == [
-        "nodes 0-99",
-        "nodes 100-199",
+        "nodes 1-100",
+        "nodes 101-200",
     ]
     assert {tree.groups[number].like for number in tree.roots} == {0}
 

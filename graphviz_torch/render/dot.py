@@ -83,8 +83,6 @@ def to_dot(
     shading = shade(graph, inside, drawn.nodes, color_by, theme)
     nodes = Nodes(graph, drawn, inside, colors, shading, mark(drawn, colors, kept, marks or {}))
     body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
-    for edge in drawn.copies:
-        body += nodes.copy(edge)
     below = ""
     if explain:
         folded = bool(drawn.folded)

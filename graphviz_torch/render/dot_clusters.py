@@ -48,12 +48,15 @@ def clustered(
 
 def _place(drawn: Visible, key: int) -> int:
     """Where a key stands in the topological order."""
-    if key >= 0 or drawn.groups is None:
+    tree = drawn.groups
+    if tree is None:
         return key
-    part = drawn.groups.groups[~key]
+    if key >= 0:
+        return tree.places[key]
+    part = tree.groups[~key]
     while not part.nodes:
-        part = drawn.groups.groups[part.children[0]]
-    return part.nodes[-1]
+        part = tree.groups[part.children[0]]
+    return tree.places[part.nodes[-1]]
 
 
 def _regions(

@@ -154,15 +154,6 @@ class Nodes:
         attributes += f" tooltip={say.quote(tree.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
 
-    def copy(self, edge: Edge) -> list[str]:
-        """A leaf with many users, drawn once for this one, and the edge to it."""
-        leaf = self.graph.nodes[edge.source]
-        _, attributes = self.look(leaf, role(leaf, self.outputs, self.transfers))
-        uses = say.small(f"used {self.drawn.users[leaf.id]}{say.TIMES}", self.colors["muted"])
-        text = f"<B>{say.escape(leaf.label or leaf.title)}</B><BR/>{say.SPACE}{uses}"
-        here = f"c{edge.source}_{edge.target}_{edge.input_nr}"
-        return [f"\t{here} [label=<{text}>{attributes}]", f"\t{here} -> {edge.target}"]
-
 
 def _transfers(graph: Graph) -> dict[int, str]:
     """Nodes that copy between devices in forward, and what they say of it."""

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from ..graph import Graph
 from .repeats import find_repeats
+from .uncollected import uncollected
 
 # A smaller body is not worth a group of its own: runs are cut at its multiples instead.
 _SMALLEST_BODY = 3
@@ -44,6 +45,7 @@ class Groups:
     of: tuple[int | None, ...]  # innermost group of each node; None: directly at the top
     roots: tuple[int, ...]  # groups at the top, in topological order
     nodes: tuple[int, ...]  # nodes directly at the top, in id order
+    places: tuple[int, ...]  # of each node in the topological order that the tree follows
 
 
 def group(graph: Graph, *, limit: int = 100) -> Groups:
@@ -57,13 +59,14 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
     """
     if limit < 4:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
-    top, parts = _modules(graph)
-    order = _flatten(top)
-    cutter = _Cutter(graph, order, limit)
-    for part in reversed(parts):
-        part.items = cutter.cut(part.items)
-        cutter.close(part)
-    return _number(graph, cutter.cut(top))
+    with uncollected():
+        top, parts = _modules(graph, _near_users(graph))
+        order = _flatten(top)
+        cutter = _Cutter(graph, order, limit)
+        for part in reversed(parts):
+            part.items = cutter.cut(part.items)
+            cutter.close(part)
+        return _number(graph, cutter.cut(top), order)
 
 
 class _Part:
@@ -97,11 +100,50 @@ def _named(text: str) -> _Name:
     return _Name(text, stem if digits else f"{text}#", number, number)
 
 
-def _modules(graph: Graph) -> tuple[list[_Item], list[_Part]]:
+def _near_users(graph: Graph) -> list[int]:
+    """All nodes in a topological order in which what a step of a loop reads stands in that step.
+
+    It goes back from the outputs, the longest way first: so a short branch, such as the input of
+    one step, comes right before its user and not before the whole loop.
+    """
+    inputs: list[list[int]] = [[] for _ in graph.nodes]
+    ends = [True] * len(graph.nodes)
+    for source, target, _, _ in graph.edges:
+        inputs[target].append(source)
+        ends[source] = False
+    depth = [0] * len(graph.nodes)
+    for i, sources in enumerate(inputs):
+        if sources:
+            depth[i] = 1 + max([depth[source] for source in sources])
+            if len(sources) > 1:
+                sources.sort(key=depth.__getitem__)  # the last is taken first
+    order: list[int] = []
+    seen = [False] * len(graph.nodes)
+    stack = [i for i in reversed(range(len(graph.nodes))) if ends[i]]
+    while stack:
+        i = stack[-1]
+        if seen[i]:
+            stack.pop()
+            continue
+        while inputs[i] and seen[inputs[i][-1]]:
+            inputs[i].pop()
+        if inputs[i]:
+            stack.append(inputs[i].pop())
+        else:
+            seen[i] = True
+            order.append(i)
+            stack.pop()
+    return order
+
+
+def _modules(graph: Graph, order: list[int]) -> tuple[list[_Item], list[_Part]]:
     """The top level and all modules, outer ones first; a leaf stands just before its first user."""
+    place = {i: position for position, i in enumerate(order)}
     first: dict[int, int] = {}
     for source, target, _, _ in graph.edges:
-        if graph.nodes[source].leaf and target < first.get(source, target + 1):
+        if graph.nodes[source].leaf and place[target] < place.get(
+            first.get(source, -1), len(place)
+        ):
             first[source] = target
     leaves: dict[int, list[int]] = {}
     for leaf, user in sorted(first.items()):
@@ -123,7 +165,7 @@ def _modules(graph: Graph) -> tuple[list[_Item], list[_Part]]:
             level = levels[path]
         return level
 
-    for node in graph.nodes:
+    for node in map(graph.nodes.__getitem__, order):
         if node.id not in first:
             level = levels.get(node.scope)
             if level is None:
@@ -252,9 +294,10 @@ class _Cutter:
             if period < _SMALLEST_BODY:
                 size = self.limit - self.limit % period
                 continue
-            # The body starts where the fewest edges enter it.
+            # The body starts where the fewest edges enter it; of such places, where the last body
+            # ends with the loop.
             crossing = [self._crossing(unit) for unit in units[start : start + period]]
-            shift = crossing.index(min(crossing))
+            shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
             result += [item for unit in units[done : start + shift] for item in unit]
             bodies: list[_Item] = []
             for done in range(start + shift + period, start + length + 1, period):
@@ -284,13 +327,13 @@ class _Cutter:
         if first.stem == last.stem and first.last < last.first:
             name = _Name("", first.stem, first.first, last.last)
         else:
-            nodes = [i for i in _flatten(items) if not self.nodes[i].leaf] or _flatten(items)
-            name = _Name("", "nodes ", min(nodes), max(nodes))
+            start, end = self._span(items)
+            name = _Name("", "nodes ", start + 1, max(end, start + 1))
         name = name._replace(text=f"{name.stem}{name.first}-{name.last}")
         return self._close(_Part("run", name, items))
 
     def _name(self, item: _Item) -> _Name:
-        return item.name if isinstance(item, _Part) else _Name("", "nodes ", item, item)
+        return item.name if isinstance(item, _Part) else _Name("", "", 0, 0)
 
     def _close(self, part: _Part) -> _Part:
         part.items = self.cut(part.items)
@@ -298,7 +341,7 @@ class _Cutter:
         return part
 
 
-def _number(graph: Graph, top: list[_Item]) -> Groups:
+def _number(graph: Graph, top: list[_Item], order: list[int]) -> Groups:
     """The finished values: parents before children, in topological order."""
     parts: list[_Part] = []
     parents: list[int | None] = []
@@ -345,7 +388,11 @@ def _number(graph: Graph, top: list[_Item]) -> Groups:
         for number, part in enumerate(parts)
     )
     at_top = tuple(sorted(item for item in top if isinstance(item, int)))
-    return Groups(groups, tuple(of), tuple(numbers[p] for p in _parts(top)), at_top)
+    places = [0] * len(order)
+    for position, i in enumerate(order):
+        places[i] = position
+    roots = tuple(numbers[p] for p in _parts(top))
+    return Groups(groups, tuple(of), roots, at_top, tuple(places))
 
 
 def _parts(items: Iterable[_Item]) -> list[_Part]:

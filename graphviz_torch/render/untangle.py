@@ -10,7 +10,7 @@ from .visible import Visible
 
 # Invisible nodes that a layout may have: so many, and so many for each visible thing.
 _FREE = 400
-_FREE_EACH = 3
+_FREE_EACH = 2
 _LONG = 8  # ranks; a shorter edge is always drawn
 # With fewer edges than this there is nothing to untangle.
 _FEW = 60
@@ -60,13 +60,15 @@ def _ranks(drawn: Visible) -> dict[int, int]:
 
 
 def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """Move inputs next to their first user, as Graphviz does."""
-    near: dict[int, int] = {}
+    """Move what is read late next to its first user, where that makes no edges longer in sum."""
+    sources: dict[int, list[int]] = {}
+    users: dict[int, list[int]] = {}
     for source, target in ends:
-        if not rank[source] and rank[target] <= near.get(source, rank[target]):
-            near[source] = rank[target]
-    for source, first in near.items():
-        rank[source] = first - 1
+        sources.setdefault(target, []).append(source)
+        users.setdefault(source, []).append(target)
+    for key in sorted(users, key=rank.__getitem__, reverse=True):
+        if len(sources.get(key, ())) <= len(users[key]):
+            rank[key] = max(rank[key], min(rank[user] for user in users[key]) - 1)
 
 
 def _ranks_of_any(drawn: Visible) -> dict[int, int]:

@@ -5,6 +5,7 @@ A visible thing has a key: the id of a node, or `~id` of a closed group.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,10 +20,13 @@ Parameters = Literal["fold", "nodes"]
 # More leaves than this are written inside the operation that uses them: as nodes of their own they
 # would stand in a staircase of which nobody can read the steps.
 _MOST_LEAVES = 20
-# A leaf with more users than this is drawn again beside each, and marked.
-_MOST_USERS = 4
+# A leaf with more users than this is written inside each, marked, and its own node names some:
+# with all these edges it would pull the whole drawing out of shape.
+_MOST_USERS = 8
 # A collapsed drawing opens groups up to this many things: what fits a page.
 _PAGE = 250
+# A row of groups is short when folded if it has at most so many structures for each run of it.
+_KINDS = 3
 
 
 class Line(NamedTuple):
@@ -43,11 +47,12 @@ class Visible:
     lines: list[Line] = field(default_factory=list)
     boxes: list[int] = field(default_factory=list)  # closed groups
     groups: Groups | None = None
+    opened: set[int] = field(default_factory=set)
     home: dict[int, int | None] = field(default_factory=dict)  # key -> innermost open group
     times: dict[int, int] = field(default_factory=dict)  # group -> how many alike it stands for
     last: dict[int, int] = field(default_factory=dict)  # group -> the last of those
     folded: dict[int, list[Edge]] = field(default_factory=dict)  # user -> leaves written inside
-    copies: list[Edge] = field(default_factory=list)  # each drawn with a leaf of its own
+    chained: set[int] = field(default_factory=set)  # groups of `times` of which each feeds the next
     users: dict[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
     before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
     behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
@@ -68,7 +73,9 @@ class Visible:
 
     def path(self, key: int) -> list[int]:
         """The open groups around a key, outermost first."""
-        return [] if self.groups is None else _path(self.groups, self.home.get(key))
+        if self.groups is None:
+            return []
+        return [n for n in _path(self.groups, self.home.get(key)) if n in self.opened]
 
     def title(self, number: int) -> str:
         """What to call a group: with the one around it where its own name is only a number."""
@@ -80,7 +87,11 @@ class Visible:
             name = f"{groups[part.parent].name}.{name}"
         times = self.times.get(number, 1)
         if times > 1:
-            name += f" … {groups[self.last[number]].name}  \N{MULTIPLICATION SIGN}{times}"
+            last = groups[self.last[number]].name
+            stem = re.sub(r"[\d#-]*$", "", part.name)
+            last = last[len(stem) :] if last.startswith(stem) and last != stem else last
+            name += f" … {last}  \N{MULTIPLICATION SIGN}{times}"
+            name += ", each feeds the next" if number in self.chained else ""
         return name
 
 
@@ -144,11 +155,15 @@ def _folded_leaves(
     )
     fold_tensors = kinds["tensor"] > _MOST_LEAVES
     ends = {node for node, _ in graph.outputs}
-    return {
-        i
-        for i in users
-        if (fold_tensors if graph.nodes[i].leaf == "tensor" else fold_parameters) and i not in ends
-    }
+    folded = set()
+    for i, times in users.items():
+        if i not in ends:
+            if graph.nodes[i].leaf == "tensor":
+                fold = fold_tensors
+            else:
+                fold = fold_parameters or times > _MOST_USERS
+            folded.update([i] if fold else [])
+    return folded
 
 
 def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
@@ -162,11 +177,10 @@ def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
         if source in folded:
             inside.setdefault(edge[1], []).append(edge)
         elif source in many:
-            drawn.copies.append(edge)
+            inside.setdefault(edge[1], []).append(edge)
+            drawn.behind.setdefault(source, []).append(edge[1])
         else:
             drawn.edges.append(edge)
-    copied = {edge.source for edge in drawn.copies}
-    drawn.nodes = [i for i in drawn.nodes if i not in copied]
     return drawn
 
 
@@ -216,7 +230,20 @@ class _Opener:
     def _count(self, number: int) -> int:
         part = self.tree.groups[number]
         nodes = sum(i not in self.folded for i in part.nodes)
-        return nodes + len(self._families(part.children, part.nodes))
+        return nodes + len(self._families(self._unpacked(part.children), part.nodes))
+
+    def _unpacked(self, children: tuple[int, ...]) -> tuple[int, ...]:
+        """Groups without the runs that only hold a long row of them: folded, the row is short."""
+        groups = self.tree.groups
+        rows = [groups[n] for n in children if groups[n].kind == "run" and not groups[n].nodes]
+        kinds = {groups[inner].like for row in rows for inner in row.children}
+        if not self.fold or not rows or len(kinds) > _KINDS * len(rows):
+            return children
+        found: list[int] = []
+        for number in children:
+            part = groups[number]
+            found += part.children if part in rows else [number]
+        return self._unpacked(tuple(found))
 
     def _show(self, number: int | None) -> list[int]:
         if number is None:
@@ -224,6 +251,7 @@ class _Opener:
         else:
             children, nodes = self.tree.groups[number].children, self.tree.groups[number].nodes
             self.opened.add(number)
+        children = self._unpacked(children)
         self.nodes += [i for i in nodes if i not in self.folded]
         families = self._families(children, nodes)
         for members in families:
@@ -236,7 +264,10 @@ class _Opener:
         """Groups that follow each other, are alike, and have no operation between them."""
         groups = self.tree.groups
         families: list[list[int]] = []
-        between = sorted(i for i in nodes if not self.graph.nodes[i].leaf) if self.fold else []
+        between: list[int] = []
+        if self.fold:
+            places = self.tree.places
+            between = sorted(places[i] for i in nodes if not self.graph.nodes[i].leaf)
         position = 0
         for child in children:
             previous = families[-1][-1] if families else None
@@ -252,13 +283,14 @@ class _Opener:
         return families
 
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """The first and the last operation in each group."""
+        """The places of the first and the last operation in each group."""
         spans: dict[int, tuple[int, int]] = {}
+        places = self.tree.places
         for part in reversed(self.tree.groups):
-            ids = [i for i in part.nodes if not self.graph.nodes[i].leaf]
-            ids += [i for child in part.children for i in spans[child]]
-            ids = ids or list(part.nodes)
-            spans[part.id] = (min(ids), max(ids))
+            found = [places[i] for i in part.nodes if not self.graph.nodes[i].leaf]
+            found += [place for child in part.children for place in spans[child]]
+            found = found or [places[i] for i in part.nodes]
+            spans[part.id] = (min(found), max(found))
         return spans
 
     def below(self, number: int) -> list[int]:
@@ -269,12 +301,15 @@ class _Opener:
         return found
 
     def operations(self, number: int) -> list[int]:
-        """The operations in a group, in id order."""
+        """The operations in a group, in their order."""
         return sorted(
-            i
-            for inner in self.below(number)
-            for i in self.tree.groups[inner].nodes
-            if not self.graph.nodes[i].leaf
+            [
+                i
+                for inner in self.below(number)
+                for i in self.tree.groups[inner].nodes
+                if not self.graph.nodes[i].leaf
+            ],
+            key=self.tree.places.__getitem__,
         )
 
 
@@ -304,24 +339,21 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
             number = tree.groups[number].parent
         return found
 
-    def apart(edge: Edge) -> bool:
-        """Whether an edge goes from one to another of the groups that are drawn as one."""
-        if edge.source not in alias and edge.target not in alias:
-            return False
+    def between(edge: Edge) -> set[int]:
+        """Families of groups drawn as one of which an edge goes from one to another."""
         ends = [ancestors(edge.source), ancestors(edge.target)]
         families = [{opener.family[number] for number in end} for end in ends]
         shared = families[0] & families[1]
-        return any(opener.family[number] in shared for number in ends[0] ^ ends[1])
+        return {opener.family[number] for number in ends[0] ^ ends[1]} & shared
 
     times = Counter(opener.family.values())
     last = {first: number for number, first in opener.family.items()}
     boxes = opener.closed
     home: dict[int, int | None] = {i: tree.of[i] for i in opener.nodes}
     home.update({~number: tree.groups[number].parent for number in boxes})
-    drawn = Visible([], [], [], boxes, tree, home, dict(times), last)
+    drawn = Visible([], [], [], boxes, tree, opener.opened, home, dict(times), last)
     drawn.users = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
     lines: dict[tuple[int, ...], Line] = {}
-    copied: set[int] = set()
     inside: dict[int, list[Edge]] = defaultdict(list)
     before: dict[int, dict[int, None]] = defaultdict(dict)
     behind: dict[int, dict[int, None]] = defaultdict(dict)
@@ -330,6 +362,11 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
             if edge.target in shown:
                 inside[edge.target].append(edge)
             continue
+        if edge.source in alias or edge.target in alias:
+            families = between(edge)
+            drawn.chained |= families
+            if families or (edge.source in alias and edge.target in alias):
+                continue  # the group that is drawn has an edge of its own for it
         source, target = key(edge.source), key(edge.target)
         if source is None or target is None:
             if target is not None and not graph.nodes[edge.source].leaf:
@@ -337,10 +374,10 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
             if source is not None and edge.target not in alias:
                 behind[source][edge.target] = None
         elif source in drawn.users:
+            behind[source][target] = None
             if edge.target in shown:
-                copied.add(source)
-                drawn.copies.append(edge)
-        elif source != target and not apart(edge):
+                inside[edge.target].append(edge)
+        elif source != target:
             ends = (source, target) if min(source, target) < 0 else (source, target, *edge[2:])
             line = lines.get(ends)
             lines[ends] = (
@@ -359,7 +396,7 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
         common = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
         home[leaf] = common[-1] if common else None
     drawn.folded = inside
-    drawn.nodes = sorted(shown - copied)
+    drawn.nodes = sorted(shown)
     drawn.before = {end: list(names) for end, names in before.items()}
     drawn.behind = {end: list(names) for end, names in behind.items()}
     return drawn
