@@ -233,7 +233,7 @@ class Mover:
             elif tensor.layout == torch.strided and (len(others) > 1 or _repeats(tensor)):
                 self._block(others or [(name, tensor)])
             else:
-                self._remember(tensor, self._leaf(name, tensor, tensor.detach().to(self.device)))
+                self._remember(tensor, self._leaf(name, tensor, _bare(tensor).to(self.device)))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             self.stayed.append((name, str(error)))
             self._remember(tensor, tensor)
@@ -255,11 +255,19 @@ class Mover:
     def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
         """Tensors in one memory: copy the bytes that they span, and lay them out again."""
         places = [Place.of(tensor) for _, tensor in group]
-        storage = max((t.untyped_storage() for _, t in group), key=lambda s: s.nbytes())
         start = min(p.offset * p.dtype.itemsize for p in places) // _ALIGNMENT * _ALIGNMENT
         end = max(p.end * p.dtype.itemsize for p in places)
-        span = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
-        block = span.set_(storage, start, (end - start,), (1,)).to(self.device)
+        whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
+        if whole is not None:  # one of them spans all: its copy is the memory of the others
+            group.insert(0, group.pop(whole))
+            places.insert(0, places.pop(whole))
+            first = _bare(group[0][1]).to(self.device)
+            block = first.as_strided((first.numel(),), (1,), first.storage_offset())
+        else:
+            storage = max((t.untyped_storage() for _, t in group), key=lambda s: s.nbytes())
+            span = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
+            block = span.set_(storage, start, (end - start,), (1,)).to(self.device)
+        block = block.detach().view(torch.uint8)
         for i, ((name, tensor), place) in enumerate(zip(group, places, strict=True)):
             size = place.dtype.itemsize
             typed = block[: len(block) // size * size].view(place.dtype)
@@ -322,6 +330,22 @@ def _address(tensor: torch.Tensor) -> int:
     if tensor.layout != torch.strided or tensor.is_meta:
         return id(tensor)
     return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """Without a gradient; the same object where it needs none, so that its name is found."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Bytes of the values, where they lie without gaps and repetitions; else 0."""
+    dense = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1:
+            if stride != dense:
+                return 0
+            dense *= size
+    return tensor.numel() * tensor.element_size()
 
 
 def _repeats(tensor: torch.Tensor) -> bool:

@@ -102,6 +102,22 @@ def test_a_lone_view_of_a_large_memory_moves_only_what_it_shows(there: torch.dev
     assert moves(torch.zeros(1).expand(100, 100), there)[1].nbytes == 4
 
 
+def test_memory_laid_out_with_gaps_and_repetitions_arrives_as_it_was(there: torch.device) -> None:
+    memory = torch.arange(20.0)
+    odd = {
+        "gaps": memory.as_strided((2, 2), (7, 3), 1),
+        "both": memory.as_strided((2, 2), (0, 3), 2),
+        "permuted": memory[:12].reshape(3, 4).t(),
+        "late": memory[13:],
+    }
+    moved = to_device(odd, there)
+    for name, tensor in odd.items():
+        assert moved[name].tolist() == tensor.tolist(), name
+        assert moved[name].stride() == tensor.stride(), name
+    moved["permuted"].zero_()
+    assert moved["both"].sum() == 0
+
+
 def test_a_module_its_ties_its_optimizer_and_views_of_its_weights_stay_together(
     there: torch.device,
 ) -> None:

@@ -1,0 +1,29 @@
+"""From which size on does a GPU pay? The copies there and back are counted apart from the work.
+
+On a machine without a GPU the table has the CPU alone, and says who is missing.
+"""
+
+from pathlib import Path
+
+import torch
+
+from graphviz_torch import compare_devices, measure_bandwidth
+
+
+def normalize(matrix):
+    return matrix / matrix.norm(dim=1, keepdim=True)
+
+
+for work in ("matmul", "training step", normalize):
+    result = compare_devices(work, devices=["cpu", "cuda"], sizes=[32, 128], seconds=0.01)
+    print(result.table(), end="\n\n")
+    assert [timing.size for timing in result.of("cpu")] == [32, 128]
+    assert all(timing.there == timing.back == 0 for timing in result.of("cpu"))
+    if not torch.cuda.is_available():
+        assert [device for device, why in result.absent] == ["cuda"]
+
+Path("worth.svg").write_text(result.plot())
+
+bandwidth = measure_bandwidth("cuda", sizes=[2**12, 2**20], seconds=0.01)
+print(bandwidth.table())
+assert bool(bandwidth.rates) == torch.cuda.is_available()

@@ -1,0 +1,50 @@
+"""Save on one device, restore on another, and prove that nothing was lost on the way."""
+
+import torch
+
+from graphviz_torch import (
+    graph_beside,
+    load,
+    load_checkpoint,
+    save_checkpoint,
+    simulate_accelerator,
+    trace,
+    verify,
+)
+
+
+def build(width=8):
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
+    )
+
+
+with simulate_accelerator() as [device]:
+    model = build().to(device)
+    x = torch.randn(5, 4)
+    graph = trace(model(x.to(device)), names=model)
+    path = save_checkpoint({"model": model, "epoch": 3}, "run.pt", graph=graph)
+
+    restored = build()  # on the CPU
+    checkpoint = load_checkpoint(path, {"model": restored}, report=print)
+    assert checkpoint["epoch"] == 3
+    assert load(graph_beside(path)) == graph
+
+    result = verify(model, restored, x)
+    print(result)
+    assert result.same
+
+    with torch.no_grad():
+        restored[2].weight[0, 0] += 1
+    result = verify(model, restored, x)
+    print(result)
+    assert result.graph.nodes[result.first.node].label == "2.weight"
+
+# A file that does not fit changes nothing, and says why.
+try:
+    load_checkpoint(path, {"model": build(width=16)})
+    message = "it fits"
+except ValueError as error:
+    message = str(error)
+print(message)
+assert "of another shape: model.0.weight is f32[8, 4] cpu in the file" in message

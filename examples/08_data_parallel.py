@@ -1,0 +1,41 @@
+"""How nn.DataParallel divides a batch, read from the graph: 100 samples in batches of 30.
+
+Runs on simulated devices, and needs no GPU.
+"""
+
+import torch
+
+from graphviz_torch import batch_division, record, simulate_accelerator, trace
+
+table = {}
+for count in (2, 3, 8):
+    with simulate_accelerator(count) as devices:
+        model = torch.nn.DataParallel(torch.nn.Linear(5, 2).to(devices[0]), device_ids=devices)
+        for batch in torch.randn(100, 5).split(30):
+            graph = trace(model(batch.to(devices[0])), names=model)
+            table[count, len(batch)] = [size for _, size in batch_division(graph)]
+
+for (count, size), parts in table.items():
+    print(f"{size} samples on {count} devices: {parts}")
+assert table == {
+    (2, 30): [15, 15],
+    (2, 10): [5, 5],
+    (3, 30): [10, 10, 10],
+    (3, 10): [4, 4, 2],
+    (8, 30): [4, 4, 4, 4, 4, 4, 4, 2],
+    (8, 10): [2, 2, 2, 2, 2],
+}
+
+# What one step copies: the parts of the batch, the parameters, the outputs, and in backward the
+# gradients of all of them.
+with simulate_accelerator(3) as devices:
+    model = torch.nn.DataParallel(torch.nn.Linear(5, 2).to(devices[0]), device_ids=devices)
+    batch = torch.randn(9, 5).to(devices[0])
+    with record(model) as recording:
+        model(batch).sum().backward()
+graph = recording.graph
+assert {"BroadcastBackward", "GatherBackward"} <= {node.name for node in graph.nodes}
+for transfer in graph.transfers:
+    print(transfer.phase, transfer.kind, transfer.source, "->", transfer.target, transfer.nbytes)
+forward = [t for t in graph.transfers if t.phase == "forward" and t.target != "sim:0"]
+assert sum(t.nbytes for t in forward) == 2 * 4 * (3 * 5 + 2 * 5 + 2)  # part, weight, bias: twice
