@@ -124,9 +124,9 @@ class Gradients:
 
     def _describe(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         first = gradients[0]
-        if not _has_values(first):
-            return
         with _aside(first):
+            if not _has_values(first):
+                return
             meta = tensor_meta(first)
             rows = _rows(gradients)
             kept = rows.shape[1] if first.numel() <= SMALL and not first.is_complex() else 0

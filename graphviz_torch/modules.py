@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -77,8 +77,7 @@ class Modules:
         self._starts: list[int] = []  # nodes with starts[i] <= number < ends[i] ...
         self._ends: list[int] = []
         self._places: list[Place] = []  # ... were made here
-        self._foreign: dict[CodeType, bool] = {}
-        self._files: set[str] = set()  # of the user's own code
+        self._foreign: dict[str, bool] = {}  # by file: is it not the user's own code
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
         self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
@@ -182,14 +181,12 @@ class Modules:
         call = running[depth] if running else None
         found = None
         while frame is not None:
-            code = frame.f_code
-            here = foreign.get(code)
+            file = frame.f_code.co_filename
+            here = foreign.get(file)
             if here is None:
-                here = foreign[code] = code.co_filename.startswith(_FOREIGN)
-                if not here:
-                    self._files.add(code.co_filename)
+                here = foreign[file] = file.startswith(_FOREIGN)
             if not here:
-                found = (code.co_filename, frame.f_lineno)
+                found = (file, frame.f_lineno)
                 break
             if call is not None and frame is call.frame:
                 if call.place is not None:
@@ -222,7 +219,7 @@ class Modules:
 
     def names(self) -> Callable[[Place | None], str]:
         """Turns a place into "train.py:41", with as many folders as tell files apart."""
-        files = _shortest(self._files)
+        files = _shortest({file for file, foreign in self._foreign.items() if not foreign})
         known: dict[Place | None, str] = {None: ""}
 
         def name(place: Place | None) -> str:
