@@ -5,8 +5,8 @@ UTF-8), and the columns one after the other. A column holds one number per row (
 group, a gradient), as planes: first the lowest byte of every row, then the next. What repeats
 (texts, tensors, saved tensors) stands once in the header, and a column holds its position.
 
-Numbers that were measured keep a relative error below one in 200,000, in a large graph one in 8,000:
-with all its values it then takes less than 16 bytes a node.
+Numbers that were measured are off by less than one part in 200,000, in a large graph 8,000: with
+all its values it then takes less than 16 bytes a node.
 """
 
 from __future__ import annotations

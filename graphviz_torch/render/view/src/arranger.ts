@@ -6,7 +6,7 @@ export class Arranger {
   private worker: Worker | null = null;
   private address = "";
   private forbidden = false;
-  private cancel: (() => void) | null = null;
+  private pending: { tasks: Task[]; resolve: (placed: Placed[] | null) => void } | null = null;
   private readonly known = new Map<string, Placed>();
 
   constructor() {
@@ -18,7 +18,7 @@ export class Arranger {
    * layout depends on. Resolves to null when another call has come in the meantime.
    */
   async arrange(tasks: Task[], keys: string[]): Promise<Map<number, Placed> | null> {
-    this.cancel?.();
+    this.cancel();
     const missing = new Set<number>();
     tasks.forEach((task, at) => {
       if (!this.known.has(keys[at] as string)) missing.add(task.level);
@@ -39,7 +39,7 @@ export class Arranger {
   }
 
   stop(): void {
-    this.cancel?.();
+    this.cancel();
     this.worker?.terminate();
     this.worker = null;
     if (this.address) URL.revokeObjectURL(this.address);
@@ -47,40 +47,44 @@ export class Arranger {
   }
 
   private run(tasks: Task[]): Promise<Placed[] | null> {
-    const worker = this.start();
-    if (!worker) return Promise.resolve(layout()(tasks));
+    this.start();
+    if (!this.worker) return Promise.resolve(layout()(tasks));
+    this.worker.postMessage(tasks);
     return new Promise((resolve) => {
-      this.cancel = () => {
-        this.cancel = null;
-        worker.terminate();
-        this.worker = null;
-        resolve(null);
-      };
-      worker.onmessage = (event: MessageEvent<Placed[]>) => {
-        this.cancel = null;
-        resolve(event.data);
-      };
-      worker.onerror = () => {
-        // A page's security policy may forbid workers: it says so only now.
-        this.cancel = null;
-        this.forbidden = true;
-        this.worker = null;
-        resolve(layout()(tasks));
-      };
-      worker.postMessage(tasks);
+      this.pending = { tasks, resolve };
     });
   }
 
-  private start(): Worker | null {
-    if (this.forbidden || this.worker) return this.worker;
+  private cancel(): void {
+    if (!this.pending) return;
+    this.worker?.terminate();
+    this.worker = null;
+    this.answer(null);
+  }
+
+  private answer(placed: Placed[] | null): void {
+    const { pending } = this;
+    this.pending = null;
+    pending?.resolve(placed);
+  }
+
+  private start(): void {
+    if (this.forbidden || this.worker) return;
     const text = `const arrange = (${layout.toString()})(); onmessage = (event) => postMessage(arrange(event.data));`;
     try {
       this.address ||= URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
       this.worker = new Worker(this.address);
     } catch {
       this.forbidden = true;
+      return;
     }
-    return this.worker;
+    this.worker.onmessage = (event: MessageEvent<Placed[]>) => this.answer(event.data);
+    // A page's security policy may forbid workers, which shows only now: the page does it then.
+    this.worker.onerror = () => {
+      this.forbidden = true;
+      this.worker = null;
+      if (this.pending) this.answer(layout()(this.pending.tasks));
+    };
   }
 }
 

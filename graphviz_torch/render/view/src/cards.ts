@@ -74,10 +74,14 @@ export class Cards {
     return model.outputs.has(node) ? "output" : "operation";
   }
 
-  /** The roles that occur. */
-  roles(): Set<Role> {
+  /** The roles of items, and of the parameters written inside them. */
+  roles(items: Iterable<number>): Set<Role> {
     const found = new Set<Role>();
-    for (let node = 0; node < this.model.count; node++) found.add(this.role(node));
+    for (const item of items) {
+      const { role, parameters } = this.card(item);
+      found.add(role);
+      for (const { node } of parameters) found.add(this.role(node));
+    }
     return found;
   }
 

@@ -1,6 +1,6 @@
 // What a card's colour means: its role, a name (device, dtype, module) or a measured size.
 
-import type { Cards } from "./cards";
+import type { Cards, Role } from "./cards";
 import { bytes, number, seconds } from "./format";
 import type { Model } from "./model";
 import type { Themes } from "./theme";
@@ -44,6 +44,7 @@ const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devi
 export class Colors {
   by: ColorBy = "role";
   private names = new Map<string, number>();
+  private roles = new Set<Role>();
   private range: [number, number] = [0, 0];
   private seen = { missing: false, nonfinite: false, zero: false };
 
@@ -91,9 +92,7 @@ export class Colors {
       return { title, entries, scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high) } : null };
     }
     if (this.by === "role") {
-      const seen = this.cards.roles();
-      if (this.tree.groups) seen.add("group");
-      const entries = ROLES.filter((role) => seen.has(role)).map((role) => ({
+      const entries = ROLES.filter((role) => this.roles.has(role)).map((role) => ({
         fill: this.themes.color(role),
         line: this.themes.color(`${role}_line`),
         said: MEANINGS[role] ?? role,
@@ -122,8 +121,9 @@ export class Colors {
     }
   }
 
-  /** Spread the scale over the cards that are to be seen. */
+  /** Take in which cards are to be seen: the legend tells of them, and the scale spreads over them. */
   measure(items: Iterable<number>): void {
+    if (this.by === "role") this.roles = this.cards.roles(items);
     const sizes = this.sizes();
     if (!sizes) return;
     let [low, high] = [Number.POSITIVE_INFINITY, 0];

@@ -40,6 +40,7 @@ export function mount(element: HTMLElement, payload: string, options: Options = 
     if (gone) return arranger.stop();
     view = new View(inside, model, arranger, options);
     await view.start();
+    performance.mark("graph drawn");
   })();
   ready.catch((error: unknown) => {
     inside.replaceChildren(html("p", { class: "failed", role: "alert" }, `The graph could not be shown: ${String(error)}`));

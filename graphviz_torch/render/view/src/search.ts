@@ -45,6 +45,7 @@ export function search(model: Model, tree: Tree, query: string, most: number): F
   const groups: number[] = [];
   for (let g = 0; g < tree.groups && groups.length < most / 2; g++) {
     const name = tree.name(tree.count + g).toLowerCase();
+    if (!tree.nodes(tree.count + g).length) continue; // it became its only node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }
   return { groups, nodes, total };
