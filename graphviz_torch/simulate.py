@@ -110,7 +110,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not torch.cuda.is_available():  # where it is, pinning is real
             if func is torch.ops.aten.is_pinned.default:
                 return is_pinned(args[0])
-            if func is torch.ops.aten._pin_memory.default:
+            if func is torch.ops.aten._pin_memory.default and args[0].device == CPU:
                 return _pin(args[0].clone())
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))

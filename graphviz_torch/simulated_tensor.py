@@ -10,6 +10,7 @@ import torch
 
 # Private: leaves the modes that watch out of what a simulated tensor does inside (2.13).
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .tracer import device_label
@@ -140,6 +141,11 @@ class SimulatedTensor(torch.Tensor):
             text = f"{text[:-1]}, requires_grad=True)"
         return f"Parameter containing:\n{text}" if isinstance(self, torch.nn.Parameter) else text
 
+    def __copy__(self) -> torch.Tensor:
+        new = self.detach()
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k != "held"})
+        return new.requires_grad_(self.requires_grad)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
@@ -200,6 +206,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func._schema.is_mutable:
         for wrapper in wrappers:
             _follow(wrapper)
+    if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
+        return _wrap(out[0], wrappers, device), out[1]
     if name.startswith("_foreach_") and isinstance(out, (list, tuple)):
         return [_wrap(held, [], like.device) for held, like in zip(out, args[0], strict=True)]
     return tree_map_only(torch.Tensor, lambda held: _wrap(held, wrappers, device), out)
@@ -260,6 +268,10 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """
     if not tensor.is_leaf:
         raise RuntimeError("Only a leaf can move to another device by `.data = `: detach it first.")
+    if isinstance(tensor, UninitializedTensorMixin):
+        raise NotImplementedError(
+            "A lazy module has no parameters to move to a simulated device yet: call it once first."
+        )
     gradient, needed = tensor.grad, tensor.requires_grad
     new = value.detach()
     if isinstance(tensor, torch.nn.Parameter):

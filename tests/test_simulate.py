@@ -415,3 +415,43 @@ def test_two_threads_simulate_apart_and_a_thread_without_it_does_not() -> None:
 def test_a_wrong_count_is_refused_with_the_count(count: Any) -> None:
     with pytest.raises(ValueError, match=f"count={count!r}"), simulate_accelerator(count):
         pass
+
+
+def test_packed_sequences_keep_their_batch_sizes_on_the_cpu() -> None:
+    with simulate_accelerator() as [device]:
+        rnn = torch.nn.LSTM(2, 3).to(device)
+        rows = [torch.ones(3, 2, device=device), torch.ones(1, 2, device=device)]
+        out, _ = rnn(torch.nn.utils.rnn.pack_sequence(rows))
+        padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(out)
+    assert (padded.device, padded.shape, lengths.tolist()) == (device, (3, 2, 3), [3, 1])
+
+
+def test_a_shallow_copy_stays_on_the_device_and_shares_memory() -> None:
+    with simulate_accelerator() as [device]:
+        weight = torch.nn.Parameter(torch.ones(2, device=device))
+        other = copy.copy(weight)
+        with torch.no_grad():
+            other.zero_()
+    assert isinstance(other, torch.nn.Parameter)
+    assert weight.tolist() == [0, 0]
+
+
+def test_a_lazy_module_is_refused_with_what_to_do_first() -> None:
+    with (
+        simulate_accelerator() as [device],
+        pytest.raises(NotImplementedError, match="call it once"),
+    ):
+        torch.nn.LazyLinear(2).to(device)
+
+
+def test_fused_attention_is_the_cpus_to_the_bit() -> None:
+    def run(device: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, 3, 8, 4).to(device).requires_grad_() for _ in range(3))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out.square().sum().backward()
+        return [t.detach().cpu() for t in (out, q.grad, k.grad, v.grad)]
+
+    with simulate_accelerator() as [device]:
+        simulated = run(device)
+    assert all(torch.equal(a, b) for a, b in zip(simulated, run("cpu"), strict=True))
