@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("graphviz-torch", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        "graphviz-torch", description="Draw, read, judge and compare saved graphs."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(run: Callable[[argparse.Namespace], int], *files: str) -> argparse.ArgumentParser:

@@ -1,16 +1,16 @@
 """Which node of one graph is which of another: by structure, labels and modules, not by position.
 
 Hashes over all that a node was computed from (down) and all that was computed from it (up) match
-what did not change, labels and scopes what is called the same; from there the pairs grow along the
-edges, and what is left in the gaps is aligned in order. Shapes, dtypes and devices play no part,
-so a node that changed keeps its pair.
+what did not change: first with labels, modules and shapes, then with less and less of that, so that
+a node that changed keeps its pair. From the pairs others grow along the edges, and what is left in
+the gaps is aligned in order.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from .graph import Graph
 
@@ -32,8 +32,8 @@ class _Side:
         # From the most that can be equal to the least.
         self._keys: list[Sequence[Hashable]] = [
             list(zip(called, shapes, strict=True)),
-            called,
             list(zip(names, shapes, strict=True)),
+            called,
             names,
         ]
         self.levels = range(len(self._keys))
@@ -64,14 +64,12 @@ class _Matching:
         self.to_a: dict[int, int] = {}
 
     def run(self) -> dict[int, int]:
-        first, *rest = self.a.levels
-        self._by_hashes(first)
-        self._by(lambda s, i: (s.nodes[i].name, s.nodes[i].label) if s.nodes[i].label else None)
-        self._by(lambda s, i: (s.nodes[i].name, s.nodes[i].scope) if s.nodes[i].scope else None)
-        for level in rest:
+        for level in self.a.levels:
             self._by_hashes(level)
-        # Leaves first: what uses a named weight is surer than what follows an equal neighbour.
-        self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
+            if (
+                level == 0
+            ):  # what uses a weight of the same name is surer than what only looks alike
+                self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
         self._fill_gaps()
         return self.to_b
@@ -84,33 +82,56 @@ class _Matching:
     def _by_hashes(self, level: int) -> None:
         if self._complete:
             return
-        hashes = {side: side.hashes(level) for side in (self.a, self.b)}
-        self._by(lambda s, i: (hashes[s][0][i], hashes[s][1][i]), several=True)
-        self._by(lambda s, i: hashes[s][0][i])
-        self._by(lambda s, i: hashes[s][1][i])
+        (down_a, up_a), (down_b, up_b) = self.a.hashes(level), self.b.hashes(level)
+        self._alike(list(zip(down_a, up_a, strict=True)), list(zip(down_b, up_b, strict=True)))
+        self._unique(down_a, down_b)
+        self._unique(up_a, up_b)
 
-    def _pair(self, pairs: list[tuple[int, int]]) -> None:
-        for i, j in pairs:
-            self.to_b[i], self.to_a[j] = j, i
+    def _pair(self, i: int, j: int) -> None:
+        self.to_b[i], self.to_a[j] = j, i
 
-    def _by(self, key: Callable[[_Side, int], Hashable], several: bool = False) -> None:
-        """Pairs the unmatched nodes whose key occurs once on each side.
+    def _unmatched(
+        self, left: Sequence[Hashable], right: Sequence[Hashable]
+    ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
+        """The unmatched nodes of each side by their keys."""
+        found: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
+        for groups, keys, matched in zip(found, (left, right), (self.to_b, self.to_a), strict=True):
+            for node, key in enumerate(keys):
+                if node not in matched:
+                    groups.setdefault(key, []).append(node)
+        return found
 
-        Where a key occurs as often on both sides, `several` pairs its nodes in order.
+    def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+        """Pairs the nodes whose key occurs once on each side."""
+        lefts, rights = self._unmatched(left, right)
+        for key, nodes in lefts.items():
+            others = rights.get(key, [])
+            if len(nodes) == len(others) == 1:
+                self._pair(nodes[0], others[0])
+
+    def _alike(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+        """Pairs the nodes whose key occurs as often on both sides.
+
+        Among those, a node goes with one whose inputs are the pairs of its own inputs, so that
+        two branches that look the same are not mixed up.
         """
-        if self._complete:
-            return
-        groups: list[dict[Hashable, list[int]]] = []
-        for side, matched in ((self.a, self.to_b), (self.b, self.to_a)):
-            group: dict[Hashable, list[int]] = {}
-            for i in range(len(side.nodes)):
-                if i not in matched and (found := key(side, i)) is not None:
-                    group.setdefault(found, []).append(i)
-            groups.append(group)
-        for found, left in groups[0].items():
-            right = groups[1].get(found, [])
-            if len(left) == len(right) and (several or len(left) == 1):
-                self._pair(list(zip(left, right, strict=True)))
+        lefts, rights = self._unmatched(left, right)
+        waiting: dict[Hashable, deque[int]] = {}
+        by_inputs: dict[Hashable, deque[int]] = {}
+        for key, others in rights.items():
+            if len(lefts.get(key, [])) == len(others):
+                waiting[key] = deque(others)
+                for j in others:
+                    sources = tuple(e.source for e in self.b.inputs[j])
+                    by_inputs.setdefault((key, sources), deque()).append(j)
+        for i, key in enumerate(left):
+            if i in self.to_b or key not in waiting:
+                continue
+            mapped = tuple(self.to_b.get(e.source) for e in self.a.inputs[i])
+            for candidates in (by_inputs.get((key, mapped), deque()), waiting[key]):
+                while candidates and i not in self.to_b:
+                    if (j := candidates.popleft()) not in self.to_a:
+                        self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]]) -> None:
         """Pairs the neighbours of pairs: the same input, or the only such user, of one name."""
@@ -123,26 +144,25 @@ class _Matching:
                     y = right.get(key)
                     if x is None or y is None or x in self.to_b or y in self.to_a:
                         continue
-                    if self.a.nodes[x].leaf and self.a.nodes[x].label != self.b.nodes[y].label:
-                        continue
-                    self._pair([(x, y)])
+                    self._pair(x, y)
                     queue.append((x, y))
 
     def _fill_gaps(self) -> None:
         """Aligns what is unmatched between pairs that stand in the same order on both sides."""
         if self._complete:
             return
-        fresh: list[tuple[int, int]] = []
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
             left = [i for i in range(start, end) if i not in self.to_b]
             right = [j for j in range(begin, stop) if j not in self.to_a]
-            found = align([_key(self.a, i) for i in left], [_key(self.b, j) for j in right])
-            fresh.extend((left[p], right[q]) for p, q in found)
+            names = (
+                [side.nodes[i].name for i in each]
+                for side, each in ((self.a, left), (self.b, right))
+            )
+            for p, q in align(*names):
+                self._pair(left[p], right[q])
             start, begin = end + 1, stop + 1
-        self._pair(fresh)
-        self._grow(fresh)
 
 
 def _sources(side: _Side, node: int) -> dict[Hashable, int | None]:
@@ -155,11 +175,6 @@ def _targets(side: _Side, node: int) -> dict[Hashable, int | None]:
         key = (side.nodes[e.target].name, e.output_nr, e.input_nr)
         found[key] = None if key in found else e.target  # several: none is told from the others
     return found
-
-
-def _key(side: _Side, node: int) -> Hashable:
-    value = side.nodes[node]
-    return (value.name, value.label if value.leaf else "")
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

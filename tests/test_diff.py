@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from graphviz_torch import Edge, GradientStats, Graph, Node, TensorMeta, diff, trace
+from graphviz_torch import Edge, GradientStats, Graph, GraphDiff, Node, TensorMeta, diff, trace
 from graphviz_torch.matching import align
 
 META = TensorMeta((2, 3), "float32", "cpu")
@@ -218,9 +218,7 @@ def test_the_union_is_a_graph_in_topological_order_with_everything_in_it(
     difference = diff(a, b)
     union, marks = difference.union(), difference.marks()
     assert [node.id for node in union.nodes] == list(range(len(union.nodes)))
-    assert all(edge.source < edge.target for edge in union.edges) or any(
-        edge.source >= edge.target for edge in b.edges
-    )
+    assert all(edge.source < edge.target for edge in union.edges)
     assert len(union.nodes) == len(b.nodes) + len(difference.removed)
     assert sum(mark == "removed" for mark in marks.values()) == len(difference.removed)
     assert sum(mark == "added" for mark in marks.values()) == len(difference.added)
@@ -256,3 +254,43 @@ def test_the_alignment_of_two_sequences_is_a_longest_one(a: str, b: str) -> None
 
 def test_sequences_with_nothing_in_common_are_aligned_at_once() -> None:
     assert align(range(5000), range(5000, 10000)) == []
+
+
+@pytest.mark.parametrize("names", [None, {}], ids=["labels", "no labels"])
+def test_a_block_inserted_and_another_loss_are_told_apart_node_by_node(names: object) -> None:
+    first, second = mlp(*[nn.ReLU()] * 4), mlp(*[nn.ReLU()] * 5)
+    a = traced(first, names)
+    loss = ((second(torch.ones(3, 4)) - 1) ** 2).mean()
+    b = trace(loss, names=second if names is None else {})
+    difference = diff(a, b)
+    # A block is two leaves, t, addmm and relu; the loss is sub, pow and mean in place of sum.
+    assert len(difference.added) == 5 + 3
+    assert [a.nodes[i].operation for i in difference.removed] == ["sum"]
+
+
+def test_what_now_runs_the_other_way_round_makes_no_circle() -> None:
+    a, b = chain("x", "sin", "relu", "cos", "sum"), chain("x", "cos", "sin", "sum")
+    pairs = ((0, 0), (1, 2), (3, 1), (4, 3))
+    crossed = GraphDiff(a, b, pairs, (), (2,), (), b.edges, a.edges)
+    union = crossed.union()
+    assert [node.name for node in union.nodes] == ["x", "cos", "sin", "relu", "sum"]
+    # relu follows sin, which now comes after cos: its way on to cos would lead back.
+    assert union.edges == (Edge(0, 1), Edge(1, 2), Edge(2, 4), Edge(2, 3))
+    assert crossed.marks() == {3: "removed"}
+
+
+def test_two_branches_that_look_the_same_are_not_mixed_up() -> None:
+    nodes = tuple(Node(i, name, (META,)) for i, name in enumerate("xaabb"))
+    a = Graph(nodes, (Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 4)))
+    assert not diff(a, replace(a, edges=(Edge(0, 1), Edge(0, 2), Edge(1, 4), Edge(2, 3))))
+
+
+def test_of_two_users_that_look_alike_neither_is_taken_for_the_other() -> None:
+    def fork(*names: str) -> Graph:
+        nodes = [Node(0, "x", (META,))]
+        nodes += [Node(i, name, (META,)) for i, name in enumerate(names, 1)]
+        return Graph(tuple(nodes), tuple(Edge(0, i) for i in range(1, len(nodes))))
+
+    difference = diff(fork("sin", "sin", "cos"), fork("sin", "cos"))
+    assert len(difference.removed) == 1
+    assert not difference.added
