@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 # Private: leaves the modes that watch out of what a simulated tensor does inside (2.13).
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .tracer import device_label
@@ -268,7 +268,7 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """
     if not tensor.is_leaf:
         raise RuntimeError("Only a leaf can move to another device by `.data = `: detach it first.")
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         raise NotImplementedError(
             "A lazy module has no parameters to move to a simulated device yet: call it once first."
         )
