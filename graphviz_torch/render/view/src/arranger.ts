@@ -7,6 +7,7 @@ export class Arranger {
   private address = "";
   private forbidden = false;
   private pending: { tasks: Task[]; resolve: (placed: Placed[] | null) => void } | null = null;
+  private readonly arrangeHere = layout();
   private readonly known = new Map<string, Placed>();
 
   constructor() {
@@ -48,7 +49,7 @@ export class Arranger {
 
   private run(tasks: Task[]): Promise<Placed[] | null> {
     this.start();
-    if (!this.worker) return Promise.resolve(layout()(tasks));
+    if (!this.worker) return Promise.resolve(this.arrangeHere(tasks));
     this.worker.postMessage(tasks);
     return new Promise((resolve) => {
       this.pending = { tasks, resolve };
@@ -83,7 +84,7 @@ export class Arranger {
     this.worker.onerror = () => {
       this.forbidden = true;
       this.worker = null;
-      if (this.pending) this.answer(layout()(this.pending.tasks));
+      if (this.pending) this.answer(this.arrangeHere(this.pending.tasks));
     };
   }
 }

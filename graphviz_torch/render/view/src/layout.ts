@@ -26,8 +26,8 @@ export interface Placed {
   readonly level: number;
   width: number;
   height: number;
-  /** Left and top of each item, within the level. */
-  readonly at: Map<number, [number, number]>;
+  /** Left and top of each box, within the level, in the order of the task's boxes. */
+  at: [number, number][];
   /** Points of each link, x and y in turn, in the order of the task's links. */
   paths: number[][];
   /** Links that are drawn as bows, with the control points of one curve for points. */
@@ -62,18 +62,35 @@ const ENTRY = "entry";
 const EXIT = "exit";
 
 export function layout(): (tasks: Task[]) => Placed[] {
+  // Equal blocks have equal layouts: each is made once.
+  const known = new Map<string, Placed>();
   return (tasks) => {
     const levels = new Map<number, Placed>();
-    for (const task of tasks) levels.set(task.level, arrange(task, levels));
+    for (const task of tasks) {
+      const boxes = task.boxes.map((box) => measured(box, levels, task));
+      const sketch = outline(task, boxes);
+      const placed = known.get(sketch) ?? arrange(task, boxes);
+      known.set(sketch, placed);
+      levels.set(task.level, { ...placed, level: task.level });
+    }
     return [...levels.values()];
   };
 }
 
-function arrange(task: Task, levels: ReadonlyMap<number, Placed>): Placed {
-  const boxes = task.boxes.map((box): Area => {
-    const inner = box.width ? undefined : levels.get(box.item) ?? task.known?.find((level) => level.level === box.item);
-    return inner ? { ...box, width: inner.width, height: inner.height, inner } : { ...box, inner };
-  });
+function measured(box: Box, levels: ReadonlyMap<number, Placed>, task: Task): Area {
+  const inner = box.width ? undefined : (levels.get(box.item) ?? task.known?.find((level) => level.level === box.item));
+  return inner ? { ...box, width: inner.width, height: inner.height, inner } : { ...box, inner };
+}
+
+/** All that a layout depends on, without the items' numbers. */
+function outline({ links, entries, exits, header, padding }: Task, boxes: readonly Area[]): string {
+  const at = new Map(boxes.map(({ item }, position) => [item, position]));
+  const sizes = boxes.map(({ width, height, inner }) => [width, height, inner?.entry, inner?.exit]);
+  const ends = links.map(([from, to]) => [at.get(from), at.get(to)]);
+  return JSON.stringify([sizes, ends, entries.map((item) => at.get(item)), exits.map((item) => at.get(item)), header, padding]);
+}
+
+function arrange(task: Task, boxes: readonly Area[]): Placed {
   const linked = new Set([...task.links.flat(), ...task.entries, ...task.exits]);
   const loose = boxes.filter((box) => !linked.has(box.item));
   const tied = loose.length > MOST_LOOSE ? boxes.filter((box) => linked.has(box.item)) : boxes;
@@ -82,7 +99,7 @@ function arrange(task: Task, levels: ReadonlyMap<number, Placed>): Placed {
     level: task.level,
     width: 0,
     height: 0,
-    at: new Map(),
+    at: [],
     paths: [],
     far: [],
     entryPaths: [],
@@ -90,13 +107,15 @@ function arrange(task: Task, levels: ReadonlyMap<number, Placed>): Placed {
     entry: null,
     exit: null,
   };
-  if (tied.length) inRanks(task, tied, placed);
-  if (tied.length < boxes.length) inRows(loose, placed);
+  const at = new Map<number, [number, number]>();
+  if (tied.length) inRanks(task, tied, placed, at);
+  if (tied.length < boxes.length) inRows(loose, placed, at);
+  placed.at = boxes.map(({ item }) => at.get(item) as [number, number]);
   frame(placed, task.header, task.padding);
   return placed;
 }
 
-function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
+function inRanks(task: Task, boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>): void {
   const entries = task.entries.length <= MOST_PORT_EDGES ? task.entries : [];
   const exits = task.exits.length <= MOST_PORT_EDGES ? task.exits : [];
   const far = (placed.far = farLinks(boxes, task.links));
@@ -104,8 +123,8 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   const graph = new Graph();
   graph.setGraph({ nodesep: GAP, edgesep: 14, ranksep: RANK_GAP, ranker: boxes.length > 150 ? "tight-tree" : "network-simplex" });
   for (const { item, width, height } of boxes) graph.setNode(String(item), { width, height });
-  task.links.forEach(([from, to], at) => {
-    if (!far[at]) graph.setEdge(String(from), String(to), {});
+  task.links.forEach(([from, to], link) => {
+    if (!far[link]) graph.setEdge(String(from), String(to), {});
   });
   if (entries.length) graph.setNode(ENTRY, { width: 1, height: 1 });
   if (exits.length) graph.setNode(EXIT, { width: 1, height: 1 });
@@ -129,7 +148,7 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
   const inner = new Map(boxes.map((box) => [String(box.item), box.inner]));
   for (const { item } of boxes) {
     const box = centre(String(item));
-    placed.at.set(item, [box.x - box.width / 2, box.y - box.height / 2]);
+    at.set(item, [box.x - box.width / 2, box.y - box.height / 2]);
   }
   if (entries.length) placed.entry = centre(ENTRY).x;
   if (exits.length) placed.exit = centre(EXIT).x;
@@ -157,7 +176,7 @@ function inRanks(task: Task, boxes: readonly Area[], placed: Placed): void {
     const { points } = graph.edge(from, to) as { points: Centred[] };
     return [...start(from), ...points.slice(1, -1).flatMap(({ x, y }) => [x, within(y)]), ...end(to)];
   };
-  placed.paths = task.links.map(([from, to], at) => (far[at] ? bow : path)(String(from), String(to)));
+  placed.paths = task.links.map(([from, to], link) => (far[link] ? bow : path)(String(from), String(to)));
   placed.entryPaths = entries.map((item) => path(ENTRY, String(item)));
   placed.exitPaths = exits.map((item) => path(String(item), EXIT));
 }
@@ -185,13 +204,13 @@ function farLinks(boxes: readonly Area[], links: Task["links"]): boolean[] {
 }
 
 /** Items without edges, below the others, in rows about as wide as they are high together. */
-function inRows(boxes: readonly Area[], placed: Placed): void {
+function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>): void {
   const area = boxes.reduce((sum, box) => sum + (box.width + GAP) * (box.height + GAP), 0);
   const most = Math.max(placed.width, 1.4 * Math.sqrt(area), ...boxes.map((box) => box.width));
   let [x, y, row] = [0, placed.height && placed.height + GAP, 0];
   for (const box of boxes) {
     if (x > 0 && x + box.width > most) [x, y, row] = [0, y + row + GAP, 0];
-    placed.at.set(box.item, [x, y]);
+    at.set(box.item, [x, y]);
     x += box.width + GAP;
     row = Math.max(row, box.height);
     placed.width = Math.max(placed.width, x - GAP);
@@ -205,7 +224,7 @@ function frame(placed: Placed, header: number, padding: number): void {
   const xs = [...placed.paths, ...placed.entryPaths, ...placed.exitPaths].flatMap((path) => path.filter((_, at) => at % 2 === 0));
   const left = padding - Math.min(0, ...xs); // dagre lets edges pass beside the outermost items
   const shift = (path: number[]) => path.map((value, at) => value + (at % 2 ? top : left));
-  for (const [item, [x, y]] of placed.at) placed.at.set(item, [x + left, y + top]);
+  placed.at = placed.at.map(([x, y]) => [x + left, y + top]);
   placed.width = left + Math.max(placed.width, ...xs) + padding;
   placed.height += top + padding;
   placed.paths = placed.paths.map(shift);

@@ -162,14 +162,15 @@ export class Scenes {
       const found = placed.get(level);
       if (!found) continue;
       const shift = (path: readonly number[]) => path.map((value, at) => value + (at % 2 ? y : x));
-      for (const [item, [left, top]] of found.at) {
+      const { items, links, entries, exits } = this.slicer.slice(level);
+      items.forEach((item, at) => {
+        const [left, top] = found.at[at] as [number, number];
         if (this.open.has(item)) {
           const depth = this.tree.depthOf(item);
           scene.frames.push({ item, x: x + left, y: y + top, ...size(placed.get(item)), depth });
           stack.push([item, x + left, y + top]);
         } else scene.cards.push({ card: this.cards.card(item), x: x + left, y: y + top });
-      }
-      const { links, entries, exits } = this.slicer.slice(level);
+      });
       found.paths.forEach((path, at) => {
         const link = links[at] as Link;
         scene.paths.push({ points: shift(path), link, from: link.from, to: link.to, far: found.far[at] as boolean });
