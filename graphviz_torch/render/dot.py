@@ -86,10 +86,20 @@ def to_dot(
     below = ""
     if explain:
         folded = bool(drawn.folded)
-        notes = [note] if note else []
+        notes = [text for text in (_left_out(graph, drawn), note) if text]
         below = legend(nodes.roles, folded, colors, shading, kept, notes)
     head = _head(direction, colors, below, len(drawn.nodes) + len(drawn.boxes))
     return "\n".join([*head, *body, *_edges(graph, drawn, colors), "}", ""])
+
+
+def _left_out(graph: Graph, drawn: Visible) -> str:
+    """What a collapsed drawing does not show."""
+    parts = []
+    if drawn.boxes:
+        parts.append("closed groups hold the rest (depth=, module= open them)")
+    if drawn.times and max(drawn.times.values()) > 1:
+        parts.append("blocks of one structure are drawn once (fold=False draws each)")
+    return f"{len(graph.nodes):,} nodes: {'; '.join(parts)}" if parts else ""
 
 
 def _check(option: str, value: object, known: tuple[object, ...]) -> None:
@@ -99,7 +109,7 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
 
 def _head(direction: Direction, colors: dict[str, str], below: str, size: int) -> list[str]:
     form = FORMS["operation"]
-    bounds = " nslimit=0.5 nslimit1=0.5 mclimit=0.5" if size > _MANY else ""
+    bounds = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
     label = f" label=<{below}> labelloc=b labeljust=l" if below else ""
     font = f'fontname="{_FONT}"'
     return [

@@ -55,7 +55,7 @@ class Nodes:
             look = looks.get((node[1], node[2], node[4], what))
             if look is None:
                 look = self.look(node, what)
-            if special or node[3] or i in ends or node[8] or node[9] or node[11]:
+            if special or node[3] or node[5] or i in ends or node[8] or node[9] or node[11]:
                 result[i] = self._full(node, look)
             elif i in folded:
                 lines = "<BR/>".join([self._inner_leaf(node, edge) for edge in folded[i]])
@@ -99,6 +99,8 @@ class Nodes:
         more += [say.gradient(stats) for stats in node.grad_outputs if stats is not None]
         more += [self.shading.values[i]] if i in self.shading.values else []
         more += [node.note] if node.note else []
+        if i in self.drawn.users:
+            more.append(f"written inside its {self.drawn.users[i]:,} users")
         text = "<BR/>".join(
             [
                 text,

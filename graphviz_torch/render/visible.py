@@ -20,8 +20,8 @@ Parameters = Literal["fold", "nodes"]
 # More leaves than this are written inside the operation that uses them: as nodes of their own they
 # would stand in a staircase of which nobody can read the steps.
 _MOST_LEAVES = 20
-# A leaf with more users than this is written inside each, marked, and its own node names some:
-# with all these edges it would pull the whole drawing out of shape.
+# A leaf with more users than this is written inside each, and its own node stands alone: with all
+# these edges it would pull the whole drawing out of shape.
 _MOST_USERS = 8
 # A collapsed drawing opens groups up to this many things: what fits a page.
 _PAGE = 250
@@ -174,11 +174,8 @@ def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
     inside = drawn.folded
     for edge in graph.edges:
         source = edge[0]
-        if source in folded:
+        if source in folded or source in many:
             inside.setdefault(edge[1], []).append(edge)
-        elif source in many:
-            inside.setdefault(edge[1], []).append(edge)
-            drawn.behind.setdefault(source, []).append(edge[1])
         else:
             drawn.edges.append(edge)
     return drawn
@@ -374,7 +371,6 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
             if source is not None and edge.target not in alias:
                 behind[source][edge.target] = None
         elif source in drawn.users:
-            behind[source][target] = None
             if edge.target in shown:
                 inside[edge.target].append(edge)
         elif source != target:
