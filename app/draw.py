@@ -26,12 +26,21 @@ def draw_error(error: str) -> None:
         st.code(rest, language=None)
 
 
-def draw_graph(graph: Graph, findings: Sequence[Finding], *, key: str) -> None:
+def draw_graph(
+    graph: Graph, findings: Sequence[Finding], *, key: str, color_by: str = "role"
+) -> None:
     """The interactive view; a click selects a node, and a selection made elsewhere shows here."""
     held = st.session_state.get(f"{key} payload")
     if held is None or held[0] is not graph:
         held = st.session_state[f"{key} payload"] = (graph, view_payload(graph, findings))
-    view(held[1], selected(key), lambda node: select(key, node), height=620, key=f"{key} view")
+    view(
+        held[1],
+        selected(key),
+        lambda node: select(key, node),
+        color_by=color_by,
+        height=700,
+        key=f"{key} view",
+    )
 
 
 def draw_findings(findings: Sequence[Finding]) -> None:
@@ -48,9 +57,11 @@ def draw_findings(findings: Sequence[Finding]) -> None:
 def _draw_finding(finding: Finding) -> None:
     show = {"error": st.error, "warning": st.warning, "info": st.info}[finding.severity]
     lines = [f"**{words.plain(finding.message)}**"]
-    lines += [words.plain(text) for text in (finding.cause, finding.advice) if text]
-    rule = f":gray[{finding.rule}" + (f" · {words.plain(finding.where)}]" if finding.where else "]")
-    show("  \n".join([*lines, rule]), icon=_ICONS[finding.severity])
+    if finding.advice:
+        lines.append(words.plain(finding.advice))
+    facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
+    lines.append(f":small[{words.plain(' · '.join(filter(None, facts)))}]")
+    show("  \n".join(lines), icon=_ICONS[finding.severity])
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:

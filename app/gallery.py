@@ -59,6 +59,7 @@ def model(name: str) -> Model:
     """
     if name not in NAMES:
         raise KeyError(name)
-    code = (_FOLDER / f"{name}.py").read_text(encoding="utf-8").removesuffix(_FOR_TYPE_CHECKERS)
+    text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    code = text.removesuffix(_FOR_TYPE_CHECKERS).rstrip() + "\n"
     title, _, says = code.splitlines()[0].strip('"').partition(": ")
     return Model(name, title, says, code)

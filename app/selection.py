@@ -7,7 +7,22 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import Node
+from graphviz_torch import Graph, Node
+
+
+def follow(graph: Graph, *, key: str) -> None:
+    """Start with the node that the link names; another graph later starts without a selection."""
+    state = st.session_state
+    before = state.get(f"{key} followed")
+    if before is None:
+        named = st.query_params.get("node", "")
+        state[f"{key} node"] = int(named) if named.isdecimal() else None
+    elif before is not graph:
+        select(key, None)
+    node = selected(key)
+    if node is not None and node >= len(graph.nodes):
+        select(key, None)
+    state[f"{key} followed"] = graph
 
 
 def selected(key: str) -> int | None:
@@ -17,8 +32,12 @@ def selected(key: str) -> int | None:
 
 
 def select(key: str, node: int | None) -> None:
-    """Select a node, or none."""
+    """Select a node, or none; the link to the page says which."""
     st.session_state[f"{key} node"] = node
+    if node is None:
+        st.query_params.pop("node", None)
+    else:
+        st.query_params["node"] = str(node)
 
 
 def name(node: Node) -> str:

@@ -7,6 +7,7 @@ import streamlit as st
 from app import words
 from app.downloads import draw_downloads
 from app.draw import draw_findings, draw_gradients, draw_graph, draw_transfers
+from app.selection import follow
 from graphviz_torch import Finding, Graph
 
 
@@ -19,13 +20,14 @@ def show(graph: Graph, findings: list[Finding], *, key: str, ran: bool = True) -
         key: names the selection on this page.
         ran: False while only the forward ran: gradients and copies are still to come.
     """
+    follow(graph, key=key)
     if ran:
         draw_findings(findings)
-    left, right = st.columns([3, 2], gap="large")
+    left, right = st.columns([5, 4], gap="large")
     with left:
         st.subheader("Graph", anchor=False)
         st.caption(words.NODE)
-        draw_graph(graph, findings, key=key)
+        draw_graph(graph, findings, key=key, color_by="gradient" if ran else "role")
     with right:
         st.subheader("Gradients", anchor=False)
         st.caption(f"{words.GRADIENT} {words.LEAF}")

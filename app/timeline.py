@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import altair as alt
@@ -12,6 +13,7 @@ from graphviz_torch import Graph
 
 _MOST_STEPS = 1_500  # more are thinned out: a chart cannot show them apart
 _MOST_TRANSFERS = 300
+_ASIDE = 0.4  # of a step
 _COPY = "#e0701c"  # stands out on light and on dark
 _ARROWS = {"HtoD": "→ accelerator", "DtoH": "→ CPU", "DtoD": "accelerator → accelerator"}
 
@@ -60,9 +62,11 @@ def _events(
     ]
     every = -(-len(steps) // _MOST_STEPS) if steps else 1
     rows = []
-    last = {"forward": -1, "backward": start - 1}
+    before = sum(1 for _ in takewhile(lambda t: t.node is None, graph.transfers[:_MOST_TRANSFERS]))
+    last = {"forward": -_ASIDE * (before + 1), "backward": start - 1.0}
     for transfer in graph.transfers[:_MOST_TRANSFERS]:
-        place = last[transfer.phase]
+        # A copy outside the graph stands a little behind what came before it.
+        place = last[transfer.phase] + _ASIDE
         if transfer.node is not None:
             inside = at.get(transfer.node) if transfer.phase == "backward" else transfer.node
             place = place if inside is None else inside

@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 from app import devices
 from app.downloads import zipped
 from app.worker import report
-from graphviz_torch import Graph, record, to_tensorboard
+from graphviz_torch import Graph, record, to_tensorboard, watch
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
@@ -91,23 +91,34 @@ def train(settings: Settings) -> Trained:
         x = torch.randn(64, WIDTH, device=device)
         target = torch.sin(x[:, :1] * 2)
         with SummaryWriter(folder) as writer:
+            norms = _Norms(writer)
+            watching = watch(model, norms)
             for step in range(settings.steps):
                 last = step == settings.steps - 1
-                optimizer.zero_grad()
                 recording = record(model)
                 with recording if last else nullcontext():
                     loss = nn.functional.mse_loss(model(x), target)
                     torch.autograd.backward(loss)
-                norms = tuple(_norm(layer) for layer in model.layers)
-                report(Step(step, loss.item(), norms))
-                writer.add_scalar("loss", loss.item(), step)
-                for index, norm in enumerate(norms):
-                    writer.add_scalar(f"gradient norm/layers.{index}", norm, step)
                 optimizer.step()
+                optimizer.zero_grad()
+                writer.add_scalar("loss", loss.item(), step)
+                report(Step(step, loss.item(), norms.take()))
+            watching.remove()
             to_tensorboard(recording.graph, writer, step=settings.steps)
         return Trained(recording.graph, zipped(Path(folder)))
 
 
-def _norm(layer: nn.Module) -> float:
-    gradients = [p.grad for p in layer.parameters() if p.grad is not None]
-    return nn.utils.get_total_norm(gradients).item()
+class _Norms:
+    """A writer for `watch` that keeps the norms of one step, first layer first."""
+
+    def __init__(self, writer: SummaryWriter) -> None:
+        self._writer, self._norms = writer, list[float]()
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self._writer.add_scalar(tag, value, step)
+        if "/layers." in tag:
+            self._norms.append(value)
+
+    def take(self) -> tuple[float, ...]:
+        norms, self._norms = tuple(self._norms), []
+        return norms

@@ -31,6 +31,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     here = { payload: data.payload, selected: data.selected };
     here.view = mount(place, data.payload, {
       selected: data.selected,
+      colorBy: data.colorBy,
       onSelect: (node) => {
         if (node === here.selected) return;
         here.selected = node;
@@ -70,6 +71,7 @@ def view(
     selected: int | None,
     on_pick: Callable[[int | None], None],
     *,
+    color_by: str,
     height: int,
     key: str,
 ) -> None:
@@ -79,6 +81,7 @@ def view(
         payload: of the graph.
         selected: the node to show as selected.
         on_pick: called before the rerun that a click causes, with a node's id or None.
+        color_by: what a new view's colours tell: "role", "gradient", "device", ...
         height: in CSS pixels.
         key: of the place on the page.
     """
@@ -89,7 +92,7 @@ def view(
             on_pick(value["node"])
 
     _component()(
-        data={"payload": payload, "selected": selected, "height": height},
+        data={"payload": payload, "selected": selected, "height": height, "colorBy": color_by},
         key=key,
         on_picked_change=picked,
     )

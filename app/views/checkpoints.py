@@ -70,9 +70,9 @@ def draw_loaded(loaded: Loaded) -> None:
         st.code(str(verified), language=None, wrap_lines=True)
         if verified.first is not None:
             st.caption("The node where they part first is selected.")
-            if st.session_state.get("verified") is not verified:
+            if st.session_state.get("verified") is not loaded:
                 select("verify", verified.first.node)
-    st.session_state["verified"] = verified
+    st.session_state["verified"] = loaded
     draw_graph(verified.graph, (), key="verify")
 
 

@@ -12,6 +12,7 @@ from app.holding import hold
 from app.memory import draw_memory
 from app.nodes import draw_nodes
 from app.recordings import open_recording
+from app.selection import follow
 from app.work import Choice, play
 from graphviz_torch import Graph, diff, find
 
@@ -49,6 +50,7 @@ if graph is None:
     st.stop()
 
 findings = find(graph)
+follow(graph, key="explore")
 draw_numbers([(title, graph)] + ([(against, second)] if second is not None else []))
 draw_findings(findings)
 tabs = st.tabs(TABS, key="tab", on_change="rerun", bind="query-params")

@@ -37,7 +37,7 @@ def choose() -> tuple[Choice | None, bool]:
     )
     if source == SOURCES["recording"]:
         return None, False
-    what, where = st.columns([3, 2], gap="large")
+    what, where = st.columns([5, 4], gap="large")
     with where:
         device, seed = _where(seeded=source != SOURCES["example"])
         hit = st.button(

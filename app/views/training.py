@@ -148,7 +148,7 @@ if trained is None:
 
 findings = find(trained.graph)
 draw_findings(findings)
-left, right = st.columns([3, 2], gap="large")
+left, right = st.columns([5, 4], gap="large")
 with left:
     st.subheader("The last step's graph", anchor=False)
     st.caption(words.NODE)
