@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .following import Following, tensors
+from .following import Following, name_of, tensors
 from .graph import TensorMeta
 from .tracer import GradFn, tensor_meta
 
@@ -39,7 +39,7 @@ class SeenCut:
     following: Following
     fn: GradFn | None  # what made the operand, until the next backward has been read
     output_nr: int
-    after: list[range] = field(default_factory=list)  # numbers of the nodes that used the result
+    after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
     carriers: int = 0  # living tensors that hold the result, or what was computed from it
 
     def carry(self, made: Iterable[Tensor]) -> None:
@@ -51,7 +51,8 @@ class SeenCut:
     def taken(self, start: int, end: int, result: Any) -> None:
         """A call used the result: it made nodes, or a tensor that carries the cut on."""
         if end > start:
-            self.after.append(range(start, end))
+            fns = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
+            self.after.extend(fn._sequence_nr() for fn in fns)
         else:
             self.carry(tensors(result))
 
@@ -83,7 +84,7 @@ class Cuts:
         operand = next((tensor for tensor in tensors(arguments) if tensor.requires_grad), None)
         if operand is None:
             return
-        name = getattr(func, "__name__", "").strip("_")
+        name = name_of(func)
         if name == "get":  # a property: `data` alone gets here
             name = "data"
         made = list(tensors(result))

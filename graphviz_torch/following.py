@@ -94,6 +94,12 @@ def _aside() -> frozenset[Any]:
 ASIDE = _aside()
 
 
+def name_of(func: Any) -> str:
+    """What the user called: "copy_", "item"; "float" for `__float__`."""
+    name: str = getattr(func, "__name__", "")
+    return name[2:-2] if name.startswith("__") and name.endswith("__") else name
+
+
 def tensors(*values: Any) -> Iterator[Tensor]:
     """The tensors among the arguments of a call, in lists and tuples too."""
     stack = list(reversed(values))

@@ -24,7 +24,7 @@ from .cuts import Cuts
 from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
 from .failures import Failed, operand
-from .following import ASIDE, Following, tensors
+from .following import ASIDE, Following, name_of, tensors
 from .graph import Graph, Parameter, SavedKind
 from .modules import Modules, Place
 from .names import caller, caller_names, local_variables
@@ -242,7 +242,7 @@ class Recording:
                 seen.run = len(self._runs) - 1
                 seen.node = self._running.ids.get(fn) if self._running is not None else None
             else:
-                seen.operation = _name(self.calling)
+                seen.operation = name_of(self.calling)
                 seen.label = self._label(source, frame)
                 if made is not None:
                     self.copied.append((made, seen))
@@ -289,7 +289,7 @@ class Recording:
         self._runs[-1].failed = failed
 
     def _label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        local = () if frame is None else frame.f_locals.items()
+        local = () if frame is None else local_variables(frame).items()
         for name, value in (*self.modules.parameters(), *local):
             if value is tensor:
                 return str(name)
@@ -319,7 +319,7 @@ class Recording:
             while not label and outer is not None:
                 label, outer = self._label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))
-        self._failed = Failed(error, _name(func), self.modules.place(frame), operands)
+        self._failed = Failed(error, name_of(func), self.modules.place(frame), operands)
 
 
 class _Calls(TorchFunctionMode):
@@ -368,7 +368,3 @@ def _end(output: Any) -> list[End]:
             return []
         output = torch.autograd.graph.get_gradient_edge(output)
     return [(output.node, output.output_nr)]
-
-
-def _name(func: Any) -> str:
-    return getattr(func, "__name__", "").strip("_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -122,7 +123,7 @@ class Run:
                 cut.how,
                 cut.tensor,
                 before,
-                tuple(dict.fromkeys(i for numbers in cut.after for i in self.made(numbers))),
+                tuple(dict.fromkeys(self.made(cut.after))),
                 places(cut.place),
                 cut.module,
                 cut.label,
@@ -135,7 +136,7 @@ class Run:
                 scale = float(self.loss_scale)
         return replace(self.graph, nodes=nodes, cuts=tuple(cuts), loss_scale=scale)
 
-    def made(self, numbers: range) -> list[int]:
+    def made(self, numbers: Iterable[int]) -> list[int]:
         """Ids of the nodes with these sequence numbers."""
         found = (self._by_number.get(number) for number in numbers)
         return [i for i in found if i is not None]

@@ -1,0 +1,203 @@
+"""Where the way of a gradient was cut, and what a failing operation was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Graph, record, simulate_accelerator
+
+
+class Cut(nn.Module):
+    """fc1, something that cuts, fc2."""
+
+    def __init__(self, cut: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(3, 3)
+        self.fc2 = nn.Linear(3, 1)
+        self.never = nn.Linear(3, 3)
+        self.cut = cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc1(x)
+        h = self.cut(h)
+        return self.fc2(h)
+
+
+def graph_of(model: nn.Module) -> Graph:
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+    return recording.graph
+
+
+def inside_no_grad(h: Tensor) -> Tensor:
+    with torch.no_grad():
+        return h * 2
+
+
+WAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "detach": (lambda h: h.detach(), "detach"),
+    "data": (lambda h: h.data, "data"),
+    "no_grad": (inside_no_grad, "no_grad"),
+    "integers": (lambda h: h.long().float(), "long"),
+    "comparison": (lambda h: (h > 0).float(), "gt"),
+    "argmax": (lambda h: h.argmax(1, keepdim=True).expand(2, 3) * 1.0, "argmax"),
+    "through others": (lambda h: h.detach().relu().reshape(2, 3) + 1, "detach"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cut_is_found_with_the_nodes_on_both_sides(way: str) -> None:
+    function, how = WAYS[way]
+    graph = graph_of(Cut(function))
+    (cut,) = graph.cuts
+    assert cut.how == how
+    assert cut.where.startswith("test_cuts.py:")
+    assert cut.label == "h"
+    # The side that no gradient reaches is in the graph, and so are its parameters.
+    assert cut.before is not None
+    before = graph.nodes[cut.before]
+    assert (before.title, before.module, before.order) == ("addmm", "fc1", None)
+    assert [(graph.nodes[i].title, graph.nodes[i].module) for i in cut.after] == [("addmm", "fc2")]
+    assert graph.outputs[0][0] == next(n.id for n in graph.nodes if n.title == "sum")
+    parameters = {parameter.name: parameter for parameter in graph.parameters}
+    weight = parameters["fc1.weight"]
+    assert (weight.called, weight.has_grad) == (True, False)
+    assert weight.node is not None
+    assert graph.nodes[weight.node].order is None
+    never = parameters["never.weight"]
+    assert (never.called, never.has_grad, never.node) == (False, False, None)
+
+
+@pytest.mark.parametrize("how", ["item", "tolist", "float"])
+def test_a_number_read_into_python_is_a_cut_where_it_hides_a_parameter(how: str) -> None:
+    reads: dict[str, Callable[[Tensor], float]] = {
+        "item": lambda t: t.item(),
+        "tolist": lambda t: t.tolist(),
+        "float": float,
+    }
+    graph = graph_of(Cut(lambda h: torch.ones(2, 3) * reads[how](h.sum())))
+    (cut,) = graph.cuts
+    assert cut.how == how
+    assert cut.after == ()
+    assert graph.nodes[cut.before or 0].title == "sum"
+
+
+def test_reading_a_loss_to_print_it_is_no_cut() -> None:
+    model = nn.Linear(3, 1)
+    with record(model) as recording:
+        loss = model(torch.ones(2, 3)).sum()
+        loss.item()
+        float(loss.detach())
+        loss.backward()
+        loss.item()
+    assert recording.graph.cuts == ()
+    assert len(recording.graph.nodes) == 5
+
+
+def test_shapes_and_new_tensors_like_others_are_no_cut() -> None:
+    model = nn.Linear(3, 3)
+    with record(model) as recording:
+        h = model(torch.ones(2, 3))
+        zeros = torch.zeros_like(h) + h.new_ones(1) + h.shape[0] + h.numel() + h.dim()
+        (h + zeros).sum().backward()
+    assert recording.graph.cuts == ()
+
+
+def test_an_optimizer_cuts_nothing() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with record(model) as recording:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert [graph.cuts for graph in recording.graphs] == [(), ()]
+    assert all(parameter.in_optimizer for parameter in recording.graph.parameters)
+
+
+def test_a_frozen_parameter_and_one_outside_the_optimizer_are_told() -> None:
+    model = Cut(lambda h: h)
+    model.fc1.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.fc1.parameters())
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    parameters = {parameter.name: parameter for parameter in recording.graph.parameters}
+    assert parameters["fc1.weight"].requires_grad is False
+    assert parameters["fc2.weight"].in_optimizer is False
+    assert parameters["fc1.weight"].in_optimizer is True
+
+
+def test_what_was_cut_off_is_not_kept_alive_for_long() -> None:
+    import weakref
+
+    with record():
+        held = []
+        for _ in range(3):
+            h = torch.ones(3, requires_grad=True) * 2
+            h.register_hook(lambda gradient: None)
+            (h * 1).detach()
+            held.append(weakref.ref(h))
+            del h
+        assert [ref() for ref in held] == [None] * 3
+
+
+def test_a_failing_operation_names_its_operands_and_the_graph_up_to_it() -> None:
+    model = nn.Linear(3, 2)
+    with simulate_accelerator() as [device]:
+        x = torch.ones(4, 3).to(device)
+        bias = torch.ones(4, 2, requires_grad=True)
+        recording = record(model.to(device))
+
+        def run() -> None:
+            h = model(x)
+            h + bias * 1
+
+        with pytest.raises(RuntimeError, match="on the same device") as error, recording:
+            run()
+    graph = recording.graph
+    assert graph.failure is not None
+    assert (graph.failure.error, graph.failure.operation) == ("RuntimeError", "add")
+    assert graph.failure.message == str(error.value)
+    assert graph.failure.where.startswith("test_cuts.py:")
+    first, second = graph.failure.operands
+    assert (first.label, first.tensor.device) == ("h", "sim:0")
+    assert (second.label, second.tensor.device) == ("", "cpu")
+    assert graph.nodes[first.node or 0].title == "addmm"
+    assert graph.nodes[second.node or 0].title == "mul"
+    assert first.where != second.where != ""
+    assert {node for node, _ in graph.outputs} == {first.node, second.node}
+
+
+def test_a_failure_in_backward_keeps_the_gradients_up_to_it() -> None:
+    def fail(gradient: Tensor) -> None:
+        raise ValueError("in a hook")
+
+    x = torch.ones(3, requires_grad=True)
+    a = x * 2
+    a.register_hook(fail)
+    loss = a.exp().sum()
+    recording = record()
+    with pytest.raises(ValueError, match="in a hook"), recording:
+        loss.backward()
+    graph = recording.graph
+    assert graph.failure is not None
+    assert (graph.failure.error, graph.failure.operation) == ("ValueError", "backward")
+    titles = {node.title: bool(node.grad_outputs) for node in graph.nodes}
+    assert titles == {"AccumulateGrad": False, "mul": False, "exp": True, "sum": True}
+
+
+def test_an_exception_that_torch_did_not_raise_leaves_the_graph_so_far() -> None:
+    model = nn.Linear(3, 1)
+    recording = record(model)
+    with pytest.raises(KeyError), recording:
+        {}[model(torch.ones(2, 3))]
+    assert recording.graph.failure is not None
+    assert recording.graph.failure.error == "KeyError"
+    assert recording.graph.failure.where.startswith("test_cuts.py:")
+    assert [node.title for node in recording.graph.nodes if not node.leaf] == ["t", "addmm"]

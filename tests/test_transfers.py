@@ -1,0 +1,243 @@
+"""Copies between devices, on the simulated accelerator; on CUDA they are held to the profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from graphviz_torch import Graph, record, simulate_accelerator
+from graphviz_torch.dispatch import _KEY, _watchers
+
+Row = tuple[str, str, str, int | None, str]
+
+
+def rows(graph: Graph) -> list[Row]:
+    return [(c.kind, c.source, c.target, c.nbytes, c.operation) for c in graph.transfers]
+
+
+def recorded(run: Callable[[torch.device], object], count: int = 1) -> Graph:
+    """The graph of a block that also has a backward, for a graph to hang the copies on."""
+    with simulate_accelerator(count) as devices, record() as recording:
+        run(*devices)
+        torch.ones(1, requires_grad=True).sum().backward()
+    return recording.graph
+
+
+HtoD = ("HtoD", "cpu", "sim:0")
+DtoH = ("DtoH", "sim:0", "cpu")
+
+# One line a way to move a tensor; x is four floats on the CPU, d the same on the device.
+WAYS: dict[str, tuple[Callable[[Tensor, Tensor, torch.device], object], list[Row]]] = {
+    "to": (lambda x, d, dev: x.to(dev), [(*HtoD, 16, "to")]),
+    "to with dtype": (lambda x, d, dev: x.to(dev, torch.float64), [(*HtoD, 32, "to")]),
+    "cpu": (lambda x, d, dev: d.cpu(), [(*DtoH, 16, "cpu")]),
+    "item": (lambda x, d, dev: d[0].item(), [(*DtoH, 4, "item")]),
+    "float": (lambda x, d, dev: float(d[0]), [(*DtoH, 4, "float")]),
+    "bool": (lambda x, d, dev: bool(d[0] > 0), [(*DtoH, 1, "bool")]),
+    "tolist": (lambda x, d, dev: d.tolist(), [(*DtoH, 16, "cpu")]),
+    "numpy": (lambda x, d, dev: d.numpy(force=True), [(*DtoH, 16, "cpu")]),
+    "copy_ in": (lambda x, d, dev: d.copy_(x), [(*HtoD, 16, "copy_")]),
+    "copy_ out": (lambda x, d, dev: x.copy_(d), [(*DtoH, 16, "copy_")]),
+    "tensor": (lambda x, d, dev: torch.tensor([1.0, 2.0], device=dev), [(*HtoD, 8, "tensor")]),
+    "index": (lambda x, d, dev: d[torch.tensor([0, 2])], [(*HtoD, 16, "getitem")]),
+    "mask": (lambda x, d, dev: d[x > 0], [(*HtoD, 32, "getitem")]),
+    "module": (
+        lambda x, d, dev: nn.Linear(2, 3).to(dev),
+        [(*HtoD, 24, "to"), (*HtoD, 12, "to")],
+    ),
+    "none: same device": (lambda x, d, dev: d.to(dev), []),
+    "none: dtype alone": (lambda x, d, dev: (d.double(), x.half()), []),
+    "none: made there": (lambda x, d, dev: torch.zeros(3, device=dev), []),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_move_a_tensor_is_seen(way: str) -> None:
+    run, expected = WAYS[way]
+    with simulate_accelerator() as [device]:
+        x = torch.ones(4)
+        d = x.to(device)
+        with record() as recording:
+            run(x, d, device)
+            torch.ones(1, requires_grad=True).sum().backward()
+    assert rows(recording.graph) == expected
+
+
+def test_the_order_in_which_recording_and_simulation_are_entered_does_not_matter() -> None:
+    x = torch.ones(3, requires_grad=True)
+    graphs = []
+    with simulate_accelerator() as [device], record() as recording:
+        (x.to(device) * 2).sum().backward()
+    graphs.append(recording.graph)
+    with record() as recording, simulate_accelerator() as [device]:
+        (x.to(device) * 2).sum().backward()
+    graphs.append(recording.graph)
+    assert rows(graphs[0]) == rows(graphs[1])
+    assert [copy.kind for copy in graphs[0].transfers] == ["HtoD", "DtoH"]
+
+
+def test_a_copy_knows_its_module_its_line_and_its_name() -> None:
+    class Mover(nn.Module):
+        def forward(self, x: Tensor, device: torch.device) -> Tensor:
+            return x.to(device)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mover = Mover()
+
+        def forward(self, x: Tensor, device: torch.device) -> Tensor:
+            return self.mover(x, device).sum().cpu()
+
+    batch = torch.ones(3, requires_grad=True)
+    model = Outer()
+    with simulate_accelerator() as [device], record(model) as recording:
+        scale = torch.ones(1).to(device)
+        model(batch, device).backward()
+        scale.item()
+    into_device, first, back, *_ = recording.graph.transfers
+    assert (into_device.module, into_device.in_forward) == ("", False)
+    assert (first.module, first.in_forward, first.label) == ("mover", True, "x")
+    assert (back.module, back.in_forward) == ("", True)
+    assert first.where.startswith("test_transfers.py:")
+    assert recording.graph.nodes[first.node or 0].source == first.where
+    hidden = [copy for copy in recording.graph.transfers if copy.phase == "backward"]
+    assert [copy.node for copy in hidden] == [back.node, first.node]
+    assert recording.graph.transfers[-1].operation == "item"
+    assert recording.graph.transfers[-1].node is None
+
+
+def test_a_copy_between_two_accelerators_is_dtod() -> None:
+    def run(a: torch.device, b: torch.device) -> None:
+        torch.ones(2).to(a).to(b)
+
+    assert [(copy.kind, copy.target) for copy in recorded(run, 2).transfers] == [
+        ("HtoD", "sim:0"),
+        ("DtoD", "sim:1"),
+    ]
+
+
+def test_a_copy_that_nothing_reads_is_not_used() -> None:
+    def run(device: torch.device) -> None:
+        x = torch.ones(2)
+        x.to(device)  # moved and dropped
+        y = x.to(device)
+        y + 1
+        del y
+        x.to(device).shape  # noqa: B018  what it is, is not what it holds
+
+    assert [copy.used for copy in recorded(run).transfers] == [False, True, False]
+
+
+def test_copies_of_the_same_data_share_a_number_until_it_is_changed() -> None:
+    def run(device: torch.device) -> None:
+        x = torch.ones(2)
+        y = x.to(device)
+        x.to(device)
+        y.cpu()
+        x.add_(1)
+        x.to(device)
+
+    numbers = [copy.data for copy in recorded(run).transfers]
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert numbers[3] != numbers[0]
+
+
+def test_pinned_and_non_blocking_are_noted() -> None:
+    def run(device: torch.device) -> None:
+        x = torch.ones(2)
+        x.to(device)
+        x.pin_memory().to(device, non_blocking=True)
+
+    first, second = recorded(run).transfers
+    assert (first.pinned, first.non_blocking) == (False, False)
+    assert (second.pinned, second.non_blocking) == (True, True)
+
+
+def test_statistics_of_gradients_on_a_device_are_no_transfer() -> None:
+    x = torch.randn(100, requires_grad=True)
+    with simulate_accelerator() as [device], record() as recording:
+        (x.to(device) ** 2).sum().backward()
+        assert recording.graph.nodes[2].grad_outputs[0].norm == 10.0
+    assert [copy.phase for copy in recording.graph.transfers] == ["forward", "backward"]
+    assert recording.graph.nodes[1].grad_outputs[0].tensor.device == "sim:0"
+
+
+def test_saved_tensors_offloaded_to_the_cpu_are_seen_both_ways() -> None:
+    with simulate_accelerator() as [device], record() as recording:
+        x = torch.ones(4, device=device, requires_grad=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: tensor.cpu(), lambda tensor: tensor.to(device)
+        )
+        with hooks:
+            y = x * x
+        y.sum().backward()
+    graph = recording.graph
+    assert [(c.kind, c.phase) for c in graph.transfers] == [
+        ("DtoH", "forward"),
+        ("DtoH", "forward"),
+        ("HtoD", "backward"),
+        ("HtoD", "backward"),
+    ]
+    assert {graph.nodes[c.node].title for c in graph.transfers if c.phase == "backward"} == {"mul"}
+
+
+def test_what_trace_reads_ahead_is_there_when_backward_has_not_run() -> None:
+    class Move(nn.Module):
+        def forward(self, x: Tensor, device: torch.device) -> Tensor:
+            return x.to(device) * 2
+
+    model = Move()
+    with simulate_accelerator() as [device], record(model) as recording:
+        y = model(torch.ones(2, requires_grad=True), device)
+    assert [(c.kind, c.phase) for c in recording.graph.transfers] == [
+        ("HtoD", "forward"),
+        ("DtoH", "backward"),
+    ]
+    assert y.shape == (2,)
+
+
+def test_the_watch_leaves_nothing_behind() -> None:
+    def installed() -> tuple[Any, ...]:
+        return (
+            torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
+            torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
+            torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "AutocastIPU"),
+            torch._C._dispatch_has_backend_fallback(_KEY),
+            list(_watchers),
+        )
+
+    before = installed()
+    with pytest.raises(KeyboardInterrupt), record():
+        raise KeyboardInterrupt
+    with record(), record():
+        assert installed() != before
+    assert installed() == before
+
+
+def test_a_mode_of_the_users_sees_what_it_sees_without_a_recording() -> None:
+    class Names(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.seen.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    def run() -> list[str]:
+        with Names() as names:
+            x = torch.ones(3, requires_grad=True)
+            (x.double() * 2).sum().backward()
+        return names.seen
+
+    expected = run()
+    with record():
+        assert run() == expected
