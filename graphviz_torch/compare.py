@@ -218,17 +218,27 @@ def _time(
         outputs = run(*placed)
     there = back = 0.0
     if device.type != "cpu":
-        there = median_seconds(lambda: _move(made, device), seconds)
-        back = median_seconds(lambda: _move(outputs, torch.device("cpu")), seconds)
-    return Timing(
-        device_label(device), size, there, median_seconds(lambda: run(*placed), seconds), back
-    )
+        there = median_seconds(lambda: _move(made, device), seconds, device)
+        back = median_seconds(lambda: _move(outputs, torch.device("cpu")), seconds, device)
+    work = median_seconds(lambda: run(*placed), seconds, device)
+    return Timing(device_label(device), size, there, work, back)
 
 
-def median_seconds(function: Callable[[], Any], seconds: float) -> float:
+def median_seconds(
+    function: Callable[[], Any], seconds: float, device: torch.device | None = None
+) -> float:
     """The median time of a call, after a warm-up, measured for at least `seconds`."""
+
+    def finished() -> None:
+        function()
+        torch.accelerator.synchronize()
+
+    # The benchmark's own timer waits for CUDA alone.
+    waits = device is None or device.type in ("cpu", "cuda")
     timer = benchmark.Timer(
-        "function()", globals={"function": function}, num_threads=torch.get_num_threads()
+        "function()",
+        globals={"function": function if waits else finished},
+        num_threads=torch.get_num_threads(),
     )
     return float(timer.blocked_autorange(min_run_time=seconds).median)
 
