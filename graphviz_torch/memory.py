@@ -28,6 +28,7 @@ from .tracer import tensor_meta
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"
 _storage_id: Callable[[Tensor], int] = torch._C._storage_id  # type: ignore[attr-defined]
+_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _PLAIN = (Tensor, torch.nn.Parameter)
 _names: dict[type, list[tuple[str, str]]] = {}
 
@@ -109,6 +110,8 @@ def _saved(
 
 def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
     """What identifies the memory of each part of a tensor, and that part."""
+    while _is_wrapped(tensor):  # by torch.func
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_nested:
         return [(_storage_id(tensor), tensor)]
     parts = [tensor]

@@ -73,12 +73,14 @@ class Recording:
     ) -> None:
         self._model = model
         self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
+        self._entered = False
         self._open = False
         self._graphs: list[Graph] = []
 
     def __enter__(self) -> Recording:
-        if self._open:
-            raise RuntimeError("this recording is entered already: call record() once for a block.")
+        if self._entered:
+            raise RuntimeError("a recording is entered once: call record() for every block.")
+        self._entered = True
         self._frame = caller()
         self._first = sequence_number()
         self._runs: list[Run] = []
@@ -112,6 +114,7 @@ class Recording:
             self._graphs = self.graphs
         finally:
             self._open = False
+            self._model = None
             self.modules.close()
             self.following.clear()
             for name in ("_frame", "_runs", "_ends", "copied", "scaler", "_failed", "_transfers"):
@@ -253,10 +256,8 @@ class Recording:
 
     def _begin(self, outputs: Sequence[Any], gradients: Sequence[Any], inputs: Any) -> Run | None:
         ends = [end for output in outputs for end in _end(output)]
-        if self._running is not None or not ends or TracingContext.try_get() is not None:
-            # Inside a node, as reentrant checkpointing does; the engine will object; or
-            # torch.compile is trying what the program does.
-            return None
+        if not ends or self._running is not None or _is_trial():
+            return None  # the engine will object; or inside a node: reentrant checkpointing
         with _uncollected():
             run = self._running = self._read(ends)
             self._runs.append(run)
@@ -360,6 +361,13 @@ class _Calls(TorchFunctionMode):
         if recording.copied:
             recording.follow(result)
         return result
+
+
+def _is_trial() -> bool:
+    """Is a backward torch.compile's trial of the program, or a part of a torch.func transform."""
+    # Private (2.13).
+    transformed = torch._C._functorch.maybe_current_level() is not None
+    return transformed or TracingContext.try_get() is not None
 
 
 def _end(output: Any) -> list[End]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from contextlib import nullcontext
+from typing import Any
+
+import models
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import record, simulate_accelerator
+from graphviz_torch import record, simulate_accelerator, trace
+from graphviz_torch.record import Recording
 
 
 def test_the_worked_example_has_the_gradient_at_every_node() -> None:
@@ -50,3 +60,221 @@ def test_there_and_back_is_four_copies_two_of_them_in_backward() -> None:
     assert graph.transfers[0].node == graph.transfers[3].node
     assert graph.nodes[0].grad_outputs[0].values == tuple(x.grad.tolist())
     assert {node.seconds for node in graph.nodes if node.device == "sim:0"} == {None}
+
+
+class Noisy(nn.Module):
+    """Dropout, a buffer that changes, a custom Function: what a recording could disturb."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.relu(self.norm(self.fc1(x))))
+        return self.fc2(x * torch.rand_like(x))
+
+
+def training(recorded: bool, autocast: bool) -> list[Tensor]:
+    torch.manual_seed(3)
+    model = Noisy()
+    optimizer = torch.optim.Adam(model.parameters())
+    values = []
+    for _ in range(3):
+        with record(model) if recorded else nullcontext():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = model(torch.randn(5, 8)).float().pow(2).mean()
+            loss.backward()
+            values += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+            optimizer.step()
+    return [*values, *model.state_dict().values(), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_recording_changes_no_value_no_gradient_and_no_random_number(autocast: bool) -> None:
+    plain, recorded = training(False, autocast), training(True, autocast)
+    assert len(plain) == len(recorded)
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+
+
+def test_the_graph_is_the_one_that_trace_reads() -> None:
+    model = models.TransformerBlock()
+    with record(model) as recording:
+        loss = model(torch.randn(2, 3, 8)).sum()
+        expected = trace(loss, names=model)
+        loss.backward()
+    graph = recording.graph
+    assert graph.edges == expected.edges
+    assert graph.outputs == expected.outputs
+    for node, plain in zip(graph.nodes, expected.nodes, strict=True):
+        assert node[:3] == plain[:3]
+        assert node.leaf == plain.leaf
+        assert node.label == plain.label or plain.label == ""
+
+
+def test_without_a_backward_the_graph_is_of_what_the_model_returned() -> None:
+    model = models.MLP()
+    with record(model) as recording:
+        model(torch.ones(2, 4))  # not even kept
+    assert [node.title for node in recording.graph.nodes if not node.leaf] == [
+        *("t", "addmm", "relu", "t", "addmm")
+    ]
+    assert recording.graph.nodes[-1].module == "fc2"
+    assert all(node.order is None for node in recording.graph.nodes)
+
+
+def test_without_a_module_either_it_is_of_the_callers_variables() -> None:
+    x = torch.ones(2, requires_grad=True)
+    before = x + 1
+    with record() as recording:
+        a = x * 2
+        b = a.exp()
+        c = a.sin()
+    assert [node.label for node in recording.graph.nodes] == ["x", "a", "b", "c"]
+    assert len(recording.graph.outputs) == 2
+    assert before.shape == b.shape == c.shape
+
+
+def test_a_block_in_which_nothing_happens_says_so() -> None:
+    def nothing() -> Recording:
+        with record() as recording:
+            pass
+        return recording
+
+    with pytest.raises(ValueError, match="nothing was recorded"):
+        _ = nothing().graph
+    assert nothing().graphs == []
+
+
+def test_the_graph_is_there_inside_the_block_after_a_backward() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        x.exp().sum().backward()
+        inside = recording.graph
+        x.exp().sum().backward()
+    assert len(recording.graphs) == 2
+    assert inside.nodes[0].grad_outputs == recording.graph.nodes[0].grad_outputs
+
+
+def test_nothing_of_the_program_is_held_after_the_block() -> None:
+    class Remembers(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.kept = x
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    def run() -> tuple[Recording, list[weakref.ref[Any]]]:
+        model = models.MLP()
+        x = torch.ones(2, 4)
+        with simulate_accelerator() as [device], record(model) as recording:
+            h = Remembers.apply(model(x))
+            cut = h.detach()
+            moved = h.to(device)
+            loss = moved.sum() + cut.sum().to(device)
+            loss.backward()
+            model(x)
+        return recording, [weakref.ref(t) for t in (model, x, h, cut, moved, loss)]
+
+    recording, held = run()
+    gc.collect()
+    assert [ref() for ref in held] == [None] * 6
+    assert recording.graph.nodes
+
+
+def test_an_exception_leaves_the_block_as_it_was_raised() -> None:
+    error = RuntimeError("mine")
+    with pytest.raises(RuntimeError) as caught, record():
+        raise error
+    assert caught.value is error
+    assert error.__context__ is None
+
+
+def test_one_recording_inside_another_leaves_both_right() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with record() as outer:
+        (x * 2).sum().backward()
+        with record() as inner:
+            (x * 3).exp().sum().backward()
+        x.sin().sum().backward()
+    assert [len(graph.nodes) for graph in outer.graphs] == [3, 4, 3]
+    assert [len(graph.nodes) for graph in inner.graphs] == [4]
+    assert inner.graph.nodes[1].grad_outputs == outer.graphs[1].nodes[1].grad_outputs
+
+
+def test_a_recording_is_entered_once_at_a_time() -> None:
+    recording = record()
+    with recording, pytest.raises(RuntimeError, match="entered once"):
+        recording.__enter__()
+
+
+def test_recordings_in_several_threads_see_each_their_own() -> None:
+    begin, graphs, errors = threading.Barrier(4), {}, []
+
+    def run(number: int) -> None:
+        try:
+            x = torch.ones(2, requires_grad=True)
+            begin.wait(60)
+            with record() as recording:
+                begin.wait(60)
+                for _ in range(number):
+                    x = x * 2
+                begin.wait(60)
+                x.sum().backward()
+            graphs[number] = recording.graphs
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for number, (graph,) in graphs.items():
+        assert [node.title for node in graph.nodes].count("mul") == number
+        assert all(node.grad_outputs for node in graph.nodes)
+
+
+def test_function_transforms_run_and_are_not_mistaken_for_the_graph() -> None:
+    x = torch.arange(3.0, requires_grad=True)
+
+    def cube(v: Tensor) -> Tensor:
+        return (v**3).sum()
+
+    expected = torch.func.grad(cube)(x)
+    with record() as recording:
+        gradient = torch.func.grad(cube)(x)
+        rows = torch.func.vmap(torch.func.grad(cube))(torch.ones(2, 3))
+        gradient.sum().backward()
+    assert torch.equal(gradient, expected)
+    assert rows.shape == (2, 3)
+    assert recording.graph.nodes[0].grad_outputs[0].values == (0.0, 6.0, 12.0)
+
+
+def test_a_flop_counter_counts_the_users_operators_alone() -> None:
+    def flops(recorded: bool) -> int:
+        model = nn.Linear(8, 8)
+        counter = FlopCounterMode(display=False)
+        with counter, record(model) if recorded else nullcontext():
+            model(torch.ones(2, 8)).sum().backward()
+        return int(counter.get_total_flops())
+
+    assert flops(recorded=True) == flops(recorded=False) > 0
+
+
+def test_a_loss_kept_with_its_history_shows_as_a_growing_graph() -> None:
+    model = nn.Linear(2, 1)
+    total = torch.zeros(())
+    with record(model) as recording:
+        for _ in range(3):
+            total = total + model(torch.ones(1, 2)).sum()
+            total.backward(retain_graph=True)
+    sizes = [len(graph.nodes) for graph in recording.graphs]
+    assert sizes == sorted(set(sizes))
