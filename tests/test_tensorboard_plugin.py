@@ -200,7 +200,21 @@ def test_alerts_name_the_nodes_with_nan_or_inf(tmp_path: Path) -> None:
     rows = {
         row["tensor_name"]: (row["nan_event_count"], row["pos_inf_event_count"]) for row in alerts
     }
-    assert rows == {"fc/mul": (2, 2), "backward/fc/mul": (2, 2)}
+    assert rows == {"fc/mul": (2, 2)}
+
+
+def test_the_first_alert_is_where_backward_met_the_first_inf(tmp_path: Path) -> None:
+    model = MLP()
+    with record(model) as recording:
+        hidden = model.fc1(torch.randn(2, 4))
+        hidden.register_hook(lambda gradient: gradient * math.inf)
+        model.fc2(hidden).sum().backward()
+    to_tensorboard(recording.graph, tmp_path)
+    alerts = client(tmp_path).post("/data/plugin/debugger/numerics_alert_report").json
+    names = [row["tensor_name"] for row in alerts]
+    assert names[0] == "fc1/addmm[hidden]"
+    assert {"fc1/weight", "fc1/bias"} <= set(names)
+    assert not any(name.startswith("fc2") for name in names)
 
 
 def test_without_our_data_nothing_is_shown_and_nothing_fails(tmp_path: Path) -> None:

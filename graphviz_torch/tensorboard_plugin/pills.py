@@ -75,9 +75,10 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, answer)
 
     def alerts(self, request: Request) -> Response:
-        """The nodes of the graph written last that had NaN or Inf at any step, first ones first.
+        """The nodes of the graph written last that had NaN or Inf at any step.
 
-        The tab does not say which graph it shows, nor any node here.
+        First steps first, and in each the nodes in the order of the backward, so that the first row
+        is where it began. The tab does not say here which graph it shows.
         """
         ctx, experiment = where(request)
         rows: dict[str, dict[str, Any]] = {}
@@ -88,7 +89,7 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         for written, steps in found:
             for path, pill in steps.items():
                 nan, inf = pill["value"][2], pill["value"][7]
-                if not pill["scope"] and (nan or inf) and (path in rows or len(rows) < _ALERTS):
+                if pill["own"] and (nan or inf) and (path in rows or len(rows) < _ALERTS):
                     row = rows.setdefault(path, _alert(pill, written))
                     row["nan_event_count"] += nan
                     row["pos_inf_event_count"] += inf
@@ -126,27 +127,27 @@ def pills(graph: Graph) -> dict[str, Pill]:
     """
     found: dict[str, Pill] = {}
     paths = names(graph)
-    for node, path in zip(graph.nodes, paths.nodes, strict=True):
+    for node in sorted(graph.nodes, key=lambda node: (node.order is None, node.order)):
         counts = _counts(node)
         if counts is None:
             continue
-        for full in (path, f"{paths.backward}/{path}"):
-            end = full
+        path = paths.nodes[node.id]
+        for end in (path, f"{paths.backward}/{path}"):
             while end:
-                pill = found.setdefault(end, _pill(end, node, scope=end != full))
+                pill = found.setdefault(end, _pill(end, node, own=end == path))
                 _add(pill["value"], *counts)
                 end = end.rpartition("/")[0]
     return found
 
 
-def _pill(path: str, node: Node, *, scope: bool) -> Pill:
+def _pill(path: str, node: Node, *, own: bool) -> Pill:
     return {
         "node_name": path,
         "output_slot": 0,
         "device_name": device(node.device),
         "dtype": "absolute values of the gradient",
         "shape": [],
-        "scope": scope,
+        "own": own,  # of a node, not of a scope or of the backward's mirror
         "value": [1, 0, 0, 0, 0, 0, 0, 0, None, None, None],
     }
 
