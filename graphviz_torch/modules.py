@@ -67,7 +67,6 @@ class Modules:
     def __init__(self, model: torch.nn.Module | None, finished: Callable[[Any], None]) -> None:
         self.reached = 0  # the nodes before this number have been looked at
         self._called: set[str] = set()  # paths of the modules whose forward ran
-        self._model = model
         self._finished = finished
         self._modules: dict[int, tuple[torch.nn.Module, str]] = {}  # by id()
         self._running: list[_ModuleCall] = []
