@@ -78,7 +78,7 @@ TRAPS: dict[str, tuple[Change, str]] = {
 }
 TRAPS |= {
     f"{name} first": (lambda g, name=name: add(g, f"{name}/x"), f"node '{name}/x': a first segment")
-    for name in RESERVED
+    for name in sorted(RESERVED)
 }
 TRAPS |= {
     f"{op} of nothing": (lambda g, op=op: add(g, "n", op), f"node 'n': operation '{op}' changes")
