@@ -180,6 +180,7 @@ export class Colors {
       }
     const neutral = (name: string) => name === "" || name === "cpu";
     const first = [...counts.keys()];
+    if (this.by !== "module") first.sort();
     const ordered = [...first.filter(neutral), ...first.filter((name) => !neutral(name))];
     let next = 0;
     this.names = new Map(ordered.map((name) => [name, neutral(name) ? 0 : ++next]));

@@ -32,7 +32,7 @@ function numbers(model: Model): string {
 
 function facts(model: Model): [string, string][] {
   const devices = new Set(model.metas.map((meta) => meta.device));
-  const rows: [string, string][] = [["devices", [...devices].join(", ")]];
+  const rows: [string, string][] = [["devices", [...devices].sort().join(", ")]];
   const kept = model.savedBytes.reduce((sum, size) => sum + size, 0);
   if (kept) rows.push(["saved for backward", bytes(kept)]);
   if (model.recordedSeconds) {

@@ -124,7 +124,7 @@ export class Panel {
     }
     const facts: [string, Value][] = [
       ["nodes", nodes.length.toLocaleString("en")],
-      ["devices", [...devices].join(", ")],
+      ["devices", [...devices].sort().join(", ")],
     ];
     if (weights) facts.push(["leaves", bytes(weights)]);
     if (kept) facts.push(["saved", bytes(kept)]);

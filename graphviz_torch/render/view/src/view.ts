@@ -81,8 +81,8 @@ export class View {
     this.player = new Player(this.playback, (node) => model.caption(node), () => this.replay());
     this.search = new SearchBox(model, this.tree, go);
     this.themeButton = button("", "Theme: as the system has it, light, dark", () => this.nextTheme());
-    this.stage.append(this.drawing.svg, this.legend.element, this.minimap.element, this.panel.element);
-    element.append(this.bar(), this.stage, this.player.element, this.live);
+    this.stage.append(this.drawing.svg, this.minimap.element, this.panel.element);
+    element.append(this.bar(), this.stage, this.legend.element, this.player.element, this.live);
     this.colors.choose(options.colorBy ?? "role");
     this.listen();
   }
