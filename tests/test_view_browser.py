@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,7 +115,7 @@ def bring(page: Page, name: str) -> str:
     """Brings the layer of that number into sight, and returns its item."""
     page.locator("input[type=search]").fill(name)
     found = page.locator(".found button").filter(
-        has=page.get_by_text(f"group · layers › {name}", exact=True)
+        has=page.get_by_text(re.compile(rf"^group · layers . {name}$"))
     )
     item = found.get_attribute("data-found")
     assert item is not None
