@@ -28,7 +28,7 @@ class Group:
 
     id: int
     name: str  # one segment: "layers", "attn#2", "repeat 3", "nodes 101-200"
-    path: str  # unique and without "/": the dotted scope, or generated for a run
+    path: str  # unique, without "/": a module's scope; a run's name behind what is around it
     parent: int | None
     kind: Literal["module", "run"]
     children: tuple[int, ...]  # groups directly inside, in topological order
@@ -355,8 +355,11 @@ def _number(graph: Graph, top: list[_Item], order: list[int]) -> Groups:
         numbers[part] = number = len(parts)
         # "/" separates the segments of names in TensorBoard.
         path = part.name.text.replace("/", "|")
-        if parent is not None:
-            path = f"{paths[parent]}.{path}"
+        outer = parent
+        while part.kind == "module" and outer is not None and parts[outer].kind == "run":
+            outer = parents[outer]
+        if outer is not None:
+            path = f"{paths[outer]}.{path}"
         while path in taken:
             path += "'"
         taken.add(path)

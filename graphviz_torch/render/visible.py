@@ -83,8 +83,11 @@ class Visible:
         groups = self.groups.groups
         part = groups[number]
         name = part.name
-        if name[:1].isdigit() and part.parent is not None:
-            name = f"{groups[part.parent].name}.{name}"
+        outer = part.parent
+        while outer is not None and groups[outer].kind == "run":
+            outer = groups[outer].parent
+        if name[:1].isdigit() and outer is not None:
+            name = f"{groups[outer].name}.{name}"
         times = self.times.get(number, 1)
         if times > 1:
             last = groups[self.last[number]].name
