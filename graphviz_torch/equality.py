@@ -170,7 +170,7 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # Private: autograd makes the node just before its operator is dispatched (2.11, 2.13).
+        # Private: autograd makes the node just before its operator is dispatched (2.11 to 2.14).
         number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         out = func(*args, **(kwargs or {}))
         if number not in self.found:

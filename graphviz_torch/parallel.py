@@ -78,7 +78,7 @@ def data_parallel_on(devices: list[torch.device]) -> Iterator[None]:
 
 
 def _replace() -> None:
-    # Private: the names that DataParallel looks up (2.13).
+    # Private: the names that DataParallel looks up (2.11 to 2.14).
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     for owner, name, ours in (
         (module, "_get_available_device_type", _device_type),

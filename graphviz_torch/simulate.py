@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-# Private: the stack of dispatch modes, to stand below the modes that are there (2.13).
+# Private: the stack of dispatch modes, to stand below the modes that are there (2.11 to 2.14).
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _pop_mode,
@@ -176,8 +176,8 @@ def _attention(
     PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
     """
     together = isinstance(k, SimulatedTensor) and isinstance(v, SimulatedTensor)
-    if together and attn_mask is None and not enable_gqa:
-        # Private: the choice itself, and the kernel it chooses (2.13).
+    if together and q.dim() == 4 and attn_mask is None and not enable_gqa:
+        # Private: the choice itself, and the kernel it chooses (2.11 to 2.14).
         choice = torch._fused_sdp_choice(
             q.held, k.held, v.held, None, dropout_p, is_causal, scale=scale
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-# Private: leaves the modes that watch out of what a simulated tensor does inside (2.13).
+# Private: leaves the modes that watch out of what a simulated tensor does inside (2.11 to 2.14).
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
@@ -45,7 +45,7 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, device: torch.device) -> SimulatedTensor:
-        # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
+        # A wrapper of another layout ends the process when autograd asks for that layout (2.11 to 2.14).
         if held.layout != torch.strided or held.is_nested:
             raise NotImplementedError(
                 f"A simulated device holds dense tensors only, and this one is {held.layout}"
@@ -227,7 +227,7 @@ def _follow(wrapper: SimulatedTensor) -> None:
     held = wrapper.held
     if wrapper.shape == held.shape and wrapper.stride() == held.stride():
         return
-    # Private: reaches the wrapper's own, empty memory below every Python dispatch (2.13).
+    # Private: reaches the wrapper's own, empty memory below every Python dispatch (2.11 to 2.14).
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
         wrapper.set_(storage, held.storage_offset(), held.size(), held.stride())
@@ -289,7 +289,7 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    # Private: what torch.utils.swap_tensors ends in; that one refuses a weakref's target (2.13).
+    # Private: what torch.utils.swap_tensors ends in; that one refuses a weakref's target (2.11 to 2.14).
     torch._C._swap_tensor_impl(tensor, new)
 
 
