@@ -79,13 +79,14 @@ def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
         used: the numbers of the outputs that something in the graph uses, and so are defined.
 
     Autograd does not tell an undefined output from a true scalar on the CPU, so for a scalar that
-    nothing uses this goes by the kind of node: an output that lies on another device than its
-    siblings, one of a custom Function (an argument that is no tensor, or not differentiable), or of
-    a double backward (a gradient that was not asked for) is taken as undefined.
+    nothing uses this goes by the node. Undefined is what lies on another device than its siblings,
+    an output of a custom Function (an argument that is no tensor, or not differentiable), and of a
+    double backward a gradient that was not asked for, unless those asked for are scalars too.
     """
     elsewhere = any(meta is not None and meta.device != "cpu" for meta in outputs)
-    kind = type(fn)
-    if not (elsewhere or is_custom(kind) or "BackwardBackward" in kind.__name__):
+    asked = any(meta is not None and meta.shape for meta in outputs)
+    twice = "BackwardBackward" in type(fn).__name__
+    if not (elsewhere or is_custom(type(fn)) or (twice and asked)):
         return outputs
     return tuple(
         meta if nr in used or meta is None or meta.shape or meta.device != "cpu" else None

@@ -73,10 +73,10 @@ def caller() -> FrameType | None:
 def local_variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame by name, in the order in which they were bound.
 
-    Names that start with "_" or "." are Python's or private, and left out.
+    Names that start with "_" are private, and those that are no identifiers Python's own: left out.
     """
     values = frame.f_locals
-    found = {name: value for name, value in values.items() if name[:1] not in ("_", ".")}
+    found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
     # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
     # tensors alive. Cleared if nobody else has it: this name, getrefcount's argument, the frame.
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)

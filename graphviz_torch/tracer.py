@@ -313,8 +313,10 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
     if not tensor.requires_grad:
         return None
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn, tensor.output_nr
+    # A leaf: this finds its accumulator, and makes one if it has none yet.
+    return torch.autograd.graph.get_gradient_edge(tensor).node, 0
 
 
 @contextmanager

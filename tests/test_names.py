@@ -1,0 +1,267 @@
+"""Tensors are called what the caller calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import models
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Graph, trace
+from graphviz_torch.names import caller_names, local_variables
+
+
+def labels(graph: Graph) -> list[str]:
+    return [node.label for node in graph.nodes]
+
+
+def leaf(size: int = 2) -> Tensor:
+    return torch.ones(size, requires_grad=True)
+
+
+def test_the_callers_variables_name_tensors() -> None:
+    x = leaf()
+    a = x * 2
+    y = a.sum()
+    assert labels(trace(y)) == ["x", "a", "y"]
+
+
+def test_the_first_name_that_was_bound_is_shown() -> None:
+    first = leaf()
+    second = first
+    y = first * 2
+    z = y
+    assert labels(trace(z)) == ["first", "y"]
+    assert second is first
+
+
+def test_a_parameter_keeps_its_name_in_a_loop_over_parameters() -> None:
+    model = models.MLP()
+    for p in model.parameters():
+        assert p.requires_grad
+    found = labels(trace(model(torch.ones(1, 4))))
+    assert {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"} <= set(found)
+    assert "p" not in found
+
+
+def test_private_variables_name_nothing() -> None:
+    _x = leaf()
+    assert labels(trace(_x * 2)) == ["", ""]
+
+
+def test_an_argument_and_a_closures_variable_have_their_names() -> None:
+    outer = leaf()
+
+    def inner(argument: Tensor) -> Graph:
+        y = outer * argument
+        return trace(y)
+
+    assert labels(inner(leaf())) == ["outer", "argument", "y"]
+
+
+def test_what_self_holds_is_named_by_its_attribute() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.scale = leaf()
+            self.model = nn.Linear(2, 2)
+
+        def run(self) -> Graph:
+            return trace(self.model(self.scale))
+
+    assert set(labels(Trainer().run())) == {"bias", "self.scale", "weight", ""}
+
+
+def test_tensors_in_the_callers_containers_are_named_by_their_place() -> None:
+    weights = [leaf(), leaf()]
+    state = {"bias": leaf()}
+    y = weights[0] * weights[1] + state["bias"]
+    assert labels(trace(y)) == ["weights[0]", "weights[1]", "", "state.bias", "y"]
+
+
+@dataclass
+class Output:
+    loss: Tensor
+    hidden: list[Tensor]
+
+
+def test_keys_and_fields_of_the_outputs_name_what_has_no_other_name() -> None:
+    def make() -> dict[str, Any]:
+        x = leaf()
+        return {"out": Output(x * 2, [x * 3]), "last": x * 4}
+
+    assert labels(trace(make())) == ["", "out.loss", "out.hidden[0]", "last"]
+    assert labels(trace([leaf() * 2])) == ["", ""]  # a position is no name
+    loss = leaf() * 2
+    assert labels(trace({"total": loss})) == ["", "loss"]  # the variable was there first
+
+
+def test_names_in_a_dict_override_the_variables() -> None:
+    x = leaf()
+    y = x * 2
+    assert labels(trace(y, names={"input": x})) == ["input", ""]
+    assert labels(trace({"out": y}, names={"input": x})) == ["input", "out"]
+    assert labels(trace({"out": y}, names={})) == ["", ""]
+
+
+def test_a_module_in_a_dict_prefixes_its_parameters() -> None:
+    model = nn.Linear(2, 2)
+    graph = trace(model(leaf()), names={"net": model})
+    assert [label for label in labels(graph) if label] == ["net.bias", "net.weight"]
+
+
+def test_an_empty_module_is_not_taken_for_no_names() -> None:
+    x = leaf()
+    assert caller_names(nn.Sequential(), {"x": x}) == [("x", x)]
+
+
+def test_modules_that_share_names_are_told_apart_by_their_variables() -> None:
+    encoder, decoder, norm = models.MLP(), models.MLP(4, 2, 4), nn.LayerNorm(2)
+    y = norm(encoder(decoder(torch.ones(1, 4))))
+    found = {label for label in labels(trace(y)) if label}
+    assert {"encoder.fc1.weight", "decoder.fc1.weight", "weight"} <= found
+    assert not any(name.startswith("norm.") for name in found)
+
+
+def test_a_part_of_a_model_in_a_variable_changes_no_name() -> None:
+    model = models.MLP()
+    part = model.fc1
+    found = labels(trace(model(torch.ones(1, 4))))
+    assert "fc1.weight" in found
+    assert part is model.fc1
+
+
+def test_several_named_outputs_of_one_node_are_all_shown() -> None:
+    x = leaf(4)
+    second, first = reversed(x.split(2))
+    assert labels(trace(first * second)) == ["x", "first, second", ""]
+
+
+def test_hostile_names_come_out_as_they_went_in() -> None:
+    hostile = 'a"b\\c\n<b>&\x00☃'
+    x = leaf()
+    assert labels(trace(x * 2, names={hostile: x}))[0] == hostile
+
+
+def test_the_kinds_of_leaves_are_told() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.ones(2))
+    model.register_buffer("scale", leaf())
+    x = leaf()
+    y = model.weight * model.scale * x
+    kinds = {node.label: node.leaf for node in trace(y).nodes if node.leaf}
+    assert kinds == {"weight": "parameter", "scale": "buffer", "x": "tensor"}
+
+
+@pytest.mark.parametrize("names", [3, "x", [leaf()]])
+def test_names_of_another_type_are_refused(names: Any) -> None:
+    with pytest.raises(TypeError, match=f"names is a {type(names).__name__}; pass a dict"):
+        trace(leaf() * 2, names=names)
+
+
+class Evil:
+    """A value that must not be asked for anything."""
+
+    @property
+    def __class__(self) -> type:
+        raise RuntimeError("asked for its class")
+
+
+def test_no_value_of_the_callers_is_asked_for_anything() -> None:
+    evil = Evil()
+    x = leaf()
+    assert labels(trace(x * 2)) == ["x", ""]
+    assert type(evil) is Evil
+
+
+def test_a_frame_keeps_nothing_of_what_was_read() -> None:
+    import sys
+    import weakref
+
+    x = leaf()
+    assert local_variables(sys._getframe())["x"] is x
+    seen = weakref.ref(x)
+    del x
+    assert seen() is None
+
+
+# ----------------------------------------------------------------- modules, from parameters' names
+
+
+def modules(graph: Graph) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if not node.leaf:
+            found.setdefault(node.module, []).append(node.operation)
+    return found
+
+
+def test_a_node_that_uses_one_modules_parameters_is_in_that_module() -> None:
+    model = models.ConvNet()
+    graph = trace(model(torch.ones(2, 3, 4, 4)))
+    assert modules(graph) == {
+        "conv": ["convolution"],
+        "norm": ["native_batch_norm"],
+        "": ["relu", "mean"],
+        "head": ["t", "addmm"],
+    }
+    owners = {node.label: node.module for node in graph.nodes if node.leaf}
+    assert owners["conv.weight"] == "conv"
+    assert all(node.scope == "" for node in graph.nodes)
+
+
+def test_a_module_that_is_called_twice_is_recognised_by_two_of_its_parameters() -> None:
+    model = models.TiedMLP()
+    assert modules(trace(model(torch.ones(1, 4)))) == {
+        "fc": ["t", "addmm", "t", "addmm"],
+        "": ["relu"],
+    }
+
+
+class Borrowing(nn.Module):
+    """Uses its embedding's weight as its head."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.tied = tied
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embed(words)
+        return self.head(x) if self.tied else nn.functional.linear(x, self.embed.weight)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_weight_that_two_modules_use_tells_no_module(tied: bool) -> None:
+    model = Borrowing(tied)
+    graph = trace(model(torch.arange(5)))
+    assert {node.module for node in graph.nodes} == {""}
+    assert graph.nodes[0].label == "embed.weight"
+
+
+def test_without_a_module_no_module_is_guessed() -> None:
+    state = {"w": nn.Parameter(torch.ones(2)), "fc.w": nn.Parameter(torch.ones(2))}
+    y = state["w"] * 2 + state["fc.w"]
+    assert {node.module for node in trace(y, names=state).nodes} == {""}
+
+
+def test_the_inferred_modules_are_those_that_a_recording_sees() -> None:
+    from graphviz_torch import record
+
+    model = models.Transformer()
+    with record(model) as recording:
+        y = model(models.tokens())
+        inferred = trace(y, names=model)
+        y.sum().backward()
+    seen = {node.module for node in inferred.nodes if node.module and not node.leaf}
+    assert {"embed", "head", "layers.0.norm1", "layers.1.mlp.2"} <= seen
+    recorded = recording.graph.nodes
+    for node in inferred.nodes:
+        if node.module and not node.leaf and "attn" not in node.module:
+            assert recorded[node.id].name == node.name
+            assert recorded[node.id].module == node.module
