@@ -498,22 +498,28 @@ def test_it_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
 
 
 def blocks(picture: Image.Image) -> list[bytes]:
-    """Mean colours of squares of 16 pixels: where ink is, not the edges of letters."""
+    """Mean colours of squares of 8 pixels: how much ink is where, not the edges of letters."""
     small = picture.convert("RGB").resize(
-        (picture.width // 16, picture.height // 16), Image.Resampling.BOX
+        (picture.width // 8, picture.height // 8), Image.Resampling.BOX
     )
     data = small.tobytes()
     return [data[at : at + 3] for at in range(0, len(data), 3)]
 
 
+def unlike(one: Image.Image, other: Image.Image) -> int:
+    """Squares whose mean colours are more than 10 of 255 levels apart.
+
+    Seen here: none between two runs; 7 without one edge of 30 pixels, 61 with another fill of one
+    small card, 70 without that card, 211 with another font, 517 with all moved by 12 pixels. Full
+    hinting of the letters counts 28, so FLAGS turn hinting off.
+    """
+    pairs = zip(blocks(one), blocks(other), strict=True)
+    return sum(max(abs(a - b) for a, b in zip(*pair, strict=True)) > 10 for pair in pairs)
+
+
 @pytest.mark.parametrize("graph", [worked, mlp, block], ids=lambda make: make.__name__)
 def test_the_look_is_as_it_was(opened: Open, graph: Callable[[], Graph]) -> None:
-    """A golden picture is remade by deleting it and running this test, then looking at it.
-
-    Compared are mean colours of squares of 16 pixels. Another rendering of the same letters moves
-    a square by a few levels of 255; a card, an edge or a colour that differs moves many squares by
-    20 and more, and a twentieth of all squares is then exceeded at once.
-    """
+    """A golden picture is remade by deleting it and running this test, then looking at it."""
     page = opened(graph(), title=graph.__name__)
     page.evaluate("document.fonts.ready")
     shot = page.screenshot()
@@ -523,7 +529,4 @@ def test_the_look_is_as_it_was(opened: Open, graph: Callable[[], Graph]) -> None
         pytest.fail(f"{path.name} was missing and is made: look at it, then run again.")
     now, golden = (Image.open(io.BytesIO(data)) for data in (shot, path.read_bytes()))
     assert now.size == golden.size
-    pairs = zip(blocks(now), blocks(golden), strict=True)
-    apart = [max(abs(a - b) for a, b in zip(one, other, strict=True)) for one, other in pairs]
-    share = sum(distance > 20 for distance in apart) / len(apart)
-    assert share < 0.02, f"{share:.1%} of the picture looks different"
+    assert unlike(now, golden) < 7
