@@ -52,9 +52,15 @@ class Watch:
     """A context in which `see` is called after each watched operator of this thread.
 
     An operator that runs inside another watched one is not seen. Exceptions pass unseen.
+
+    Args:
+        operators: their names, and a test of arguments and result: is it worth a call of `see`.
+        see: what to call.
     """
 
-    def __init__(self, operators: list[str], see: Callable[[Call], None]) -> None:
+    def __init__(
+        self, operators: dict[str, Callable[..., bool]], see: Callable[[Call], None]
+    ) -> None:
         self._operators = operators
         self._see = see
 
@@ -84,36 +90,48 @@ def _switch(included: bool, excluded: bool) -> None:
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
 
 
-def _install(operators: list[str]) -> None:
+def _install(operators: dict[str, Callable[..., bool]]) -> None:
     everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
     watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.extend([everything, watched])
-    for name in operators:
+    for name, worth in operators.items():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        watched.impl(name, _kernel(operator), _NAME)  # type: ignore[no-untyped-call]
+        watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
 
 
-def _kernel(operator: Any) -> Callable[..., Any]:
+def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
     below = torch._C.DispatchKeySet(_KEY)
+    exclude = torch._C._ExcludeDispatchKeyGuard
     name = operator._schema.name
+    run = operator._op  # private: what the operator's __call__ calls (2.13)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(below):
+        # Most calls come from inside kernels, and are over before the first comparison.
+        with exclude(below):
+            if type(args[0]) in _NUMBERS:
+                return _of_number(name, run, args, kwargs)
             start = sequence_number()
-            if isinstance(args[0], (int, float, complex)):
-                # A number that PyTorch made a tensor of, inside a kernel: below all modes.
-                if name == "aten::_local_scalar_dense":
-                    return args[0]
-                with torch._C._DisableTorchDispatch():
-                    return operator(*args, **kwargs)
-            result = operator(*args, **kwargs)
-            if TracingContext.try_get() is not None:
-                return result  # torch.compile is trying what the program does
-            call = Call(name, args, kwargs, result, start, sequence_number())
-            for see in tuple(_watchers):
-                see(call)
+            result = run(*args, **kwargs)
+            if worth(args, result) and TracingContext.try_get() is None:
+                call = Call(name, args, kwargs, result, start, sequence_number())
+                for see in tuple(_watchers):
+                    see(call)
             return result
 
     return kernel
+
+
+_NUMBERS = frozenset((int, float, bool, complex))
+
+
+def _of_number(name: str, run: Any, args: Any, kwargs: Any) -> Any:
+    # A number that PyTorch made a tensor of, and Python a number again: it is inside a kernel,
+    # where no mode sees it.
+    if name == "aten::_local_scalar_dense":
+        return args[0]
+    if not torch._C._len_torch_dispatch_stack():
+        return run(*args, **kwargs)
+    with torch._C._DisableTorchDispatch():
+        return run(*args, **kwargs)

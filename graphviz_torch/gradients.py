@@ -29,7 +29,7 @@ from .tracer import tensor_meta
 
 SMALL = 16  # elements: the values of a gradient this small are kept
 _BATCHED = 16384  # elements: smaller gradients are described together with others of their shape
-_PENDING = 1 << 21  # elements that may wait
+_PENDING = 1 << 17  # elements of one shape that may wait: they are in the cache still
 _COLUMNS = 6  # norm, max_abs, mean, nonzero, nan, inf
 
 Where = tuple[int, int]  # node and output_nr
@@ -52,7 +52,6 @@ class Gradients:
         self._stamps: list[tuple[int, bool, float, float]] = []
         self._events: dict[int, tuple[Any, Any]] = {}
         self._waiting: dict[Any, tuple[list[Where], list[Tensor]]] = {}
-        self._waiting_elements = 0
         # For each device: what was reduced there, and whose it is: kept values and shape.
         self._reduced: dict[torch.device, list[Tensor]] = {}
         self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
@@ -113,12 +112,12 @@ class Gradients:
                 waiting = self._waiting[key] = ([], [])
             waiting[0].append(where)
             waiting[1].append(gradient)
-            self._waiting_elements += elements
-            if self._waiting_elements > _PENDING:
-                self._describe_waiting()
+            if len(waiting[1]) * elements > _PENDING:
+                del self._waiting[key]
+                self._describe(*waiting)
 
     def _describe_waiting(self) -> None:
-        waiting, self._waiting, self._waiting_elements = self._waiting, {}, 0
+        waiting, self._waiting = self._waiting, {}
         for wheres, gradients in waiting.values():
             self._describe(wheres, gradients)
 

@@ -10,7 +10,7 @@ estimate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +21,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .dispatch import Call
 from .graph import TensorMeta, Transfer, TransferKind
 from .tracer import device_label, tensor_meta
-
-OPERATORS = [
-    "_to_copy",
-    "copy_",
-    "_local_scalar_dense",
-    "index.Tensor",
-    "index_put_",
-    "_index_put_impl_",
-    "_foreach_copy_",
-]
 
 Place = tuple[str, int]
 
@@ -144,8 +134,6 @@ def _copies(call: Call) -> Iterator[_Copy]:
     if operator == "aten::_foreach_copy_":
         for target, tensor in zip(args[0], args[1], strict=False):
             yield from _copy(tensor, target, None)
-    elif not isinstance(source, Tensor):
-        return  # a number that PyTorch made a tensor of
     elif operator == "aten::_to_copy":
         yield from _copy(source, call.result, call.result)
     elif operator == "aten::copy_":
@@ -209,3 +197,27 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 def _storage(tensor: Tensor) -> StorageWeakRef:
     dense = tensor if tensor.layout == torch.strided else tensor._values()
     return StorageWeakRef(dense.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _elsewhere(args: Any, result: Any) -> bool:
+    return bool(args[0].device != result.device)
+
+
+def _from_elsewhere(args: Any, result: Any) -> bool:
+    return isinstance(args[1], Tensor) and args[1].device != args[0].device
+
+
+def _on_device(args: Any, result: Any) -> bool:
+    return not args[0].is_cpu
+
+
+# What can copy between devices, and how to tell at once that it did not.
+OPERATORS: dict[str, Callable[..., bool]] = {
+    "_to_copy": _elsewhere,
+    "copy_": _from_elsewhere,
+    "_local_scalar_dense": _on_device,
+    "index.Tensor": _on_device,
+    "index_put_": _on_device,
+    "_index_put_impl_": _on_device,
+    "_foreach_copy_": lambda args, result: True,
+}
