@@ -55,29 +55,41 @@ def _roles(roles: list[Role], folded: bool, colors: dict[str, str], shaded: bool
         )
         for role in ordered
     ]
-    inside = f"<TD>{_text('parameter in its operation', colors['parameter_line'])}</TD>"
-    return _table(_cells(swatches, colors) + (inside if folded else ""))
+    cells, width = _cells(swatches, colors)
+    if folded:
+        text = "parameter in its operation"
+        cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
+        width += _wide(text)
+    return _table(cells, width)
 
 
 def _scale(shading: Shading, colors: dict[str, str]) -> str:
     if not shading.scale:
         return ""
-    swatches = [(fill, colors["cluster_line"], text, 1) for fill, text in shading.scale]
     title = _text(f"<B>{shading.title}</B>", colors["muted"])
-    return _table(f"<TD>{title}</TD>{_cells(swatches, colors)}")
+    swatches = [(fill, colors["cluster_line"], text, 1) for fill, text in shading.scale]
+    cells, width = _cells(swatches, colors)
+    return _table(f"<TD>{title}</TD>{cells}", width + 1.1 * _wide(shading.title))
 
 
-def _cells(swatches: list[tuple[str, str, str, int]], colors: dict[str, str]) -> str:
-    cells = ""
+def _cells(swatches: list[tuple[str, str, str, int]], colors: dict[str, str]) -> tuple[str, float]:
+    """Cells of fill, line, text and lines around, and about how wide they are."""
+    cells, width = "", 0.0
     for fill, line, text, border in swatches:
         cells += f'<TD BORDER="{border}" BGCOLOR="{fill}" COLOR="{line}" STYLE="rounded"'
         cells += ' WIDTH="16" HEIGHT="11"></TD>'
         cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
-    return cells
+        width += 22 + (_wide(text) if text else 0)
+    return cells, width
 
 
-def _table(cells: str) -> str:
-    # A fixed size, which its cells are free to exceed: else a wider row would stretch them.
-    attributes = 'BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
-    fixed = 'ALIGN="LEFT" FIXEDSIZE="TRUE" WIDTH="1" HEIGHT="20"'
-    return f"<TABLE {fixed} {attributes}><TR>{cells}</TR></TABLE>"
+def _wide(text: str) -> float:
+    """About the width of a text with the cell around it, in points."""
+    return 0.58 * say.SMALL * len(text) + 10
+
+
+def _table(cells: str, width: float) -> str:
+    # A size of its own: without it, a wider row below would stretch all cells.
+    attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
+    size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
+    return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

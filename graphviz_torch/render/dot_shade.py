@@ -10,7 +10,17 @@ from typing import Literal, get_args
 from ..graph import Graph, Node, short_dtype
 from . import dot_text as say
 from .contents import Contents
-from .style import CATEGORIES, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Theme, category, pick
+from .style import (
+    CATEGORIES,
+    COLORS,
+    NONFINITE,
+    ON_STRONG,
+    SCALE,
+    SCALE_TURNS,
+    Theme,
+    category,
+    pick,
+)
 
 ColorBy = Literal["device", "dtype", "module", "gradient", "time", "saved"]
 
@@ -139,8 +149,9 @@ def _by_value(
         else:
             step = _step(value, low, high)
             fill = pick(SCALE[step], theme)
-            if step >= SCALE_TURNS:
-                shading.inks[key] = pick(ON_STRONG, theme)
+            if step > 1:
+                strong = step >= SCALE_TURNS
+                shading.inks[key] = pick(ON_STRONG if strong else COLORS["ink"], theme)
         shading.fills[key] = f' fillcolor="{fill}"'
     marks = {0: low, len(SCALE) // 2: math.sqrt(low * high), len(SCALE) - 1: high}
     shading.scale = [

@@ -35,7 +35,7 @@ class Line(NamedTuple):
     source: int  # key
     target: int  # key
     edge: Edge  # the first of the edges it stands for
-    times: int = 1
+    times: int = 1  # how many tensors pass
 
 
 @dataclass(slots=True)
@@ -379,9 +379,10 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
         elif source != target:
             ends = (source, target) if min(source, target) < 0 else (source, target, *edge[2:])
             line = lines.get(ends)
-            lines[ends] = (
-                Line(source, target, edge) if line is None else line._replace(times=line.times + 1)
-            )
+            if line is None:
+                lines[ends] = Line(source, target, edge)
+            elif (line.edge.source, line.edge.output_nr) != (edge.source, edge.output_nr):
+                lines[ends] = line._replace(times=line.times + 1)
     # A leaf that is drawn stands outside the modules that share it.
     around: dict[int, list[list[int]]] = defaultdict(list)
     for line in lines.values():
