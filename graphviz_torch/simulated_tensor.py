@@ -45,7 +45,7 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor, device: torch.device) -> SimulatedTensor:
-        # A wrapper of another layout ends the process when autograd asks for that layout (2.11 to 2.14).
+        # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
         if held.layout != torch.strided or held.is_nested:
             raise NotImplementedError(
                 f"A simulated device holds dense tensors only, and this one is {held.layout}"
@@ -289,7 +289,7 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    # Private: what torch.utils.swap_tensors ends in; that one refuses a weakref's target (2.11 to 2.14).
+    # Private: torch.utils.swap_tensors without its refusal of a weakref's target (2.11 to 2.14).
     torch._C._swap_tensor_impl(tensor, new)
 
 
