@@ -33,7 +33,6 @@ class _Side:
         self._keys: list[Sequence[Hashable]] = [
             list(zip(called, shapes, strict=True)),
             list(zip(names, shapes, strict=True)),
-            called,
             names,
         ]
         self.levels = range(len(self._keys))
@@ -134,7 +133,7 @@ class _Matching:
                         self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]]) -> None:
-        """Pairs the neighbours of pairs: the same input, or the only such user, of one name."""
+        """Pairs the neighbours of pairs that have the same name and the same place."""
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
@@ -142,7 +141,7 @@ class _Matching:
                 right = neighbours(self.b, j)
                 for key, x in neighbours(self.a, i).items():
                     y = right.get(key)
-                    if x is None or y is None or x in self.to_b or y in self.to_a:
+                    if y is None or x in self.to_b or y in self.to_a:
                         continue
                     self._pair(x, y)
                     queue.append((x, y))
@@ -165,16 +164,14 @@ class _Matching:
             start, begin = end + 1, stop + 1
 
 
-def _sources(side: _Side, node: int) -> dict[Hashable, int | None]:
+def _sources(side: _Side, node: int) -> dict[Hashable, int]:
     return {(side.nodes[e.source].name, e.input_nr): e.source for e in side.inputs[node]}
 
 
-def _targets(side: _Side, node: int) -> dict[Hashable, int | None]:
-    found: dict[Hashable, int | None] = {}
-    for e in side.users[node]:
-        key = (side.nodes[e.target].name, e.output_nr, e.input_nr)
-        found[key] = None if key in found else e.target  # several: none is told from the others
-    return found
+def _targets(side: _Side, node: int) -> dict[Hashable, int]:
+    return {
+        (side.nodes[e.target].name, e.output_nr, e.input_nr): e.target for e in side.users[node]
+    }
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

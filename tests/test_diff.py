@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import Transformer, tokens
 from torch import nn
 
 from graphviz_torch import Edge, GradientStats, Graph, GraphDiff, Node, TensorMeta, diff, trace
@@ -256,16 +259,84 @@ def test_sequences_with_nothing_in_common_are_aligned_at_once() -> None:
     assert align(range(5000), range(5000, 10000)) == []
 
 
-@pytest.mark.parametrize("names", [None, {}], ids=["labels", "no labels"])
-def test_a_block_inserted_and_another_loss_are_told_apart_node_by_node(names: object) -> None:
-    first, second = mlp(*[nn.ReLU()] * 4), mlp(*[nn.ReLU()] * 5)
-    a = traced(first, names)
-    loss = ((second(torch.ones(3, 4)) - 1) ** 2).mean()
-    b = trace(loss, names=second if names is None else {})
+def with_norms(depth: int) -> nn.Sequential:
+    parts = [(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU()) for _ in range(depth)]
+    return nn.Sequential(*(part for parts in parts for part in parts), nn.Linear(4, 2))
+
+
+def transformer(activation: Callable[[], nn.Module], without: int | None = None) -> nn.Module:
+    model = Transformer(4)
+    for layer in model.layers:
+        layer.mlp[1] = activation()
+    if without is not None:
+        del model.layers[without]
+    return model
+
+
+def squared(out: torch.Tensor) -> torch.Tensor:
+    return ((out - 1) ** 2).mean()
+
+
+# A model, another one, and the edges that differ, counted by hand. `squared` is sub, pow and mean
+# in place of sum: one edge less and three more.
+EDITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], torch.Tensor, int]] = {
+    "every activation": (
+        lambda: mlp(*[nn.ReLU()] * 6),
+        lambda: mlp(*[nn.Tanh()] * 6),
+        torch.ones(3, 4),
+        6 * (2 + 2) + 4,
+    ),
+    "a block more": (
+        lambda: mlp(*[nn.ReLU()] * 4),
+        lambda: mlp(*[nn.ReLU()] * 5),
+        torch.ones(3, 4),
+        (6 + 1) + 4,
+    ),
+    "a norm in each block": (
+        lambda: mlp(*[nn.ReLU()] * 6),
+        lambda: with_norms(6),
+        torch.ones(3, 4),
+        6 * (4 + 1) + 4,
+    ),
+    "every activation of a transformer": (
+        lambda: transformer(nn.GELU),
+        lambda: transformer(nn.ReLU),
+        tokens(),
+        4 * (2 + 2) + 4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_no_more_nodes_and_edges_differ_than_must(name: str) -> None:
+    first, second, x, edges = EDITS[name]
+    a = trace(first()(x).sum(), names={})
+    b = trace(squared(second()(x)), names={})
     difference = diff(a, b)
-    # A block is two leaves, t, addmm and relu; the loss is sub, pow and mean in place of sum.
-    assert len(difference.added) == 5 + 3
-    assert [a.nodes[i].operation for i in difference.removed] == ["sum"]
+    names = [Counter(node.name for node in graph.nodes) for graph in (a, b)]
+    assert Counter(b.nodes[i].name for i in difference.added) == names[1] - names[0]
+    assert Counter(a.nodes[i].name for i in difference.removed) == names[0] - names[1]
+    assert difference.changed == ()
+    assert len(difference.added_edges) + len(difference.removed_edges) == edges
+
+
+def test_a_block_taken_out_of_a_transformer_leaves_the_others_in_pairs() -> None:
+    whole, less = transformer(nn.GELU), transformer(nn.GELU, without=2)
+    a, b = (trace(squared(model(tokens())), names=model) for model in (whole, less))
+    difference = diff(a, b)
+    assert len(difference.removed) == len(a.nodes) - len(b.nodes)
+    assert not difference.added
+    assert not difference.changed
+
+
+def test_the_batch_size_changes_shapes_and_nothing_else() -> None:
+    model = transformer(nn.GELU)
+    small, large = (trace(model(tokens(8, n)).sum(), names={}) for n in (2, 4))
+    difference = diff(small, large)
+    assert {change.what for change in difference.changed} == {"shape"}
+    assert not difference.added
+    assert not difference.removed
+    assert not difference.added_edges
 
 
 def test_what_now_runs_the_other_way_round_makes_no_circle() -> None:
