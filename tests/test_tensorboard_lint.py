@@ -82,7 +82,7 @@ TRAPS |= {
 }
 TRAPS |= {
     f"{op} of nothing": (lambda g, op=op: add(g, "n", op), f"node 'n': operation '{op}' changes")
-    for op in REFERENCE_OPS
+    for op in sorted(REFERENCE_OPS)
 }
 TRAPS |= {
     f"{char!r} in a name": (lambda g, char=char: add(g, f"a{char}b"), f"node {f'a{char}b'!r}")
