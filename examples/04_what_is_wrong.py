@@ -1,0 +1,42 @@
+"""What is wrong in a training step: two layers that do not learn, each for a reason of its own."""
+
+import torch
+from torch import nn
+
+from graphviz_torch import find, record
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(4, 16)
+        self.head = nn.Linear(16, 2)
+        self.spare = nn.Linear(16, 2)
+
+    def forward(self, x):
+        features = torch.relu(self.encoder(x))
+        features = features.detach()
+        return self.head(features)
+
+
+model = Net()
+with record(model) as recording:
+    loss = model(torch.randn(64, 4)).square().mean()
+    loss.backward()
+
+findings = find(recording.graph)
+for finding in findings:
+    print(f"{finding.severity}: {finding.message}\n    {finding.advice}")
+
+never, cut = findings
+assert never.message == "spare.weight and spare.bias got no gradient: spare was never called."
+assert cut.message.startswith(
+    "encoder.weight and encoder.bias got no gradient: features was cut by detach() at "
+)
+assert cut.where == "04_what_is_wrong.py:18", cut.where
+
+# Without the detach(), and with every layer in use, there is nothing to say.
+healthy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+with record(healthy) as recording:
+    healthy(torch.randn(64, 4)).square().mean().backward()
+assert find(recording.graph) == []

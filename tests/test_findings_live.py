@@ -1,0 +1,369 @@
+"""Findings on recordings of real models with the mistakes that people make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import (
+    MLP,
+)
+from recorded import classified, only, serious, tower, trained
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from graphviz_torch import find, record, simulate_accelerator
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def sim() -> Iterator[torch.device]:
+    with simulate_accelerator() as [device]:
+        yield device
+
+
+# Gradient paths.
+
+
+class Broken(nn.Module):
+    """One layer behind a detach(), one that is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.spare = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.relu(self.encoder(x))
+        features = features.detach()
+        return self.head(torch.relu(self.middle(features)))
+
+
+def test_a_detached_layer_and_one_never_called_are_two_findings_with_two_causes() -> None:
+    graph = trained(Broken(), torch.randn(64, 4))
+    never, cut = only("never-called", graph), only("cut-gradient", graph)
+    assert never.message == "spare.weight and spare.bias got no gradient: spare was never called."
+    assert cut.message.startswith(
+        "encoder.weight and encoder.bias got no gradient: features was cut by detach() at "
+        "test_findings_live.py:"
+    )
+    assert (never.cause, cut.cause) == ("never called", "cut by detach()")
+    line = int(cut.where.split(":")[1])
+    assert "features.detach()" in Path(__file__).read_text().splitlines()[line - 1]
+    names = [graph.nodes[node].name for node in cut.nodes]
+    assert "ReluBackward0" in names  # before the cut
+    assert "AddmmBackward0" in names  # and after it
+    assert len(serious(graph)) == 2
+
+
+class Cutting(nn.Module):
+    """body, something that cuts, head."""
+
+    def __init__(self, cut: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body, self.head, self.cut = nn.Linear(4, 4), nn.Linear(4, 4), cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cut(self.body(x)))
+
+
+def without_grad(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x * 2
+
+
+CUTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "detach": (lambda x: x.detach(), "detach()"),
+    "data": (lambda x: x.data, ".data"),
+    "no_grad": (without_grad, "torch.no_grad()"),
+    "item": (lambda x: torch.full_like(x, x.sum().item()), "item()"),
+    "tolist": (lambda x: torch.tensor(x.tolist()), "tolist()"),
+    "argmax": (lambda x: x.argmax(1, keepdim=True).expand(-1, 4).float(), "argmax()"),
+    "long": (lambda x: x.long().float(), "an integer cast"),
+    "to": (lambda x: x.to(torch.int32).float(), "an integer cast"),
+    "sign": (lambda x: (x > 0).float(), "gt()"),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_each_way_to_cut_a_gradient_is_told_by_its_name(name: str) -> None:
+    cut, cause = CUTS[name]
+    found = only("cut-gradient", trained(Cutting(cut), torch.randn(64, 4)))
+    assert found.cause == f"cut by {cause}"
+    assert found.message.startswith("body.weight and body.bias got no gradient: ")
+    assert found.where.startswith("test_findings_live.py:")
+
+
+def test_a_metric_beside_the_loss_is_no_cut() -> None:
+    def loss(logits: Tensor) -> Tensor:
+        target = torch.zeros(len(logits), dtype=torch.long)
+        (logits.argmax(1) == target).float().mean().item()
+        logits.detach().numpy()
+        return cross_entropy(logits, target)
+
+    assert serious(trained(MLP(), torch.randn(64, 4), loss=loss)) == []
+
+
+def test_a_result_that_the_loss_does_not_use_is_told_from_a_cut() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.unused(x)
+            return self.used(x)
+
+    found = only("unused-result", trained(Two(), torch.randn(64, 4)))
+    assert found.message.startswith("unused.weight and unused.bias got no gradient: unused ran")
+
+
+def test_frozen_parameters_are_worth_knowing_and_no_more() -> None:
+    model = MLP()
+    model.fc1.requires_grad_(False)
+    graph = trained(model, torch.randn(64, 4))
+    assert only("frozen", graph).severity == "info"
+    assert serious(graph) == []
+
+
+def test_a_parameter_that_the_optimizer_never_heard_of_is_found() -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.fc2.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(64, 4)).sum().backward()
+        optimizer.step()
+    found = only("not-in-optimizer", recording.graph)
+    assert found.message.startswith("fc1.weight and fc1.bias got a gradient")
+
+
+# Gradient values.
+
+
+def test_a_deep_stack_of_sigmoids_vanishes_and_names_the_first_layers() -> None:
+    found = only(
+        "vanishing-gradient", trained(tower(12, nn.Sigmoid), torch.randn(32, 64), loss=classified)
+    )
+    assert found.severity == "warning"
+    assert "0.weight" in found.message
+
+
+def test_weights_that_are_too_large_explode() -> None:
+    model = tower(20, nn.ReLU, gain=2.0)
+    graph = trained(model, torch.randn(32, 64), loss=classified)
+    assert only("exploding-gradient", graph).severity == "warning"
+
+
+def test_a_bias_far_below_zero_kills_a_relu() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+    with torch.no_grad():
+        model[0].bias[:62] = -50
+    found = only("dead-relu", trained(model, torch.randn(64, 8)))
+    assert "96.9% of its units" in found.message  # 62 of 64
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("SqrtBackward0", lambda h: (h - h).sqrt().sum()),
+        ("LogBackward0", lambda h: (h * 0).log().sum()),
+        ("DivBackward0", lambda h: (h.sum() * 0) / (h.sum() * 0)),
+    ],
+)
+def test_the_node_that_made_the_first_nan_is_named(
+    name: str, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    found = only("nonfinite-gradient", trained(MLP(), torch.randn(64, 4), loss=wrong))
+    assert found.severity == "error"
+    assert found.message.startswith(name)
+    assert found.where.startswith("test_findings_live.py:")
+
+
+def test_the_first_nan_agrees_with_detect_anomaly() -> None:
+    def loss(h: Tensor) -> Tensor:
+        return (torch.where(h > 1e9, h, (h * 0).sqrt()) + h).sum()
+
+    model = MLP()
+    x = torch.randn(64, 4)
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection"),
+        pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan"),
+        torch.autograd.detect_anomaly(),
+    ):
+        (loss(model(x)) * 0).backward()
+    graph = trained(model, x, loss=lambda h: loss(h) * 0)
+    assert only("nonfinite-gradient", graph).message.startswith("SqrtBackward0")
+
+
+def test_a_loss_that_is_summed_with_its_history_makes_the_graph_grow() -> None:
+    model = MLP()
+    total = torch.zeros(())
+    with record(model) as recording:
+        for _ in range(4):
+            total = total + model(torch.randn(64, 4)).sum()
+            total.backward(retain_graph=True)
+    *previous, last = recording.graphs
+    (found,) = [f for f in find(last, previous) if f.rule == "growing-graph"]
+    assert found.where.startswith("test_findings_live.py:")
+
+
+# Transfers, on a simulated accelerator.
+
+
+def test_a_tensor_moved_without_assignment_is_found(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    with record(model) as recording:
+        x = torch.randn(64, 4)
+        x.to(sim)
+        x = x.to(sim)
+        model(x).sum().backward()
+    found = only("unused-copy", recording.graph)
+    assert found.message.startswith("x was copied to sim:0 at test_findings_live.py:")
+    assert found.advice.startswith('Replace x.to("sim:0") with x = x.to("sim:0")')
+    assert len(found.transfers) == 1
+
+
+def test_a_table_copied_in_every_step_is_found_and_a_batch_is_not(sim: torch.device) -> None:
+    model, table = MLP().to(sim), torch.randn(64, 4)
+    with record(model) as recording:
+        for _ in range(4):
+            x = torch.randn(64, 4).to(sim)
+            model(x + table.to(sim)).sum().backward()
+    found = only("repeated-copy", recording.graph)
+    assert found.message.startswith("table was copied from cpu to sim:0 4 times")
+
+
+def test_an_activation_that_visits_the_cpu_is_a_round_trip(sim: torch.device) -> None:
+    class Visit(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc1(x)
+            h = h.cpu().relu().to(x.device)
+            return self.fc2(h)
+
+    graph = trained(Visit().to(sim), torch.randn(64, 4).to(sim))
+    found = only("round-trip", graph)
+    assert found.severity == "warning"
+    assert found.message.startswith("h went from sim:0 to cpu at ")
+    assert "1 node in between" in found.message
+    assert only("copy-in-backward", graph).severity == "info"
+
+
+def test_a_parameter_left_on_the_cpu_is_copied_in_every_step(sim: torch.device) -> None:
+    class Left(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.to(sim) @ self.fc1.weight.to(sim).t()
+
+    found = only("copy-in-backward", trained(Left(), torch.randn(64, 4)))
+    assert found.severity == "warning"
+    assert found.message.startswith("fc1.weight: 1 copy between devices inside the graph (128 B)")
+
+
+def test_rows_copied_one_by_one_are_many_tiny_copies(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    with record(model) as recording:
+        rows = [torch.randn(4).to(sim) for _ in range(32)]
+        model(torch.stack(rows)).sum().backward()
+    assert only("tiny-copies", recording.graph).message.startswith(
+        "32 copies cpu to sim:0 in a row"
+    )
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_large_batch_should_come_from_pinned_memory(sim: torch.device, pinned: bool) -> None:
+    model = MLP().to(sim)
+    with record(model) as recording:
+        for _ in range(3):
+            batch = torch.randn(100_000, 4)
+            batch = batch.pin_memory() if pinned else batch
+            model(batch.to(sim, non_blocking=True)).sum().backward()
+    found = [f.severity for f in find(recording.graph) if f.rule == "pageable-copy"]
+    assert found == ([] if pinned else ["warning"])
+
+
+def test_a_number_read_in_a_forward_is_a_warning_and_in_a_loop_a_note(sim: torch.device) -> None:
+    class Reads(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc1(x)
+            return self.fc2(h / h.abs().max().item())
+
+    model = Reads().to(sim)
+    losses = []
+    with record(model) as recording:
+        for _ in range(4):
+            loss = model(torch.randn(64, 4).to(sim)).sum()
+            loss.backward()
+            losses.append(loss.item())
+    found = {f.severity: f for f in find(recording.graph) if f.rule == "blocking-read"}
+    assert set(found) == {"warning", "info"}
+    assert "in the forward of the model" in found["warning"].message
+    assert found["info"].message.startswith("loss is read with item() in a loop at ")
+
+
+# Devices.
+
+
+def test_mixed_devices_are_explained_and_the_error_passes_unchanged(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    recording = record(model)
+
+    def train() -> None:
+        with recording:
+            x = torch.randn(64, 4)
+            model(x)
+
+    with pytest.raises(RuntimeError, match="same device") as raised:
+        train()
+    found = only("mixed-devices", recording.graph)
+    assert recording.graph.failure is not None
+    assert recording.graph.failure.message == str(raised.value)
+    assert " on cpu" in found.message
+    assert "fc1.weight on sim:0" in found.message
+
+
+def test_shapes_that_do_not_fit_are_explained_with_what_was_given() -> None:
+    recording = record(MLP())
+    with pytest.raises(RuntimeError), recording:
+        MLP()(torch.randn(3, 5))
+    assert "f32[3, 5] cpu" in only("failed", recording.graph).message
+
+
+# Memory and dtype.
+
+
+def test_what_keeps_most_is_named_by_module() -> None:
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 2))
+    found = only("most-memory", trained(model, torch.randn(2048, 64)))
+    assert found.severity == "info"
+    assert "most of it in 1 (" in found.message  # GELU keeps its input, 4 MiB
+
+
+def test_an_array_from_numpy_makes_float64_creep_in() -> None:
+    scale = torch.from_numpy(np.ones(2))
+    graph = trained(MLP(), torch.randn(64, 4), loss=lambda h: (h * scale).sum())
+    found = only("float64-crept-in", graph)
+    assert found.severity == "warning"
+    assert found.where.startswith("test_findings_live.py:")
+    assert serious(trained(MLP().double(), torch.randn(64, 4, dtype=torch.float64))) == []
+
+
+def test_a_slice_that_keeps_its_storage_alive_is_found_and_a_clone_is_not() -> None:
+    class Sliced(nn.Module):
+        def __init__(self, clone: bool) -> None:
+            super().__init__()
+            self.fc, self.clone = nn.Linear(64, 64), clone
+
+        def forward(self, x: Tensor) -> Tensor:
+            row = (x + 1)[:4]
+            return self.fc(row.clone() if self.clone else row)
+
+    x = torch.randn(20_000, 64)
+    assert only("view-keeps-storage", trained(Sliced(False), x)).severity == "warning"
+    assert serious(trained(Sliced(True), x)) == []
