@@ -165,7 +165,7 @@ def main() -> None:
         print(f"| the model as it is, not wrapped | {refused(gpt2(1), ids)} | taken |")
         print("\n| nodes | seconds to write | MB in the event file |\n|---|---|---|")
         largest = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-        for count in (1000, 10_000, largest):
+        for count in sorted({1000, 10_000, largest}):
             graph = synthetic(count)
             directory = Path(top, str(count))
             start = time.perf_counter()

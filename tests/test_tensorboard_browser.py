@@ -78,12 +78,16 @@ def devices() -> Graph:
 
 
 def hostile() -> Graph:
-    """A chain: where one node has many edges the tab moves it out of the graph."""
-    nodes = tuple(
-        Node(i, "AccumulateGrad", (META,), label, "", "tensor") for i, label in enumerate(HOSTILE)
-    )
-    edges = tuple(Edge(i - 1, i) for i in range(1, len(nodes)))
-    return Graph(nodes, edges, ((len(nodes) - 1, 0),))
+    """A sum of leaves, one by one: a node with many edges is moved out of the graph by the tab."""
+    nodes, edges = [], []
+    for i, label in enumerate(HOSTILE):
+        nodes += [
+            Node(2 * i, "AccumulateGrad", (META,), label, "", "tensor"),
+            Node(2 * i + 1, "AddBackward0", (META,), operation="add"),
+        ]
+        edges += [Edge(2 * i, 2 * i + 1, 0, 1)]
+        edges += [Edge(2 * i - 1, 2 * i + 1)] if i else []
+    return Graph(tuple(nodes), tuple(edges), ((len(nodes) - 1, 0),))
 
 
 def hundred_thousand() -> Graph:
@@ -270,8 +274,8 @@ def test_hostile_names_keep_every_node_and_edge_under_every_colouring(
     choose(page, 0, "3")
     wait_for(page, "x_1")
     drawn = page.evaluate(DRAWN)
-    assert len(drawn["nodes"]) == len(HOSTILE) + 1
-    assert len(drawn["edges"]) == len(HOSTILE)
+    assert len(drawn["nodes"]) == 2 * len(HOSTILE) + 1
+    assert len(drawn["edges"]) == 2 * len(HOSTILE)
     assert all(edge["text"] == "2×3" for edge in drawn["edges"].values())  # noqa: RUF001
     for mode, word in (("Device", "device"), ("XLA Cluster", "xla")):
         radio(page, mode)
