@@ -1,0 +1,154 @@
+"""What tracing costs, beside a bare walk and beside torchviz: `python tests/bench_trace.py`.
+
+Every figure is microseconds of the thread's own time for each node, cold (a fresh graph for each
+measurement), the median of interleaved rounds:
+
+    walk        an iterative depth-first walk over next_functions that keeps nothing
+    reading     the same, looking also at the shape, dtype and device of every output
+    trace       `trace(y)`, with the nodes and edges of the graph
+    dot         `trace(y)` and `to_dot`
+    torchviz    `torchviz.make_dot(y)`; it is recursive, and fails beyond about 1,000 nodes
+
+`--wide` takes the models at their real widths (10 GB of memory, minutes), `--long` adds chains of
+100,000 and 1,000,000 nodes, `--rounds N` sets the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import models
+import torch
+from torch import Tensor
+
+from graphviz_torch import to_dot, trace
+
+try:
+    from torchviz import make_dot
+except ImportError:
+    make_dot = None
+
+
+def walk(y: Tensor) -> None:
+    """The floor: every node is visited once, and nothing kept."""
+    seen = set()
+    stack = [y.grad_fn]
+    while stack:
+        fn = stack.pop()
+        if fn not in seen:
+            seen.add(fn)
+            for source, _ in fn.next_functions:
+                if source is not None:
+                    stack.append(source)
+
+
+def reading(y: Tensor) -> None:
+    """The floor of reading what autograd notes of outputs."""
+    seen = set()
+    stack = [y.grad_fn]
+    while stack:
+        fn = stack.pop()
+        if fn not in seen:
+            seen.add(fn)
+            for entry in fn._input_metadata:
+                entry.shape, entry.dtype, entry.device  # noqa: B018
+            for source, _ in fn.next_functions:
+                if source is not None:
+                    stack.append(source)
+
+
+MEASURED: dict[str, Callable[[Tensor], object]] = {
+    "walk": walk,
+    "reading": reading,
+    "trace": trace,
+    "dot": lambda y: to_dot(trace(y)),
+}
+if make_dot is not None:
+    MEASURED["torchviz"] = make_dot
+
+
+def workloads(wide: bool, long: bool) -> dict[str, Callable[[], Tensor]]:
+    """Functions that each make a fresh graph. The models are no variables of who calls `trace`."""
+    images = torch.ones(1 if wide else 2, 3, 64, 64)
+    words = models.tokens(16)
+    made: dict[str, Callable[[], Tensor]] = {"worked example": lambda: models.worked_example()["y"]}
+    for depth in (50, 152):
+        resnet = models.ResNet(depth, 64 if wide else 4)
+        made[f"ResNet-{depth}"] = lambda m=resnet: m(images).sum()
+    for name, layers, width, heads in (("small", 12, 768, 12), ("medium", 24, 1024, 16)):
+        gpt2 = models.gpt2(layers, width if wide else 16, heads if wide else 2)
+        made[f"GPT-2 {name}"] = lambda m=gpt2: m(words).logits.sum()
+    llama = models.llama(32, 512 if wide else 16)
+    made["Llama, 32 layers"] = lambda: llama(words).logits.sum()
+    rnn = models.UnrolledRNN(1000)
+    made["RNN, 1,000 steps"] = lambda: rnn(torch.ones(1, 4)).sum()
+    made["dense, 300 layers"] = lambda: models.dense_block(300)
+    for length in (1000, 10_000, *((100_000, 1_000_000) if long else ())):
+        made[f"chain of {length:,}"] = lambda n=length: models.chain(n)
+    return made
+
+
+def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, float]]:
+    """Nodes of a workload, and seconds for each thing measured; NaN where it failed."""
+    times: dict[str, list[float]] = {name: [] for name in MEASURED}
+    nodes = 0
+    for _ in range(rounds):
+        for name, run in MEASURED.items():
+            if nodes > 10_000 and name in ("dot", "torchviz"):
+                continue  # a drawing of the whole helps nobody
+            y = make()
+            if nodes > 10_000 or not nodes:
+                nodes = len(trace(y).nodes)  # also lets a deep one be freed after the bare walk
+                y = y if nodes > 10_000 else make()
+            gc.collect()
+            start = time.thread_time()
+            try:
+                result = run(y)
+            except RecursionError:
+                continue
+            times[name].append(time.thread_time() - start)
+            del result, y
+    return nodes, {name: statistics.median(t) if t else float("nan") for name, t in times.items()}
+
+
+def peak(length: int) -> float:
+    """Peak memory in GB of a process that makes a chain and traces it."""
+    code = (
+        "import sys, resource; sys.path.insert(0, sys.argv[1]); import models;"
+        "from graphviz_torch import trace; graph = trace(models.chain(int(sys.argv[2])));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", code, sys.path[0], str(length)]
+    return int(subprocess.run(command, capture_output=True, check=True).stdout) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wide", action="store_true")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--rounds", type=int, default=11)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, {'real widths' if options.wide else 'narrow models'}")
+    heads = [*MEASURED, "trace/walk", "trace/reading", "torchviz/dot"]
+    print(f"{'µs a node':20}{'nodes':>9}" + "".join(f"{head:>14}" for head in heads))
+    for name, make in workloads(options.wide, options.long).items():
+        rounds = options.rounds if "000,000" not in name else 3
+        nodes, seconds = measure(make, rounds)
+        figures = [second / nodes * 1e6 for second in seconds.values()]
+        figures.append(seconds["trace"] / seconds["walk"])
+        figures.append(seconds["trace"] / seconds["reading"])
+        figures.append(seconds.get("torchviz", float("nan")) / seconds["dot"])
+        print(f"{name:20}{nodes:9,}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)
+    if options.long:
+        print(f"peak memory of a process that traces 1,000,000 nodes: {peak(1_000_000):.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
