@@ -25,7 +25,8 @@ from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
 from .failures import Failed, operand
 from .following import ASIDE, Following, name_of, tensors
-from .graph import Graph, Parameter, SavedKind
+from .graph import Graph, Parameter, SavedKind, Transfer
+from .memcpy import Clock, match
 from .modules import Modules, Place
 from .names import caller, caller_names, local_variables
 from .run import End, Run, sinks
@@ -42,6 +43,7 @@ def record(
     gradients: bool = True,
     transfers: bool = True,
     memory: bool = True,
+    clock: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -51,9 +53,14 @@ def record(
         gradients: describe the gradient at every node, and time it.
         transfers: note the copies between devices.
         memory: note what each node keeps for backward.
+        clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
+            copies of its own that PyTorch makes inside a kernel are listed too.
 
     Returns:
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
+
+    Raises:
+        RuntimeError: for `clock=True` without CUDA.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
     >>> with record() as recording:
@@ -62,17 +69,27 @@ def record(
     >>> [round(value, 4) for value in recording.graph.nodes[0].grad_outputs[0].values]
     [2.0, 2.6667, 3.3333]
     """
-    return Recording(model, gradients=gradients, transfers=transfers, memory=memory)
+    if clock and not torch.cuda.is_available():
+        raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
+    return Recording(model, gradients=gradients, transfers=transfers, memory=memory, clock=clock)
 
 
 class Recording:
     """What `record()` noted. It holds nothing of the program once the block is left."""
 
     def __init__(
-        self, model: torch.nn.Module | None, *, gradients: bool, transfers: bool, memory: bool
+        self,
+        model: torch.nn.Module | None,
+        *,
+        gradients: bool,
+        transfers: bool,
+        memory: bool,
+        clock: bool,
     ) -> None:
         self._model = model
         self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
+        self._clock = Clock() if clock else None
+        self._unmatched: list[Transfer] = []
         self._entered = False
         self._open = False
         self._graphs: list[Graph] = []
@@ -99,6 +116,8 @@ class Recording:
             stack.enter_context(self.modules)
             stack.enter_context(EngineWatch(self._begin, self._end))
             stack.callback(register_optimizer_step_pre_hook(self._step).remove)
+            if self._clock is not None:
+                stack.enter_context(self._clock)
             if self._with["transfers"]:
                 stack.enter_context(Watch(OPERATORS, self._copied))
             stack.enter_context(_Calls(self))
@@ -109,6 +128,8 @@ class Recording:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         try:
             self._stack.close()
+            if self._clock is not None:
+                self._unmatched = match(self._transfers.seen, self._clock.copies)
             if error is not None:
                 self._fail(error)
             self._graphs = self.graphs
@@ -206,7 +227,7 @@ class Recording:
             failure = run.failed.value(lambda n: self.modules.found([n])[0][2], places)
         return replace(
             graph,
-            transfers=(*found, *ahead),
+            transfers=(*found, *ahead, *self._unmatched),
             parameters=self._parameters(run),
             failure=failure,
         )

@@ -11,7 +11,7 @@ estimate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,7 +47,6 @@ class Seen:
     label: str = ""
     used: bool | None = None
     seconds: float | None = None
-    began: int = field(default=0)  # time.time_ns() on the host, to find it in a profile
 
     def taken(self, start: int, end: int, result: Any) -> None:
         """An operation read the copy."""

@@ -1,11 +1,12 @@
 """What recording costs: each row's step against the bare one, in interleaved rounds.
 
     python tests/bench_record.py            both shapes
-    python tests/bench_record.py --quick    the small shape, few rounds
+    python tests/bench_record.py --quick    the small shape alone
 
 A step is forward and backward of a GPT-2 with random weights, batch 1, 32 tokens; a recorded step
 is the whole `with` block with `recording.graph` ready. Printed: the median over the rounds of a
-row's time divided by that of the bare steps before and after it, for a busy machine drifts.
+row's time divided by that of the bare steps before and after it, for a busy machine drifts. Time is
+the process's own on the CPU, in one thread, so that other processes count less.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from graphviz_torch import record
 Step = Callable[[], torch.Tensor]
 
 
-def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, Step]:
+def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, torch.Tensor, Step]:
     torch.manual_seed(0)
     config = GPT2Config(
         n_embd=width,
@@ -45,10 +46,12 @@ def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, Step
         loss.backward()
         return loss
 
-    return model, step
+    return model, tokens, step
 
 
-def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
+def rows(
+    model: torch.nn.Module, tokens: torch.Tensor, step: Step
+) -> dict[str, Callable[[], object]]:
     def recorded(**options: bool) -> Callable[[], object]:
         def run() -> object:
             with record(model, **options) as recording:
@@ -77,24 +80,37 @@ def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
         "torch.profiler, stacks": under(
             lambda: torch.profiler.profile(activities=cpu, with_stack=True, record_shapes=True)
         ),
-        **torchlens(model, step),
+        **torchlens(model, tokens),
     }
 
 
-def torchlens(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
-    """Forward only, without gradients: it does not trace a backward in one call."""
-    return {}
+def torchlens(model: torch.nn.Module, tokens: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """A row for the rival, where it is installed. Its trace is of the forward alone."""
+    try:
+        import torchlens as lens
+    except ImportError:
+        return {}
+    return {"TorchLens, forward alone": lambda: lens.trace(model, tokens)}
 
 
 def seconds(run: Callable[[], object]) -> float:
     gc.collect()
-    start = time.perf_counter()
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
-def bench(title: str, model: torch.nn.Module, step: Step, rounds: int, only: str = "") -> None:
-    runs = {name: run for name, run in rows(model, step).items() if only in name}
+def bench(
+    title: str,
+    model: torch.nn.Module,
+    tokens: torch.Tensor,
+    step: Step,
+    rounds: int,
+    names: list[str],
+) -> None:
+    runs = {
+        name: run for name, run in rows(model, tokens, step).items() if not names or name in names
+    }
     for run in (step, *runs.values()):
         run()
     ratios: dict[str, list[float]] = {name: [] for name in runs}
@@ -113,10 +129,10 @@ def bench(title: str, model: torch.nn.Module, step: Step, rounds: int, only: str
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     if not options.quick:
-        bench("GPT-2 small", *gpt2(768, 12, 50257), rounds=7, only=options.only)
-    bench(
-        "GPT-2, width 64", *gpt2(64, 4, 512), rounds=9 if options.quick else 25, only=options.only
-    )
+        bench("GPT-2 small", *gpt2(768, 12, 50257), options.rounds, options.rows)
+    bench("GPT-2, width 64", *gpt2(64, 4, 512), 3 * options.rounds, options.rows)
