@@ -182,3 +182,13 @@ def test_mixed_precision_has_neither() -> None:
     with record(model) as recording, torch.autocast("cpu", dtype=torch.bfloat16):
         classified(model(torch.randn(64, 4)).repeat(1, 2)).backward()
     assert serious(recording.graph) == []
+
+
+def test_a_teacher_that_runs_under_no_grad_beside_the_model_has_neither() -> None:
+    model, teacher = MLP(), MLP()
+    with record(model) as recording:
+        x = torch.randn(64, 4)
+        with torch.no_grad():
+            wanted = teacher(x)
+        (model(x) - wanted).square().mean().backward()
+    assert serious(recording.graph) == []

@@ -103,6 +103,22 @@ def test_each_way_to_cut_a_gradient_is_told_by_its_name(name: str) -> None:
     assert found.where.startswith("test_findings_live.py:")
 
 
+def test_an_encoder_that_should_learn_but_runs_under_no_grad_is_one_warning() -> None:
+    model = nn.ModuleDict({"encoder": MLP(4, 8, 4), "head": nn.Linear(4, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        with torch.no_grad():
+            features = model["encoder"](torch.randn(64, 4))
+        model["head"](features).sum().backward()
+        optimizer.step()
+    found = only("cut-gradient", recording.graph)
+    assert found.severity == "warning"
+    assert found.cause == "cut by torch.no_grad()"
+    assert "got no gradient: encoder ran under torch.no_grad() at" in found.message
+    assert {recording.graph.nodes[node].label for node in found.nodes} >= {"encoder.fc1.weight"}
+    assert len(serious(recording.graph)) == 1
+
+
 def test_a_metric_beside_the_loss_is_no_cut() -> None:
     def loss(logits: Tensor) -> Tensor:
         target = torch.zeros(len(logits), dtype=torch.long)

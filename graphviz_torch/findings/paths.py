@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ..graph import Cut, Finding, Parameter, Severity
 from .rule import Reading, at, finding, grouped, listing, rule
 
-# Cuts that people make on purpose too, as in a target network: a warning, not an error.
-_DELIBERATE = ("detach", "data", "no_grad", "inference_mode")
+_MODES = ("no_grad", "inference_mode")
 _WORDS = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
@@ -52,10 +51,13 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         how = _WORDS.get(cut.how, f"{cut.how}()")
         names, line = _names(parameters), at(cut.where)
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        happened = f"{what} was cut by"
+        if _ran_inside(cut, {p.node for p in parameters}):
+            happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
         yield finding(
-            _severity(parameters, "warning" if cut.how in _DELIBERATE else "error"),
-            f"{names} got no gradient: {what} was cut by {how}{line}.",
+            _severity(parameters, _meant(cut, parameters)),
+            f"{names} got no gradient: {happened} {how}{line}.",
             cause=f"cut by {how}",
             advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
             where=cut.where,
@@ -78,7 +80,8 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             _severity(parameters),
             f"{_names(parameters)} got no gradient: {name} ran, but backward did not come by it.",
             cause="result not used",
-            advice=f"Use what {name} returns in the loss, or do not call it.",
+            advice=f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
+            "gradient), or do not call it.",
             nodes=_nodes(parameters),
         )
 
@@ -129,22 +132,53 @@ def _without_gradient(reading: Reading) -> list[Parameter]:
 def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     """Each parameter whose way was cut, with the cut."""
     lost = [p for p in _without_gradient(reading) if p.called is not False or p.node is not None]
+    owned = {p.node for p in lost}
+    modes: dict[str, Cut] = {}
     # A result that nothing used (an accuracy read with argmax) did not stand in the way.
     for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
         if not lost:
             return
         behind = _upstream(reading, cut.before)
+        whole = _ran_inside(cut, owned)
         explained = [
-            p for p in lost if p.node in behind or (cut.before is None and _may_concern(cut, p))
+            p
+            for p in lost
+            if p.node in behind
+            or (p.node is None and whole and _module(p) == cut.module)
+            or (cut.before is None and _may_concern(cut, p))
         ]
         lost = [p for p in lost if p not in explained]
-        yield from ((cut, parameter) for parameter in explained)
+        # A network that ran in one such block is one finding, not one for each of its modules.
+        first = modes.setdefault(cut.how, cut) if whole else cut
+        yield from ((first, parameter) for parameter in explained)
+
+
+def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
+    """How bad a cut is by itself: people write some on purpose."""
+    # A block around a whole module is a target network or a fixed encoder, unless it should learn.
+    whole = _ran_inside(cut, {p.node for p in parameters})
+    if whole and not any(p.in_optimizer for p in parameters):
+        return "info"
+    return "warning" if cut.how in ("detach", "data", *_MODES) else "error"
 
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
     # What the optimizer of this step does not hold is not to learn in it: a target network, or the
     # generator while the discriminator is trained.
     return "info" if all(p.in_optimizer is False for p in parameters) else severity
+
+
+def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
+    """Did the module of a parameter run in a block without gradients, itself being the operand."""
+    return cut.how in _MODES and cut.before is not None and cut.before in parameters
+
+
+def _around(parameters: list[Parameter]) -> str:
+    """The innermost module that holds all of them."""
+    first, *rest = (_module(p).split(".") for p in parameters)
+    while any(parts[: len(first)] != first for parts in rest):
+        first = first[:-1]
+    return ".".join(first) or "the model"
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
