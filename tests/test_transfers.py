@@ -208,7 +208,6 @@ def test_the_watch_leaves_nothing_behind() -> None:
             torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
             torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
             torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "AutocastIPU"),
-            torch._C._dispatch_has_backend_fallback(_KEY),
             list(_watchers),
         )
 
