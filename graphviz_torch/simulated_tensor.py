@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 # Private: leaves the modes that watch out of what a simulated tensor does inside (2.11 to 2.14).
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from .tracer import device_label
 
@@ -185,41 +186,98 @@ def _indices(index: Any) -> Any:
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on what its simulated tensors hold, and wrap what comes out."""
-    leaves, spec = tree_flatten((args, kwargs))
-    wrappers = [leaf for leaf in leaves if isinstance(leaf, SimulatedTensor)]
-    name = func._schema.name.split("::")[1]
-    if name.startswith("_foreach_"):
+    name, mutable = _described(func)
+    found = _Found([], [])
+    held_args = [found.hold(arg) for arg in args]
+    held_kwargs = {key: found.hold(value) for key, value in kwargs.items()}
+    foreach = name.startswith("_foreach_")
+    if foreach:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
-            _check_devices(name, row)
+            _Found.of(row).check(name)
+    elif name in _INDEXES:
+        indices = [index for index in args[1] if index is not None and index.device != CPU]
+        _Found.of((args[0], indices, *args[2:])).check(name)
     elif name not in _CROSSES:
-        _check_devices(name, args, kwargs)
-    held_args, held_kwargs = tree_unflatten(
-        [leaf.held if isinstance(leaf, SimulatedTensor) else leaf for leaf in leaves], spec
-    )
+        written = args[0] if mutable and name.endswith("_") else None
+        found.check(name, written)
     device = kwargs.get("device")
     if device is None:
-        device = (args[0] if name == "copy_" else wrappers[0]).device
+        device = (args[0] if name == "copy_" else found.wrappers[0]).device
     elif is_simulated(device):
         held_kwargs["device"] = CPU
         held_kwargs.pop("pin_memory", None)
     out = func(*held_args, **held_kwargs)
-    if func._schema.is_mutable:
-        for wrapper in wrappers:
+    if mutable:
+        for wrapper in found.wrappers:
             _follow(wrapper)
     if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
-        return _wrap(out[0], wrappers, device), out[1]
-    if name.startswith("_foreach_") and isinstance(out, (list, tuple)):
-        return [_wrap(held, [], like.device) for held, like in zip(out, args[0], strict=True)]
-    return tree_map_only(torch.Tensor, lambda held: _wrap(held, wrappers, device), out)
+        return found.wrap(out[0], device), out[1]
+    if foreach and isinstance(out, (list, tuple)):
+        return [found.wrap(held, like.device) for held, like in zip(out, args[0], strict=True)]
+    return found.wrap(out, device)
 
 
-def _wrap(
-    held: torch.Tensor, wrappers: list[SimulatedTensor], device: torch.device
-) -> torch.Tensor:
-    for wrapper in wrappers:
-        if wrapper.held is held:  # written in place
-            return wrapper
-    return SimulatedTensor(held, device) if is_simulated(device) else held
+@cache
+def _described(func: Any) -> tuple[str, bool]:
+    """The operator's bare name, and whether it writes to an argument."""
+    return func._schema.name.split("::")[1], func._schema.is_mutable
+
+
+class _Found(NamedTuple):
+    """The tensors among an operator's arguments."""
+
+    wrappers: list[SimulatedTensor]
+    others: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, arguments: Any) -> _Found:
+        found = cls([], [])
+        found.hold(arguments)
+        return found
+
+    def hold(self, argument: Any) -> Any:
+        """What the argument holds; an operator's arguments nest in lists and tuples alone."""
+        if isinstance(argument, SimulatedTensor):
+            self.wrappers.append(argument)
+            return argument.held
+        if isinstance(argument, torch.Tensor):
+            self.others.append(argument)
+        elif type(argument) in (list, tuple):
+            return type(argument)(map(self.hold, argument))
+        return argument
+
+    def wrap(self, out: Any, device: torch.device) -> Any:
+        """What came out, as tensors of the device; what was written in place is itself again."""
+        if isinstance(out, torch.Tensor):
+            for wrapper in self.wrappers:
+                if wrapper.held is out:
+                    return wrapper
+            return SimulatedTensor(out, device) if is_simulated(device) else out
+        if isinstance(out, (list, tuple)):
+            return type(out)([self.wrap(part, device) for part in out])
+        return out
+
+    def check(self, name: str, written: Any = None) -> None:
+        """Raise as PyTorch does where tensors of several devices meet in one operator."""
+        if not self.wrappers:
+            return
+        first = self.wrappers[0].device
+        odd: torch.Tensor | None = next((t for t in self.wrappers if t.device != first), None)
+        for other in self.others if odd is None else ():
+            if other.dim() or other.device != CPU or other is written:
+                odd = other
+        if odd is None:
+            return
+        message = (
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{device_label(first)} and {device_label(odd.device)}! (when running aten::{name})"
+        )
+        if odd.device.type == "meta" and not isinstance(odd, SimulatedTensor):
+            message += (
+                " The second has no values. Was it brought there outside simulate_accelerator()? "
+                "That holds for one thread and one `with` block; enter it again there."
+            )
+        raise RuntimeError(message)
 
 
 def _follow(wrapper: SimulatedTensor) -> None:
@@ -231,34 +289,6 @@ def _follow(wrapper: SimulatedTensor) -> None:
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
         wrapper.set_(storage, held.storage_offset(), held.size(), held.stride())
-
-
-def _check_devices(name: str, args: Any, kwargs: Any = None) -> None:
-    """Raise as PyTorch does where tensors of several devices meet in one operator."""
-    if name in _INDEXES:
-        indices = [index for index in args[1] if index is not None and index.device != CPU]
-        args = (args[0], *indices, *args[2:])
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    first = next((tensor for tensor in tensors if isinstance(tensor, SimulatedTensor)), None)
-    if first is None:
-        return
-    for i, tensor in enumerate(tensors):
-        if tensor.device == first.device and isinstance(tensor, SimulatedTensor):
-            continue
-        written = i == 0 and name.endswith("_") and not name.startswith("_")
-        if tensor.device == CPU and tensor.dim() == 0 and not written:
-            continue
-        message = (
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{device_label(first.device)} and {device_label(tensor.device)}! "
-            f"(when running aten::{name})"
-        )
-        if tensor.device.type == "meta" and not isinstance(tensor, SimulatedTensor):
-            message += (
-                " The second has no values. Was it brought there outside simulate_accelerator()? "
-                "That holds for one thread and one `with` block; enter it again there."
-            )
-        raise RuntimeError(message)
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
