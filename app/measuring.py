@@ -38,7 +38,7 @@ def present() -> list[dict[str, str]]:
             rows.append({"device": str(device), "what it is": facts.name, "memory": memory})
         else:
             what = platform.processor() or platform.machine()
-            what += f", {os.cpu_count()} cores, PyTorch uses {torch.get_num_threads()} threads"
+            what += f", {os.cpu_count()} cores"
             rows.append({"device": str(device), "what it is": what, "memory": _main_memory()})
     return rows
 
@@ -52,6 +52,7 @@ def _main_memory() -> str:
 
 def compare(work: str) -> Comparison:
     """The same work on the CPU and on every GPU."""
+    torch.set_num_threads(os.cpu_count() or 1)  # a job has one; here the whole CPU competes
     found = [str(device) for device in available_devices()]
     if found == ["cpu"]:
         found.append("cuda")  # so that the answer names what is absent

@@ -61,7 +61,7 @@ def _work(connection: Connection) -> None:
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     _connection = connection
     try:
-        _limit_memory()
+        _limit()
         outcome = "result", function(*arguments)
     except BaseException as error:
         outcome = type(error).__name__, str(error)
@@ -77,10 +77,12 @@ def _end_with(connection: Connection) -> None:
     os._exit(1)
 
 
-def _limit_memory() -> None:
-    statm = Path("/proc/self/statm")  # Linux; elsewhere only the time is limited
+def _limit() -> None:
     import torch
 
+    # One core for each visitor: the threads of several jobs that wait for each other spin.
+    torch.set_num_threads(1)
+    statm = Path("/proc/self/statm")  # Linux; elsewhere only the time is limited
     # A CUDA context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
         held = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
