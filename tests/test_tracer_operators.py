@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_tracer import counted, meta
+from autograd_reference import counted, meta
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
