@@ -2,8 +2,8 @@
 
 `python tests/bench_draw.py` prints a table; names of workloads after it choose some. Each DOT time
 is the median of rounds that take turns, after one that is not counted. The layout is one run of the
-same Graphviz for both, stopped after 60 seconds of wall-clock time. All figures are CPU seconds, the
-child's included, so that they mean the same on a busy machine.
+same Graphviz for both, stopped after 60 seconds by the clock. All figures are CPU seconds, with
+those of the child, so that they mean the same on a busy machine.
 """
 
 from __future__ import annotations

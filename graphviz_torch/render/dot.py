@@ -12,7 +12,8 @@ from .dot_clusters import clustered
 from .dot_legend import legend
 from .dot_marks import SIGNS, Mark, mark
 from .dot_nodes import Nodes
-from .dot_shade import ColorBy, shade
+from .dot_shade import VALUES, ColorBy, shade
+from .straight import lengths
 from .style import FORMS, Theme, palette
 from .untangle import untangle
 from .visible import Line, Parameters, Visible, dot_id, visible
@@ -72,6 +73,8 @@ def to_dot(
     _check("parameters", parameters, (None, "fold", "nodes"))
     for difference in (marks or {}).values():
         _check("marks: mark", difference, tuple(SIGNS))
+    if fold is None and depth is not None and color_by in VALUES:
+        fold = False  # each closed group has a value of its own to show
     kept = list(findings)
     drawn = visible(
         graph, parameters=parameters, depth=depth, module=module, fold=fold, limit=limit
@@ -98,7 +101,7 @@ def _left_out(graph: Graph, drawn: Visible) -> str:
     if drawn.boxes:
         parts.append("closed groups hold the rest (depth=, module= open them)")
     if drawn.times and max(drawn.times.values()) > 1:
-        parts.append("blocks of one structure are drawn once (fold=False draws each)")
+        parts.append("of blocks alike only the first is drawn (fold=False draws each)")
     return f"{len(graph.nodes):,} nodes: {'; '.join(parts)}" if parts else ""
 
 
@@ -114,8 +117,9 @@ def _head(direction: Direction, colors: dict[str, str], below: str, size: int) -
     font = f'fontname="{_FONT}"'
     return [
         "digraph {",
-        f'\tgraph [rankdir={direction} bgcolor="{colors["background"]}" {font} fontsize=10'
-        f' fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.34 pad=0.2{bounds}{label}]',
+        f'\tgraph [rankdir={direction} newrank=true bgcolor="{colors["background"]}" {font}'
+        f' fontsize=10 fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.34 pad=0.2'
+        f"{bounds}{label}]",
         f'\tnode [shape={form.shape} style="{form.style}" fillcolor="{colors["operation"]}"'
         f' color="{colors["operation_line"]}" {font} fontsize=12 fontcolor="{colors["ink"]}"'
         f' margin="{form.margin}" height=0.3 width=0.6]',
@@ -127,13 +131,14 @@ def _head(direction: Direction, colors: dict[str, str], below: str, size: int) -
 def _edges(graph: Graph, drawn: Visible, colors: dict[str, str]) -> list[str]:
     """The lines of the edges, and of the stubs of those that are only named."""
     several = {node.id for node in graph.nodes if len(node.outputs) > 1}
+    long = {} if drawn.groups is None else lengths(drawn)
     result = [
         f"\t{edge[0]} -> {edge[1]}"
-        if edge[0] not in several
-        else _labelled(graph, Line(edge.source, edge.target, edge), True)
+        if edge[0] not in several and (edge[0], edge[1]) not in long
+        else _attributed(graph, Line(edge.source, edge.target, edge), several, long)
         for edge in drawn.edges
     ]
-    result += [_labelled(graph, line, line.source in several) for line in drawn.lines]
+    result += [_attributed(graph, line, several, long) for line in drawn.lines]
     for key, others in drawn.before.items():
         result += _stub(graph, drawn, key, others, colors, "from")
     for key, others in drawn.behind.items():
@@ -141,15 +146,21 @@ def _edges(graph: Graph, drawn: Visible, colors: dict[str, str]) -> list[str]:
     return result
 
 
-def _labelled(graph: Graph, line: Line, several: bool) -> str:
-    """An edge that says what passes: neither of its ends tells."""
-    edge = line.edge
+def _attributed(
+    graph: Graph, line: Line, several: set[int], long: dict[tuple[int, int], int]
+) -> str:
+    """An edge that spans more ranks, or that says what passes where neither of its ends tells."""
+    source, target, edge, times = line
+    ends = f"\t{dot_id(source)} -> {dot_id(target)}"
+    length = f"minlen={long[source, target]}" if (source, target) in long else ""
+    if source >= 0 and target >= 0 and times == 1 and source not in several:
+        return f"{ends} [{length}]"
     outputs = graph.nodes[edge.source].outputs
     meta = outputs[edge.output_nr] if edge.output_nr < len(outputs) else None
-    parts = [f"[{edge.output_nr}]"] if several and line.times == 1 else []
+    parts = [f"[{edge.output_nr}]"] if source in several and times == 1 else []
     parts += [say.shape(meta)] if meta is not None else []
-    parts += [f"{say.TIMES}{line.times}"] if line.times > 1 else []
-    return f"\t{dot_id(line.source)} -> {dot_id(line.target)} [label={say.quote(' '.join(parts))}]"
+    parts += [f"{say.TIMES}{times}"] if times > 1 else []
+    return f"{ends} [label={say.quote(' '.join(parts))} {length}]".replace(" ]", "]")
 
 
 def _stub(

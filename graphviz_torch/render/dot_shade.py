@@ -91,7 +91,7 @@ def _saved(node: Node) -> float | None:
 
 # Value of a node, value in words, what to call it, how to get it.
 _Value = tuple[Callable[[Node], "float | None"], Callable[[float], str], str, str]
-_VALUES: dict[str, _Value] = {
+VALUES: dict[str, _Value] = {
     "gradient": (_norm, say.number, "grad norm up to", "Run a backward inside record()."),
     "time": (lambda node: node.seconds, say.seconds, "backward", "Run a backward inside record()."),
     "saved": (_saved, lambda value: say.nbytes(int(value)), "saved", "Run it inside record()."),
@@ -125,7 +125,7 @@ def _by_name(
 def _by_value(
     graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
 ) -> Shading:
-    value_of, words, what, advice = _VALUES[color_by]
+    value_of, words, what, advice = VALUES[color_by]
     shading = Shading(title=_TITLES[color_by])
     values: dict[int, float] = {}
     for key, ids in members.items():

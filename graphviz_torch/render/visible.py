@@ -136,7 +136,7 @@ def visible(
         return _all(graph, users, folded)
     collapsed = large or bool(fold) or depth is not None
     tree = group(graph, limit=100 if collapsed else max(4, len(graph.nodes)))
-    opener = _Opener(graph, tree, folded, large if fold is None else fold)
+    opener = _Opener(graph, tree, folded, collapsed if fold is None else fold)
     start = None if module is None else _find(tree, graph, module)
     budget = min(limit, _PAGE) if depth is None and collapsed else None
     opener.open(start, depth, budget)
