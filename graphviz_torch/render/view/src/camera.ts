@@ -11,6 +11,7 @@ export interface Box {
 }
 
 const MARGIN = 28;
+const SMALLEST = 0.005;
 const READABLE = 0.62; // text of 13 pixels is 8 pixels high
 
 export class Camera {
@@ -22,7 +23,7 @@ export class Camera {
     moved: () => void,
   ) {
     this.behavior = zoom<SVGSVGElement, unknown>()
-      .scaleExtent([0.02, 4])
+      .scaleExtent([SMALLEST, 4])
       .on("zoom", ({ transform }: { transform: ZoomTransform }) => {
         world.setAttribute("transform", transform.toString());
         svg.classList.toggle("small", transform.k < 0.5);
@@ -61,7 +62,7 @@ export class Camera {
 
   /** Bring a box into the middle, not larger than `most`; keep the scale where it fits. */
   look(box: Box, most: number): void {
-    const scale = Math.max(0.02, Math.min(most, ...this.scales(box)));
+    const scale = Math.max(SMALLEST, Math.min(most, ...this.scales(box)));
     const { width, height } = this.size;
     const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
     this.place(zoomIdentity.translate(width / 2, height / 2).scale(scale).translate(-x, -y));
