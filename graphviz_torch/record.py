@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -99,6 +100,7 @@ class Recording:
             raise RuntimeError("a recording is entered once: call record() for every block.")
         self._entered = True
         self._frame = caller()
+        self._thread = get_ident()
         self._first = sequence_number()
         self._runs: list[Run] = []
         self._running: Run | None = None
@@ -256,15 +258,18 @@ class Recording:
         self._ends = [end for _, tensor in flatten(outputs) for end in _end(tensor)]
 
     def _copied(self, call: Call) -> None:
+        fn = torch._C._current_autograd_node()
+        ours = self._running.ids if self._running is not None else {}
+        if get_ident() != self._thread and fn not in ours:
+            return  # another recording's; the engine's threads for devices work for this one
         for seen, source, made in self._transfers.see(call):
             frame = self.modules.user_frame(sys._getframe(1))
             seen.place = self.modules.place(frame)
             seen.module = self.modules.module
             seen.in_forward = self.modules.in_forward
-            fn = torch._C._current_autograd_node()
             if fn is not None:
-                seen.run = len(self._runs) - 1
-                seen.node = self._running.ids.get(fn) if self._running is not None else None
+                seen.run = len(self._runs)
+                seen.node = ours.get(fn)
             else:
                 seen.operation = name_of(self.calling)
                 seen.label = self._label(source, frame)

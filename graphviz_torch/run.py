@@ -143,8 +143,8 @@ class Run:
 
     def node_of(self, seen: Seen) -> int | None:
         """The node that a copy belongs to: what backward was running, or what it made."""
-        if seen.run >= 0:
-            return seen.node if seen.run == self.position else None
+        if seen.run:
+            return seen.node if seen.run == self.position + 1 else None
         return next(iter(self.made(seen.numbers)), None)
 
 

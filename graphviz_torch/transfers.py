@@ -39,7 +39,7 @@ class Seen:
     data: int
     fn: Any = None  # the node that backward is running, until the run ends
     node: int | None = None  # its id ...
-    run: int = -1  # ... in this backward run of the recording
+    run: int = 0  # ... in this backward run of the recording, from 1; 0 outside any
     place: Place | None = None
     module: str = ""
     in_forward: bool = False
@@ -63,7 +63,7 @@ class Seen:
             self.source,
             self.target,
             self.tensor,
-            "forward" if self.run < 0 else "backward",
+            "backward" if self.run else "forward",
             node,
             where,
             self.module,

@@ -223,10 +223,12 @@ def test_recordings_in_several_threads_see_each_their_own() -> None:
             begin.wait(60)
             with record() as recording:
                 begin.wait(60)
-                for _ in range(number):
-                    x = x * 2
-                begin.wait(60)
-                x.sum().backward()
+                with simulate_accelerator() as [device]:
+                    y = x.to(device)
+                    for _ in range(number):
+                        y = y * 2
+                    begin.wait(60)
+                    y.sum().backward()
             graphs[number] = recording.graphs
         except BaseException as error:
             errors.append(error)
@@ -240,6 +242,8 @@ def test_recordings_in_several_threads_see_each_their_own() -> None:
     for number, (graph,) in graphs.items():
         assert [node.title for node in graph.nodes].count("mul") == number
         assert all(node.grad_outputs for node in graph.nodes)
+        assert [copy.phase for copy in graph.transfers] == ["forward", "backward"]
+        assert all(copy.node is not None for copy in graph.transfers)
 
 
 def test_function_transforms_run_and_are_not_mistaken_for_the_graph() -> None:
