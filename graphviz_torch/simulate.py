@@ -18,19 +18,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import overrides
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-# Private: the stack of dispatch modes, to stand below the modes that are there (2.11 to 2.14).
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _pop_mode,
-    _push_mode,
-)
+# Private: the stacks of modes, to stand below the modes that are there (2.11 to 2.14).
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from .parallel import data_parallel_on
 from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
@@ -71,9 +69,8 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
         with ExitStack() as stack:
             stack.enter_context(data_parallel_on(devices))
             if outermost:
-                placement = _Placement()  # type: ignore[no-untyped-call]
-                stack.enter_context(_at_the_bottom(placement))
-                stack.enter_context(_Construction())
+                stack.enter_context(_at_the_bottom(_Placement(), _OPERATORS))
+                stack.enter_context(_at_the_bottom(_Construction(), _FUNCTIONS))
             yield devices
     finally:
         _HERE.depth -= 1
@@ -97,6 +94,10 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes simulated tensors of what factories and copies bring to a simulated device."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pins = not torch.cuda.is_available()  # where it is, pinning is real
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -107,7 +108,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if is_simulated(kwargs.get("device")):
             return run(func, args, kwargs)
-        if not torch.cuda.is_available():  # where it is, pinning is real
+        if self.pins:
             if func is torch.ops.aten.is_pinned.default:
                 return is_pinned(args[0])
             if func is torch.ops.aten._pin_memory.default and args[0].device == CPU:
@@ -189,36 +190,48 @@ def _attention(
     )
 
 
+class _Stack(NamedTuple):
+    """One of PyTorch's two stacks of modes."""
+
+    pop: Callable[[], Any]
+    push: Callable[[Any], None]
+    size: Callable[[], int]
+
+
+_OPERATORS = _Stack(_pop_mode, _push_mode, torch._C._len_torch_dispatch_stack)
+_FUNCTIONS = _Stack(overrides._pop_mode, overrides._push_mode, torch._C._len_torch_function_stack)
+
+
 @contextmanager
-def _at_the_bottom(mode: Any) -> Iterator[None]:
+def _at_the_bottom(mode: Any, stack: _Stack) -> Iterator[None]:
     # A device lies below whatever watches it, so that a mode sees the same calls and the same
     # tensors whether it was entered before the simulation or after.
-    above = _lift()
+    above = _lift(stack)
     try:
         mode.__enter__()
     finally:
-        _lower(above)
+        _lower(stack, above)
     try:
         yield
     finally:
-        above = _lift(mode)
+        above = _lift(stack, mode)
         try:
             mode.__exit__(None, None, None)
         finally:
-            _lower(above)
+            _lower(stack, above)
 
 
-def _lift(until: Any = None) -> list[Any]:
+def _lift(stack: _Stack, until: Any = None) -> list[Any]:
     above: list[Any] = []
-    while torch._C._len_torch_dispatch_stack():
-        mode: Any = _pop_mode()
-        if mode is until:
-            _push_mode(mode)
+    while stack.size():
+        mode = stack.pop()
+        if mode is until or isinstance(mode, DeviceContext):  # that one insists on the bottom
+            stack.push(mode)
             break
         above.append(mode)
     return above
 
 
-def _lower(above: list[Any]) -> None:
+def _lower(stack: _Stack, above: list[Any]) -> None:
     for mode in reversed(above):
-        _push_mode(mode)
+        stack.push(mode)

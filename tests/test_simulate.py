@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from graphviz_torch import simulate_accelerator, trace
@@ -67,6 +68,41 @@ def test_a_mode_entered_before_sees_the_same_copies_as_one_entered_inside() -> N
     with Log() as log, simulate_accelerator() as [device]:
         run_copies(device)
     assert copies(log) == EXPECTED
+
+
+def test_a_function_mode_sees_the_same_calls_in_either_order() -> None:
+    class Names(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.names.append(getattr(func, "__name__", ""))
+            return func(*args, **(kwargs or {}))
+
+    with Names() as before, simulate_accelerator() as [device]:
+        run_copies(device)
+    with simulate_accelerator() as [device], Names() as inside:
+        run_copies(device)
+    made = [name for name in before.names if name != "device"]  # the device itself
+    assert made == inside.names
+    assert "tensor" in made
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_default_device_set_before_or_inside_works_and_leaves_nothing(first: bool) -> None:
+    if first:
+        torch.set_default_device("cpu")
+    try:
+        with simulate_accelerator() as [device]:
+            torch.set_default_device(device)
+            assert torch.tensor([2.0]).device == torch.ones(1).device == device
+            assert (torch.tensor([2.0]) * torch.ones(1)).tolist() == [2.0]
+            torch.set_default_device("cpu")
+    finally:
+        torch.set_default_device(None)
 
 
 def test_what_a_simulated_operator_does_inside_is_hidden_from_modes() -> None:
