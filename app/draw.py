@@ -144,7 +144,7 @@ def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
             copies = "1 copy" if len(those) == 1 else f"{len(those):,} copies"
             parts.append(f"**{copies}** in {phase} ({moved})")
     if parts:
-        st.markdown(" and ".join(parts) + ".")
+        st.markdown(" and ".join(parts) + ("." if ran else ", still to come."))
     elif ran:
         st.markdown("None: every tensor stayed on its device.")
     draw_timeline(graph, key=key)

@@ -180,7 +180,7 @@ class _Evaluation:
         if name in CONSTANTS:
             return CONSTANTS[name]
         known = [*self.values, *FUNCTIONS]
-        _refuse(self.text, node, f"{name!r} is not among the names: {_list(known, name)}.")
+        _refuse(self.text, node, f"{name!r} is not among the names: {_list(known, name)}")
 
     def index(self, node: ast.expr) -> Any:
         match node:
@@ -297,7 +297,7 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
 def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
     name, receiver = called(node)
     if name not in FUNCTIONS:
-        _refuse(text, node.func, f"{name!r} is not among the functions: {_list(FUNCTIONS, name)}.")
+        _refuse(text, node.func, f"{name!r} is not among the functions: {_list(FUNCTIONS, name)}")
     if receiver is not None and not hasattr(Tensor, name):
         _refuse(text, node.func, f"{name} is no method: write {name}(...).")
     for word in node.keywords:
@@ -366,7 +366,7 @@ def _list(known: Any, near: str) -> str:
     close = difflib.get_close_matches(near, known, n=3, cutoff=0.5)
     rest = [name for name in known if name not in close]
     shown = [*close, *rest][:8]
-    return ", ".join(shown) + (", …" if len(known) > len(shown) else "")
+    return ", ".join(shown) + (", …" if len(known) > len(shown) else ".")
 
 
 def _refuse(text: str, node: ast.AST, message: str) -> NoReturn:

@@ -29,7 +29,7 @@ def draw_timeline(graph: Graph, *, key: str) -> None:
     widget = f"{key} timeline"
 
     def chosen() -> None:
-        picked = st.session_state[widget]["selection"]["pick"]
+        picked = st.session_state[widget]["selection"].get("pick")
         select(key, picked[0]["node"] if picked else None)
 
     st.altair_chart(
@@ -125,7 +125,6 @@ def _chart(steps: list[dict[str, Any]], transfers: list[dict[str, Any]]) -> Any:
             size=alt.condition("datum.selected", alt.value(30), alt.value(16)),
             tooltip=["what:N", "phase:N", "device:N"],
         )
-        .add_params(pick)
     )
     copies = alt.Chart({"values": transfers})
     tooltip = ["direction:N", "bytes:Q", "phase:N", "what:N", "line:N"]
@@ -139,4 +138,4 @@ def _chart(steps: list[dict[str, Any]], transfers: list[dict[str, Any]]) -> Any:
         size=alt.condition("datum.selected", alt.value(320), alt.value(130)),
         tooltip=tooltip,
     )
-    return alt.layer(ticks, lines, heads).properties(height=70 + 46 * len(lanes))
+    return alt.layer(ticks, lines, heads).add_params(pick).properties(height=70 + 46 * len(lanes))

@@ -47,7 +47,8 @@ def count(number: int, thing: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A name as it is, where Streamlit would read Markdown in it."""
-    return "".join(
-        f"\\{letter}" if letter in "\\`*_{}[]()#+-.!|~$:<>&" else letter for letter in text
+    """A name as it is, where Streamlit would read Markdown in it; on one line."""
+    special = "\\`*_{}[]()#+-.!|~$:<>&"
+    return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(
+        "\n", " "
     )
