@@ -26,8 +26,10 @@ from graphs_by_hand import (
     stats,
     units,
 )
+from hypothesis import HealthCheck, given, settings
+from test_json import graphs
 
-from graphviz_torch import Edge, Finding, Graph, Node, find, find_across, rules
+from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, rules
 from graphviz_torch.graph import Failure
 
 
@@ -249,3 +251,14 @@ def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
 )
 def test_ranks_that_agree_have_no_findings(make: Callable[[], list[Graph]]) -> None:
     assert find_across(make()) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(), graphs())
+def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
+    a: Graph, b: Graph
+) -> None:
+    assert all(finding.message for finding in find(a, [b, b]) + find_across([a, b]))
+    difference = diff(a, b)
+    assert difference.to_text()
+    assert set(difference.marks()) <= set(range(len(difference.union().nodes)))

@@ -47,7 +47,9 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     """A result became float64 although the parameters are not: twice the memory, half the speed."""
     graph = reading.graph
     dtypes = {p.tensor.dtype for p in graph.parameters} or {
-        _dtype(reading, n.id) for n in graph.nodes if n.leaf == "parameter"
+        meta.dtype
+        for n in graph.nodes
+        if n.leaf == "parameter" and (meta := reading.meta(n.id)) is not None
     }
     wide = {n.id for n in graph.nodes if any(m and m.dtype == "float64" for m in n.outputs)}
     if "float64" in dtypes or not dtypes or not wide:
@@ -92,8 +94,3 @@ def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
                 where=node.source,
                 nodes=(node.id,),
             )
-
-
-def _dtype(reading: Reading, node: int) -> str:
-    meta = reading.graph.nodes[node].outputs[0]
-    return "" if meta is None else meta.dtype

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from ..graph import Edge, Finding, GradientStats, Graph, Severity
+from ..graph import Edge, Finding, GradientStats, Graph, Severity, TensorMeta
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -66,6 +66,11 @@ class Reading:
             return self.names[node]
         value = self.graph.nodes[node]
         return f"{value.title} in {value.module}" if value.module else value.title
+
+    def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
+        """Shape, dtype and device of one output of a node; None where autograd has none."""
+        outputs = self.graph.nodes[node].outputs
+        return outputs[output_nr] if output_nr < len(outputs) else None
 
     def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
         """The gradient that reached one output of a node; None where none was recorded."""

@@ -93,7 +93,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
         if len(reading.users[edge.source]) > 1:
             continue  # the gradients of other users are in the sum
         after, before = reading.stats(node.id), reading.stats(edge.source, edge.output_nr)
-        meta = node.outputs[0]
+        meta = reading.meta(node.id)
         if after is None or before is None or meta is None or after.zero_fraction == 1:
             continue
         passed = (1 - before.zero_fraction) / (1 - after.zero_fraction)
@@ -211,7 +211,7 @@ def _dead_units(reading: Reading, node: int) -> float:
     """Share of a Linear's or convolution's units without gradient, told by its bias."""
     for edge in reading.inputs[node]:
         source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
-        meta = source.outputs[0] if source.outputs else None
+        meta = reading.meta(edge.source)
         if source.leaf and meta is not None and len(meta.shape) == 1 and stats is not None:
             return stats.zero_fraction
     return 0.0
@@ -240,9 +240,7 @@ def _first_nonfinite(reading: Reading) -> int | None:
 
 
 def _input(reading: Reading, edge: Edge) -> str:
-    return (
-        f"{reading.call(edge.source)} ({reading.graph.nodes[edge.source].outputs[edge.output_nr]})"
-    )
+    return f"{reading.call(edge.source)} ({reading.meta(edge.source, edge.output_nr)})"
 
 
 def _count(nan: int, inf: int) -> str:
