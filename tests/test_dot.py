@@ -260,6 +260,40 @@ def test_a_module_is_drawn_alone_with_its_surroundings_named() -> None:
         to_dot(recording.graph, module="fc3")
 
 
+def test_modules_that_follow_each_other_stay_nearer_to_one_column() -> None:
+    model = torch.nn.Sequential(
+        *(part for _ in range(8) for part in (torch.nn.Linear(4, 4), torch.nn.Sigmoid()))
+    )
+    with record(model) as recording:
+        model(torch.ones(1, 4))
+
+    def width(dot: str) -> float:
+        return float(layout(dot, "plain").split()[2])
+
+    dot = to_dot(recording.graph)
+    assert width(dot) < 0.8 * width(re.sub(r" \[minlen=\d\]", "", dot))
+
+
+def test_an_unrolled_cell_without_modules_is_drawn_as_one_step() -> None:
+    u, w = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2, 2))
+    x = torch.ones(600, 1, 2, requires_grad=True)
+    h = torch.zeros(1, 2)
+    for t in range(600):
+        h = torch.tanh(x[t] @ u + h @ w)
+    dot = to_dot(trace(h, names={"x": x, "u": u, "w": w}))
+    assert len(Drawn(dot).nodes) < 20
+    assert "\u00d7599, each feeds the next" in dot
+    assert "w (600\u00d7) f32[2, 2]" in dot
+
+
+def test_closed_blocks_are_not_folded_where_each_has_a_value_to_show() -> None:
+    graph = repeated(4)
+    timed = graph.annotate(seconds={i: float(i + 1) for i in range(8)})
+    folded, valued = to_dot(graph, depth=1), to_dot(timed, depth=1, color_by="time")
+    assert "net.0 … 3" in folded
+    assert all(f"backward {value} s" in valued for value in (3, 7, 11, 15))
+
+
 def test_findings_and_differences_are_marked_in_form_and_colour() -> None:
     finding = Finding("cut-gradient", "error", "b never gets a gradient.", nodes=(1,))
     graph = two()

@@ -15,6 +15,7 @@ from .dot_nodes import Nodes
 from .dot_shade import VALUES, ColorBy, shade
 from .straight import lengths
 from .style import FORMS, Theme, palette
+from .uncollected import uncollected
 from .untangle import untangle
 from .visible import Line, Parameters, Visible, dot_id, visible
 
@@ -76,23 +77,24 @@ def to_dot(
     if fold is None and depth is not None and color_by in VALUES:
         fold = False  # each closed group has a value of its own to show
     kept = list(findings)
-    drawn = visible(
-        graph, parameters=parameters, depth=depth, module=module, fold=fold, limit=limit
-    )
-    untangle(drawn)
-    colors = palette(theme)
-    tree = drawn.groups
-    inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
-    shading = shade(graph, inside, drawn.nodes, color_by, theme)
-    nodes = Nodes(graph, drawn, inside, colors, shading, mark(drawn, colors, kept, marks or {}))
-    body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
-    below = ""
-    if explain:
-        folded = bool(drawn.folded)
-        notes = [text for text in (_left_out(graph, drawn), note) if text]
-        below = legend(nodes.roles, folded, colors, shading, kept, notes)
-    head = _head(direction, colors, below, len(drawn.nodes) + len(drawn.boxes))
-    return "\n".join([*head, *body, *_edges(graph, drawn, colors), "}", ""])
+    with uncollected():
+        drawn = visible(
+            graph, parameters=parameters, depth=depth, module=module, fold=fold, limit=limit
+        )
+        untangle(drawn)
+        colors = palette(theme)
+        tree = drawn.groups
+        inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
+        shading = shade(graph, inside, drawn.nodes, color_by, theme)
+        nodes = Nodes(graph, drawn, inside, colors, shading, mark(drawn, colors, kept, marks or {}))
+        body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
+        below = ""
+        if explain:
+            folded = bool(drawn.folded)
+            notes = [text for text in (_left_out(graph, drawn), note) if text]
+            below = legend(nodes.roles, folded, colors, shading, kept, notes)
+        head = _head(direction, colors, below, len(drawn.nodes) + len(drawn.boxes))
+        return "\n".join([*head, *body, *_edges(graph, drawn, colors), "}", ""])
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:

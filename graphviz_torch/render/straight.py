@@ -1,4 +1,4 @@
-"""Lengths of edges that keep modules which follow each other in one column.
+"""Lengths of edges that keep modules which follow each other near one column.
 
 A module often starts on its own: it transposes its weight. That stands one rank above the operation
 that uses it, beside whatever comes before the module; and as clusters cannot overlap, the module
