@@ -31,6 +31,7 @@ FLAGS = [
 PAGES = ["", "explore", "training", "devices", "checkpoints"]
 WAIT = 120_000  # ms: a busy machine is no failure
 
+expect.set_options(timeout=WAIT)
 pytestmark = pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="there is no chromium here")
 
 
