@@ -61,14 +61,17 @@ def test_the_nodes_of_a_recording_can_be_narrowed_down() -> None:
     assert 0 < len(app.dataframe[0].value) < everything
 
 
-def test_training_shows_the_gradient_vanish_with_its_cause() -> None:
-    app = page("training")
-    assert any("vanish" in warning.value for warning in app.warning)
+@pytest.mark.parametrize(("start", "said"), [("Vanishing", "vanishes"), ("Exploding", "explodes")])
+def test_training_shows_what_the_gradient_does_with_its_cause(start: str, said: str) -> None:
+    app = page("training", start=start)
+    assert any(said in warning.value for warning in app.warning)
 
 
-def test_training_starts_anew_with_other_settings() -> None:
-    app = page("training", start="Healthy", steps="5")
-    assert not app.warning
+def test_a_healthy_training_has_no_finding_and_learns() -> None:
+    app = page("training", start="Healthy")
+    assert not [*app.warning, *app.error]
+    loss = next(metric for metric in app.metric if metric.label == "Loss")
+    assert float(loss.value) < 0.1
     assert [code.value for code in app.code if "tensorboard" in code.value]
 
 

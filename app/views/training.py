@@ -16,8 +16,8 @@ SECONDS = 60
 FLOOR = 1e-12  # a logarithmic axis has no 0
 STARTS = {
     "Vanishing": Settings(rate=0.002),
-    "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-9),
-    "Healthy": Settings(activation="ReLU", gain=0.5, residual=True, rate=0.02),
+    "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-11),
+    "Healthy": Settings(activation="ReLU", gain=0.2, residual=True, rate=0.02),
 }
 
 
