@@ -67,6 +67,15 @@ def graphs(draw: st.DrawFn) -> Graph:
     return build(steps)
 
 
+@pytest.mark.parametrize("scope", ["", "norm"])
+def test_leaves_that_read_leaves_keep_their_places_in_a_graph_made_by_hand(scope: str) -> None:
+    steps = [("leaf", scope, []), ("leaf", scope, [0]), ("leaf", scope, [1]), ("Add", "", [2])]
+    tree = group(build(steps))
+    assert sorted(tree.places) == [0, 1, 2, 3]
+    held = [i for part in tree.groups for i in part.nodes]
+    assert sorted([*tree.nodes, *held]) == [0, 1, 2, 3]
+
+
 @settings(max_examples=150, deadline=None)
 @given(graphs(), st.integers(4, 12))
 def test_every_node_is_in_one_place_and_no_level_is_over_the_limit(

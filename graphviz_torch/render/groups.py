@@ -141,9 +141,9 @@ def _modules(graph: Graph, order: list[int]) -> tuple[list[_Item], list[_Part]]:
     place = {i: position for position, i in enumerate(order)}
     first: dict[int, int] = {}
     for source, target, _, _ in graph.edges:
-        if graph.nodes[source].leaf and place[target] < place.get(
-            first.get(source, -1), len(place)
-        ):
+        # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
+        usual = graph.nodes[source].leaf and not graph.nodes[target].leaf
+        if usual and place[target] < place.get(first.get(source, -1), len(place)):
             first[source] = target
     leaves: dict[int, list[int]] = {}
     for leaf, user in sorted(first.items()):
