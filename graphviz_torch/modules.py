@@ -8,6 +8,7 @@ made, what a compiled region did inside, and the line of a node that no Python c
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -16,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from .following import tensors
 
 Place = tuple[str, int]  # file and line
 
-_APPLY = torch.autograd.Function.apply.__code__
 _FOREIGN = (
     str(Path(__file__).parent) + os.sep,
     str(Path(torch.__file__).parent) + os.sep,
@@ -77,6 +77,7 @@ class Modules:
         self._ends: list[int] = []
         self._places: list[Place] = []  # ... were made here
         self._foreign: dict[str, bool] = {}  # by file: is it not the user's own code
+        self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
         self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
@@ -105,6 +106,7 @@ class Modules:
         """Hold nothing of the program any more."""
         self._modules.clear()
         self._named.clear()
+        self._forwards.clear()
 
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""
@@ -166,11 +168,20 @@ class Modules:
         If `frame` is inside a custom Function's forward, they are that Function's.
         """
         outer = frame
-        while outer is not None and outer.f_code is not _APPLY:
+        while outer is not None and not self._is_of_function(outer.f_code):
             outer = outer.f_back
         if outer is not None:
-            self.made(self.reached, start, outer)
+            self.made(self.reached, start, outer.f_back)
         self.reached = start
+
+    def _is_of_function(self, code: CodeType) -> bool:
+        # By the forward itself: apply, which calls it, has no frame from torch 2.14 on.
+        if code.co_name != "forward":
+            return False
+        known = self._forwards.get(code)
+        if known is None:
+            known = self._forwards[code] = code in _forwards()
+        return known
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost line of the user's own code from `frame` outwards."""
@@ -307,6 +318,18 @@ class Modules:
         self._names.append(running[-1].names if running else ("", ""))
         if not running and output is not None:
             self._finished(output)
+
+
+def _forwards() -> set[CodeType]:
+    """The code of the forward of every custom Function."""
+    found, stack = set(), [torch.autograd.Function]
+    while stack:
+        kind = stack.pop()
+        stack.extend(kind.__subclasses__())
+        code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+        if code is not None:
+            found.add(code)
+    return found
 
 
 def _shortest(files: set[str]) -> dict[str, str]:

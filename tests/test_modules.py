@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -151,8 +153,21 @@ def test_checkpointed_modules_keep_their_names(reentrant: bool) -> None:
         assert rows["tanh"].source == line_of(Cell, "torch.tanh(y)")
 
 
-def test_a_custom_function_belongs_to_the_line_that_applies_it() -> None:
-    class Double(torch.autograd.Function):
+def test_the_package_imports_where_a_functions_apply_is_a_builtin() -> None:
+    program = "import torch; del torch.autograd.Function.apply; import graphviz_torch"
+    if "apply" in vars(torch.autograd.Function):
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("builtin", [False, True])
+@pytest.mark.parametrize("setup", [False, True])
+def test_a_custom_function_belongs_to_the_line_that_applies_it(
+    monkeypatch: pytest.MonkeyPatch, builtin: bool, setup: bool
+) -> None:
+    if builtin:  # as from torch 2.14 on
+        monkeypatch.delattr(torch.autograd.Function, "apply", raising=False)
+
+    class WithContext(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x * 2
@@ -161,14 +176,24 @@ def test_a_custom_function_belongs_to_the_line_that_applies_it() -> None:
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             return gradient * 2
 
+    class WithSetup(WithContext):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+    double = WithSetup if setup else WithContext
     x = torch.ones(2, requires_grad=True)
     with record() as recording:
         a = x + 1
-        b = Double.apply(a)
+        b = double.apply(a)
         b.sum().backward()
     here = test_a_custom_function_belongs_to_the_line_that_applies_it
     sources = dict(column(recording.graph, "source"))
-    assert sources["Double"] == line_of(here, "b = Double.apply(a)")
+    assert sources[double.__name__] == line_of(here, "b = double.apply(a)")
     assert sources["add"] == line_of(here, "a = x + 1")
 
 
