@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch._guards import TracingContext
 from torch.compiler import is_compiling
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from .cuts import Cuts
@@ -31,6 +30,7 @@ from .memcpy import Clock, match
 from .modules import Modules, Place
 from .names import caller, caller_names, local_variables
 from .run import End, Run, sinks
+from .steps import StepWatch
 from .tracer import _uncollected, flatten, tensor_meta
 from .transfers import OPERATORS, Seen, Transfers
 
@@ -117,7 +117,7 @@ class Recording:
         with ExitStack() as stack:
             stack.enter_context(self.modules)
             stack.enter_context(EngineWatch(self._begin, self._end))
-            stack.callback(register_optimizer_step_pre_hook(self._step).remove)
+            stack.callback(StepWatch(self._step).remove)
             if self._clock is not None:
                 stack.enter_context(self._clock)
             if self._with["transfers"]:
@@ -259,7 +259,8 @@ class Recording:
 
     def _copied(self, call: Call) -> None:
         fn = torch._C._current_autograd_node()
-        ours = self._running.ids if self._running is not None else {}
+        run = self._running  # read once: another thread's call may find that it has just ended
+        ours = {} if run is None else run.ids
         if get_ident() != self._thread and fn not in ours:
             return  # another recording's; the engine's threads for devices work for this one
         for seen, source, made in self._transfers.see(call):
@@ -276,7 +277,9 @@ class Recording:
                 if made is not None:
                     self.copied.append((made, seen))
 
-    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        if get_ident() != self._thread:
+            return
         self._stepped = self._stepped or set()
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 

@@ -6,10 +6,11 @@ unscaled by AMP's scaler, after clipping. A step that is not measured costs a co
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .steps import StepWatch
 
 
 class Writer(Protocol):
@@ -55,7 +56,7 @@ class Watching:
         self._tag = tag
         self._parameters = {id(parameter) for parameter in model.parameters()}
         self.step = 0  # optimizer steps so far
-        self._handle = register_optimizer_step_pre_hook(self._before_step)
+        self._handle = StepWatch(self._before_step)
 
     def __enter__(self) -> Watching:
         return self
@@ -67,7 +68,7 @@ class Watching:
         """Stop watching."""
         self._handle.remove()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         ours = (
             id(p) in self._parameters for group in optimizer.param_groups for p in group["params"]
         )

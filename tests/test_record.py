@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ import models
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from graphviz_torch import record, simulate_accelerator, trace
@@ -244,6 +246,68 @@ def test_recordings_in_several_threads_see_each_their_own() -> None:
         assert all(node.grad_outputs for node in graph.nodes)
         assert [copy.phase for copy in graph.transfers] == ["forward", "backward"]
         assert all(copy.node is not None for copy in graph.transfers)
+
+
+def test_threads_that_record_again_and_again_see_each_their_own() -> None:
+    copies: list[list[str]] = []
+    updated: list[bool | None] = []
+    errors: list[BaseException] = []
+    interval = sys.getswitchinterval()
+
+    def run() -> None:
+        try:
+            for _ in range(15):
+                x = torch.ones(3, requires_grad=True)
+                with simulate_accelerator() as [device], record() as recording:
+                    (x.to(device) * 2).sum().backward()
+                copies.append([copy.phase for copy in recording.graph.transfers])
+                model = nn.Linear(2, 1)
+                optimizer = torch.optim.SGD(model.parameters())
+                with record(model) as recording:
+                    model(torch.ones(1, 2)).sum().backward()
+                    optimizer.step()
+                updated.extend(p.in_optimizer for p in recording.graph.parameters)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert copies == [["forward", "backward"]] * 120
+    assert updated == [True, True] * 120
+
+
+def test_the_optimizer_of_another_thread_is_not_this_recordings() -> None:
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(other.parameters())
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+        thread = threading.Thread(target=optimizer.step)
+        thread.start()
+        thread.join()
+    assert [parameter.in_optimizer for parameter in recording.graph.parameters] == [None, None]
+
+
+def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -> None:
+    def recorded(*_: Any) -> None:
+        thread = threading.Thread(target=lambda: record().__enter__().__exit__(None, None, None))
+        thread.start()
+        thread.join()
+
+    recorded()  # the first recording registers what stays
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    handle = register_optimizer_step_pre_hook(recorded)  # PyTorch is amid its hooks when it runs
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
 
 
 def test_function_transforms_run_and_are_not_mistaken_for_the_graph() -> None:
