@@ -303,11 +303,13 @@ def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -
 
     recorded()  # the first recording registers what stays
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-    handle = register_optimizer_step_pre_hook(recorded)  # PyTorch is amid its hooks when it runs
+    hooks = recorded, lambda *_: None  # PyTorch is amid its hooks when the first one runs
+    handles = [register_optimizer_step_pre_hook(hook) for hook in hooks]
     try:
         optimizer.step()
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def test_function_transforms_run_and_are_not_mistaken_for_the_graph() -> None:
