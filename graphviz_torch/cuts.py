@@ -23,6 +23,7 @@ from .tracer import GradFn, tensor_meta
 
 Place = tuple[str, int]
 
+_PLAIN = ("detach", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 
@@ -37,10 +38,13 @@ class SeenCut:
     place: Place | None
     module: str
     following: Following
+    noted: Callable[[SeenCut], None]  # called when the result is read into Python
     fn: GradFn | None  # what made the operand, until the next backward has been read
     output_nr: int
     after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
     carriers: int = 0  # living tensors that hold the result, or what was computed from it
+    read: str = ""  # how the result was read into Python
+    pending: bool = False  # was it read a short while ago: it may yet explain something
 
     def carry(self, made: Iterable[Tensor]) -> None:
         """Follow the tensors that the gradient does not reach because of this cut."""
@@ -48,18 +52,34 @@ class SeenCut:
             if not tensor.requires_grad and self.following.add(tensor, self):
                 self.carriers += 1
 
-    def taken(self, start: int, end: int, result: Any) -> None:
-        """A call used the result: it made nodes, or a tensor that carries the cut on."""
+    @property
+    def name(self) -> str:
+        """What cut: a detach() that is there for numpy() alone goes by that."""
+        return self.read if self.read and not self.after and self.how in _PLAIN else self.how
+
+    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
+        """A call used the result: it made nodes, or a tensor that carries the cut on, or a read."""
         if end > start:
             fns = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
             self.after.extend(fn._sequence_nr() for fn in fns)
-        else:
-            self.carry(tensors(result))
+        elif made := list(tensors(result)):
+            self.carry(made)
+        elif (name := name_of(func)) in _READS:
+            self.read = name
+            self.noted(self)
 
     def freed(self) -> None:
         """A tensor that carried the cut is gone; with the last one, what was cut off may go too."""
         self.carriers -= 1
-        if not self.carriers and not self.after:
+        self._let_go()
+
+    def forget(self) -> None:
+        """The read was too long ago."""
+        self.pending = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if not (self.carriers or self.after or self.pending):
             self.fn = None
 
 
@@ -77,7 +97,7 @@ class Cuts:
         self._following = following
         self._here = here
         self._seen: list[SeenCut] = []
-        self._reads: deque[SeenCut] = deque(maxlen=_PENDING_READS)
+        self._reads: deque[SeenCut] = deque()
 
     def see(self, func: Any, arguments: Any, result: Any) -> None:
         """Look at a call that made no node."""
@@ -88,29 +108,37 @@ class Cuts:
         if name == "get":  # a property: `data` alone gets here
             name = "data"
         made = list(tensors(result))
-        if name in _READS:
-            made = []
+        if not made:
+            if name not in _READS:
+                return
         elif (
-            not made
-            or any(tensor.requires_grad for tensor in made)
+            any(tensor.requires_grad for tensor in made)
             or name.endswith("_like")
             or name.startswith(("new_", "register", "set"))
         ):
             return
-        elif name not in ("detach", "data") and not torch.is_grad_enabled():
+        elif name not in _PLAIN and not torch.is_grad_enabled():
             name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
         edge = torch.autograd.graph.get_gradient_edge(operand)
         meta = tensor_meta(made[0] if made else operand)
-        cut = SeenCut(name, meta, *self._here(operand), self._following, edge.node, edge.output_nr)
+        here = self._here(operand)
+        cut = SeenCut(name, meta, *here, self._following, self._read, edge.node, edge.output_nr)
         if made:
             self._seen.append(cut)
             cut.carry(made)
         else:
+            self._read(cut)
+
+    def _read(self, cut: SeenCut) -> None:
+        if not cut.pending:
+            cut.pending = True
             self._reads.append(cut)
+            if len(self._reads) > _PENDING_READS:
+                self._reads.popleft().forget()
 
     def take(self) -> list[SeenCut]:
         """The cuts so far; from now on others are collected."""
-        found = [cut for cut in (*self._seen, *self._reads) if cut.fn is not None]
-        self._seen, self._reads = [], deque(maxlen=_PENDING_READS)
+        found = list(dict.fromkeys((*self._seen, *self._reads)))
+        self._seen, self._reads = [], deque()
         self._following.drop(found)
         return found

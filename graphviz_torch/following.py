@@ -13,7 +13,7 @@ from torch import Tensor
 class Trail(Protocol):
     """What wants to know where a tensor goes."""
 
-    def taken(self, start: int, end: int, result: Any) -> None:
+    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
         """A call took the tensor, made the nodes start <= n < end, and returned `result`."""
 
     def freed(self) -> None:
@@ -50,13 +50,13 @@ class Following:
             if not kept:
                 del self._trails[key]
 
-    def call(self, arguments: Any, start: int, end: int, result: Any) -> None:
+    def call(self, func: Any, arguments: Any, start: int, end: int, result: Any) -> None:
         """Tell the trails of the tensors among the arguments of a call."""
         for tensor in tensors(arguments):
             known = self._trails.get(id(tensor))
             if known is not None and known[0]() is tensor:
                 for trail in tuple(known[1]):
-                    trail.taken(start, end, result)
+                    trail.taken(func, start, end, result)
 
     def clear(self) -> None:
         """Follow nothing any more."""

@@ -386,7 +386,7 @@ class _Calls(TorchFunctionMode):
         else:
             recording.cuts.see(func, (args, kwargs), result)
         if recording.following:
-            recording.following.call((args, kwargs), start, end, result)
+            recording.following.call(func, (args, kwargs), start, end, result)
         if recording.copied:
             recording.follow(result)
         return result

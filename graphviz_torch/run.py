@@ -62,6 +62,7 @@ class Run:
                     self._names[i] = names[id(fn.variable)]
             else:
                 self._by_number[fn._sequence_nr()] = i
+        cuts = [cut for cut in cuts if cut.fn is not None]
         self._cuts = [(cut, self.ids.get(cut.fn)) for cut in cuts if cut.after or cut in hidden]
         for cut in cuts:
             cut.fn = None
@@ -120,7 +121,7 @@ class Run:
         places = modules.names()
         cuts = [
             Cut(
-                cut.how,
+                cut.name,
                 cut.tensor,
                 before,
                 tuple(dict.fromkeys(self.made(cut.after))),

@@ -48,7 +48,7 @@ class Seen:
     used: bool | None = None
     seconds: float | None = None
 
-    def taken(self, start: int, end: int, result: Any) -> None:
+    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
         """An operation read the copy."""
         self.used = True
 

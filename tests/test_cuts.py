@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,6 +45,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "data": (lambda h: h.data, "data"),
     "no_grad": (inside_no_grad, "no_grad"),
     "integers": (lambda h: h.long().float(), "long"),
+    "truth": (lambda h: h.bool().float(), "bool"),
     "comparison": (lambda h: (h > 0).float(), "gt"),
     "argmax": (lambda h: h.argmax(1, keepdim=True).expand(2, 3) * 1.0, "argmax"),
     "through others": (lambda h: h.detach().relu().reshape(2, 3) + 1, "detach"),
@@ -84,6 +87,37 @@ def test_a_number_read_into_python_is_a_cut_where_it_hides_a_parameter(how: str)
     assert cut.how == how
     assert cut.after == ()
     assert graph.nodes[cut.before or 0].title == "sum"
+
+
+ARRAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "numpy": (lambda h: torch.from_numpy(h.detach().numpy()), "numpy"),
+    "through cpu": (lambda h: torch.from_numpy(h.detach().cpu().numpy() * 2), "numpy"),
+    "array": (lambda h: torch.tensor(np.array(h.detach())), "array"),
+    "tolist": (lambda h: torch.tensor(h.data.tolist()), "tolist"),
+    "used too": (lambda h: torch.ones(2, 3) * h.detach() * h.detach().sum().item(), "detach"),
+}
+
+
+@pytest.mark.parametrize("way", ARRAYS)
+def test_an_array_of_a_detached_result_is_a_cut_though_that_is_gone(way: str) -> None:
+    function, how = ARRAYS[way]
+    graph = graph_of(Cut(function))
+    cut = graph.cuts[0]
+    assert cut.how == how
+    assert cut.label == "h"
+    assert cut.where.startswith("test_cuts.py:")
+    assert graph.nodes[cut.before or 0].module == "fc1"
+
+
+def test_numbers_of_results_that_are_gone_keep_few_graphs_alive() -> None:
+    held = []
+    with record():
+        for _ in range(100):
+            h = torch.ones(3, requires_grad=True)
+            (h * 1).detach().numpy()
+            held.append(weakref.ref(h))
+            del h
+        assert sum(ref() is not None for ref in held) == 32
 
 
 def test_reading_a_loss_to_print_it_is_no_cut() -> None:
@@ -134,8 +168,6 @@ def test_a_frozen_parameter_and_one_outside_the_optimizer_are_told() -> None:
 
 
 def test_what_was_cut_off_is_not_kept_alive_for_long() -> None:
-    import weakref
-
     with record():
         held = []
         for _ in range(3):
