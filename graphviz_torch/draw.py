@@ -98,6 +98,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         Raises:
             ValueError: for an unknown format.
             FileNotFoundError: if the folder does not exist.
+            IsADirectoryError: if the path is a folder's.
             LayoutError: as `pipe`.
         """
         given = Path(outfile or filename or "graph.gv")
@@ -107,7 +108,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             path, cleanup = given, True
         else:
             format = format or self.format
-            path = given.with_name(f"{given.name}.{format}")
+            path = given.parent / f"{given.name}.{format}"
         check_format(format)
         folder = Path(directory or "")
         path, source = folder / path, folder / given
@@ -115,6 +116,9 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             raise FileNotFoundError(
                 f"the folder {str(path.parent)!r} does not exist; make it first."
             )
+        for each in (path,) if cleanup else (path, source):
+            if each.is_dir():
+                raise IsADirectoryError(f"{str(each)!r} is a folder; name a file in it.")
         drawn = self.pipe(format)
         assert isinstance(drawn, bytes)
         if not cleanup:
@@ -230,8 +234,17 @@ def make_dot(var: Any, params: Any = None) -> Picture:
     Args:
         var: a tensor, or a list, tuple or dict of tensors.
         params: names of tensors: a dict, or pairs of name and tensor as `named_parameters()` gives.
+
+    Raises:
+        TypeError, ValueError: as `draw_graph`, and for `params` without names.
     """
-    names = None if params is None else dict(params)
+    try:
+        names = None if params is None else dict(params)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"params is a {type(params).__name__} that gives no names: pass a dict of tensors by "
+            "name, or model.named_parameters()."
+        ) from None
     return draw_graph(var, names=names)
 
 

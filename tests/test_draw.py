@@ -14,8 +14,8 @@ import torch
 from models import MLP, ConvNet, worked_example
 from torch import nn
 
+from graphviz_torch import Graph, draw_graph, make_dot, record, trace
 from graphviz_torch import draw as module
-from graphviz_torch import draw_graph, make_dot, record, trace
 from graphviz_torch.render.layout import LayoutTimeout
 
 
@@ -89,6 +89,9 @@ def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
         ),
         (lambda y: draw_graph(y).pipe("docx"), ValueError, "format='docx' is unknown"),
         (lambda y: draw_graph(y).render("no/such/a.svg"), FileNotFoundError, "'no/such' does not"),
+        (lambda y: draw_graph(y).render("/", format="svg"), IsADirectoryError, "'/' is a folder"),
+        (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
+        (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "that gives no names"),
         (lambda y: draw_graph(y, theme="neon"), ValueError, "theme='neon' is unknown"),
         (lambda y: draw_graph(y, torch.ones(1)), TypeError, "only an nn.Module is called"),
         (lambda y: draw_graph("y"), TypeError, "outputs is a str, not a tensor: 'y'"),
@@ -101,6 +104,10 @@ def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
 def test_bad_input_is_refused_and_repeated(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call(worked_example()["y"])
+
+
+def test_an_empty_graph_says_that_it_is_empty() -> None:
+    assert b"this graph has no nodes" in draw_graph(Graph(())).pipe(format="svg")
 
 
 def test_a_module_is_called_and_its_modules_are_clusters() -> None:

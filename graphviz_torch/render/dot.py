@@ -98,7 +98,9 @@ def to_dot(
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:
-    """What a collapsed drawing does not show."""
+    """What a collapsed drawing does not show, and why an empty one is empty."""
+    if not graph.nodes:
+        return "this graph has no nodes"
     parts = []
     if drawn.boxes:
         parts.append("closed groups hold the rest (depth=, module= open them)")
