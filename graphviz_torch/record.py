@@ -181,13 +181,14 @@ class Recording:
                 ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
-    def _read(self, ends: list[End]) -> Run:
+    def _read(self, ends: list[End], *, failed: bool = False) -> Run:
         parameters = self.modules.parameters()
         here = self.modules.user_frame(sys._getframe(1))
         named = self._names_in(here)
         if here is not self._frame:
             named += self._names_in(self._frame)
-        run = Run(ends, named + parameters, parameters, len(self._runs), self.cuts.take())
+        cuts = self.cuts.take()
+        run = Run(ends, named + parameters, parameters, len(self._runs), cuts, failed)
         if self._with["memory"]:
             known: list[tuple[SavedKind, Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
@@ -311,7 +312,7 @@ class Recording:
             failed = Failed(error, place=self.modules.place(frame))
         if not (self._runs and self._runs[-1].broken):
             ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
-            run = self._read(ends or self._last_ends())
+            run = self._read(ends or self._last_ends(), failed=True)
             for part in failed.operands:
                 part.node = run.ids.get(part.fn)
             run.finish()
@@ -339,13 +340,13 @@ class Recording:
         self.copied.clear()
 
     def raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
-        """Note a call that raised."""
+        """Note a call that raised; its operands go by what the user's own frames call them."""
         if self._failed is not None and self._failed.error is error:
             return  # it passes through an outer call
         operands = []
         for tensor in tensors(arguments):
             label = ""
-            outer: FrameType | None = frame
+            outer = self.modules.user_frame(frame)
             while not label and outer is not None:
                 label, outer = self._label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))

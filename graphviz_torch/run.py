@@ -31,6 +31,7 @@ class Run:
         parameters: the model's parameters by name.
         position: the number of this run in its recording.
         cuts: where gradients were cut on the way here.
+        failed: an exception ended the recording; any of the cuts may be why.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class Run:
         parameters: list[tuple[str, Tensor]],
         position: int,
         cuts: list[SeenCut],
+        failed: bool = False,
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         fns = _walk([fn for fn, _ in ends])
-        hidden = _hidden(cuts, set(fns), names)
+        alive = [cut for cut in cuts if cut.fn is not None]
+        hidden = alive if failed else _hidden(alive, set(fns), names)
         if hidden:  # what lies before a cut is drawn too
             fns = _walk([fn for fn, _ in ends] + [cut.fn for cut in hidden])
         self.position = position
@@ -62,8 +65,11 @@ class Run:
                     self._names[i] = names[id(fn.variable)]
             else:
                 self._by_number[fn._sequence_nr()] = i
-        cuts = [cut for cut in cuts if cut.fn is not None]
-        self._cuts = [(cut, self.ids.get(cut.fn)) for cut in cuts if cut.after or cut in hidden]
+        self._cuts = [
+            (cut, self.ids.get(cut.fn) if cut.fn is not None else None)
+            for cut in (cuts if failed else alive)
+            if failed or cut.after or cut in hidden
+        ]
         for cut in cuts:
             cut.fn = None
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
@@ -160,7 +166,7 @@ def _hidden(cuts: list[SeenCut], seen: set[GradFn], names: dict[int, str]) -> li
     """The cuts behind which there is a parameter that the graph does not have."""
     found = []
     for cut in cuts:
-        if cut.fn is None or cut.fn in seen:
+        if cut.fn in seen:
             continue
         leaves = [fn for fn in _walk([cut.fn]) if type(fn).__name__ == "AccumulateGrad"]
         if any(fn not in seen and (not names or id(fn.variable) in names) for fn in leaves):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, record, simulate_accelerator
+from graphviz_torch import Graph, find, record, simulate_accelerator
 
 
 class Cut(nn.Module):
@@ -179,6 +179,39 @@ def test_what_was_cut_off_is_not_kept_alive_for_long() -> None:
         assert [ref() for ref in held] == [None] * 3
 
 
+def detached(loss: Tensor) -> Tensor:
+    return loss.detach()
+
+
+def replaced(loss: Tensor) -> Tensor:
+    loss = torch.tensor(loss.item())
+    return loss
+
+
+@pytest.mark.parametrize("cut", [detached, replaced])
+def test_a_backward_that_fails_for_a_cut_names_the_line_of_the_cut(
+    cut: Callable[[Tensor], Tensor],
+) -> None:
+    model = nn.Linear(3, 1)
+    recording = record(model)
+
+    def train() -> None:
+        loss = model(torch.ones(2, 3)).sum()
+        loss = cut(loss)
+        loss.backward()
+
+    with pytest.raises(RuntimeError, match="does not require grad"), recording:
+        train()
+    graph = recording.graph
+    (seen,) = graph.cuts
+    assert (seen.how, seen.label) == ({detached: "detach", replaced: "item"}[cut], "loss")
+    assert seen.where == f"test_cuts.py:{cut.__code__.co_firstlineno + 1}"
+    assert graph.nodes[seen.before or 0].title == "sum"
+    (found,) = [finding for finding in find(graph) if finding.rule == "cut-gradient"]
+    assert found.where == seen.where
+    assert found.message.startswith("weight and bias got no gradient: loss was cut by")
+
+
 def test_a_failing_operation_names_its_operands_and_the_graph_up_to_it() -> None:
     model = nn.Linear(3, 2)
     with simulate_accelerator() as [device]:
@@ -204,6 +237,19 @@ def test_a_failing_operation_names_its_operands_and_the_graph_up_to_it() -> None
     assert graph.nodes[second.node or 0].title == "mul"
     assert first.where != second.where != ""
     assert {node for node, _ in graph.outputs} == {first.node, second.node}
+
+
+def test_operands_of_torchs_own_modules_go_by_the_users_names() -> None:
+    model = nn.Linear(3, 2)
+    with simulate_accelerator() as [device]:
+        model.to(device)
+        batch = torch.ones(4, 3)
+        recording = record(model)
+        with pytest.raises(RuntimeError, match="on the same device"), recording:
+            model(batch)
+    assert recording.graph.failure is not None
+    labels = [operand.label for operand in recording.graph.failure.operands]
+    assert labels == ["batch", "weight", "bias"]
 
 
 def test_a_failure_in_backward_keeps_the_gradients_up_to_it() -> None:
