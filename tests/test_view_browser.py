@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from torch import nn
 
 from graphviz_torch import record, simulate_accelerator, to_html, trace
-from graphviz_torch.graph import Finding, GradientStats, Graph, Node, TensorMeta
+from graphviz_torch.graph import Finding, GradientStats, Graph, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.html import notebook, view_payload, view_script
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -212,6 +212,26 @@ def test_search_finds_what_a_scan_finds(
     expected = {n.id for n in graph.nodes if holds(n)}
     # Source lines of this file hold many words: a free word may find more.
     assert expected <= set(found) if ":" not in words else expected == set(found)
+
+
+def test_what_tells_two_search_results_apart_is_not_cut_off(opened: Open) -> None:
+    model = nn.ModuleDict({f"a_{'long_' * 6}name": nn.ModuleDict({"query": nn.Linear(2, 2)})})
+    with record(model) as recording:
+        (part,) = model.values()
+        part["query"](torch.ones(1, 2)).sum().backward()
+    page = opened(recording.graph)
+    page.locator("input[type=search]").fill("op:addmm")
+    row = page.locator(".found button span")
+    assert row.inner_text().endswith(".query")
+    assert row.evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_bytes_are_in_units_of_1024(opened: Open) -> None:
+    graph = worked()
+    tensor = TensorMeta((768,), "float32", "cpu")
+    graph = graph.annotate(saved={2: (SavedTensor("self", tensor, 3072),)})
+    panel = opened(graph).locator(".panel")
+    assert "3.0 KiB" in panel.inner_text()
 
 
 def test_a_click_tells_all_that_is_known(opened: Open) -> None:

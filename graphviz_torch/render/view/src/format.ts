@@ -1,7 +1,7 @@
 // Numbers as a reader wants them.
 
 export function bytes(count: number): string {
-  const units = ["B", "KB", "MB", "GB", "TB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (count >= 1000 && unit < units.length - 1) {
     count /= 1024;
