@@ -80,10 +80,12 @@ class Modules:
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
+        self._named_own = 0  # how many of them are the model's
         self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
         self._handles: list[Any] = []
         if model is not None:
             self._adopt(model, "")
+        self._own = len(self._modules)  # these are the model's; 0 where none was given
 
     def __enter__(self) -> Modules:
         self._thread = get_ident()
@@ -127,14 +129,23 @@ class Modules:
         if self._named_of != len(self._modules):
             self._named_of = len(self._modules)
             named: dict[int, tuple[str, torch.Tensor]] = {}
-            for module, path in self._modules.values():
+            for i, (module, path) in enumerate(self._modules.values()):
+                if i == self._own:
+                    self._named_own = len(named)
                 for name, parameter in module._parameters.items():
                     if parameter is not None:  # the first name of a shared one
                         named.setdefault(
                             id(parameter), (f"{path}.{name}" if path else name, parameter)
                         )
             self._named = list(named.values())
+            if self._own == len(self._modules):
+                self._named_own = len(named)
         return self._named
+
+    def listed(self) -> list[tuple[str, torch.Tensor]]:
+        """Those of the model; where none was given, those of every module called."""
+        named = self.parameters()
+        return named[: self._named_own] if self._own else named
 
     def new_step(self) -> None:
         """Count outermost calls from one again."""

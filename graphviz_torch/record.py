@@ -50,7 +50,8 @@ def record(
 
     Args:
         model: gives modules and parameters their names, as in `named_modules()`, and has its
-            parameters listed; None takes the first module that is called for names.
+            parameters listed, and no others. None: the first module that is called gives the
+            names, and the parameters of every module that is called are listed.
         gradients: describe the gradient at every node, and time it.
         transfers: note the copies between devices.
         memory: note what each node keeps for backward.
@@ -236,8 +237,6 @@ class Recording:
         )
 
     def _parameters(self, run: Run) -> tuple[Parameter, ...]:
-        if self._model is None:
-            return ()
         # What a compiled region calls inside is not known.
         unseen = None if any("compile" in node.note for node in run.graph.nodes) else False
         return tuple(
@@ -250,7 +249,7 @@ class Recording:
                 tensor.grad is not None,
                 None if self._stepped is None else id(tensor) in self._stepped,
             )
-            for name, tensor in self.modules.parameters()
+            for name, tensor in self.modules.listed()
         )
 
     # What the recorders report.

@@ -137,6 +137,19 @@ def test_without_a_model_the_first_one_called_gives_the_names() -> None:
     assert dict(column(recording.graph, "module"))["tanh"] == "cell"
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_the_parameters_listed_are_those_of_the_model_or_of_all_modules_called(given: bool) -> None:
+    model, other = Twice(), nn.Linear(2, 1)
+    with record(model if given else None) as recording:
+        other(model(torch.ones(1, 3))).sum().backward()
+    names = [parameter.name for parameter in recording.graph.parameters]
+    own = [name for name, _ in model.named_parameters()]
+    assert names == (own if given else [*own, "Linear.weight", "Linear.bias"])
+    assert all(parameter.called and parameter.has_grad for parameter in recording.graph.parameters)
+    nodes = [parameter.node for parameter in recording.graph.parameters]
+    assert all(recording.graph.nodes[node].leaf == "parameter" for node in nodes)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_modules_keep_their_names(reentrant: bool) -> None:
     cell = Cell()
