@@ -295,6 +295,15 @@ class Graph:
         return dict(draw_graph(self)._repr_mimebundle_(include, exclude))
 
 
+def expect_graph(value: object) -> None:
+    """Raises TypeError if `value` is no Graph: a tensor is an easy slip."""
+    if not isinstance(value, Graph):
+        raise TypeError(
+            f"graph is a {type(value).__name__}, not a Graph: pass trace(output), or "
+            "recording.graph."
+        )
+
+
 def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
     groups: list[list[Edge]] = [[] for _ in range(count)]
     for edge in edges:

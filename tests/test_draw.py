@@ -14,7 +14,16 @@ import torch
 from models import MLP, ConvNet, worked_example
 from torch import nn
 
-from graphviz_torch import Graph, draw_graph, make_dot, record, trace
+from graphviz_torch import (
+    Graph,
+    draw_graph,
+    make_dot,
+    record,
+    to_dot,
+    to_tensorboard,
+    to_text,
+    trace,
+)
 from graphviz_torch import draw as module
 from graphviz_torch.render.layout import LayoutTimeout
 
@@ -104,6 +113,12 @@ def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
 def test_bad_input_is_refused_and_repeated(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call(worked_example()["y"])
+
+
+@pytest.mark.parametrize("write", [to_dot, to_text, lambda y: to_tensorboard(y, "runs")])
+def test_a_tensor_in_place_of_a_graph_is_refused(write: Any) -> None:
+    with pytest.raises(TypeError, match=r"graph is a Tensor, not a Graph: pass trace\(output\)"):
+        write(worked_example()["y"])
 
 
 def test_an_empty_graph_says_that_it_is_empty() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from ..graph import Finding, Graph
+from ..graph import Finding, Graph, expect_graph
 from . import dot_text as say
 from .contents import contents
 from .dot_clusters import clustered
@@ -69,6 +69,7 @@ def to_dot(
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
+    expect_graph(graph)
     _check("direction", direction, ("TB", "BT", "LR", "RL"))
     _check("theme", theme, ("light", "dark", "auto"))
     _check("parameters", parameters, (None, "fold", "nodes"))

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..graph import Graph
+from ..graph import Graph, expect_graph
 
 OLDEST = (2, 20)
 
@@ -41,9 +41,10 @@ def to_tensorboard(
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        TypeError: if `logdir_or_writer` is neither a path nor a writer.
+        TypeError: if `graph` is no Graph, or `logdir_or_writer` neither a path nor a writer.
         ValueError: if the graph has no node, or can't be shown; the message names the node.
     """
+    expect_graph(graph)
     require()
     from .tensorboard_events import GRAPHS, PREFIX, blob, pack, writing
     from .tensorboard_graph import graph_def, run_metadata

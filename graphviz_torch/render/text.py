@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..graph import Edge, Graph, Node
+from ..graph import Edge, Graph, Node, expect_graph
 from . import dot_text as say
 
 _WIDEST = 48  # characters of one cell; a longer name is cut
@@ -29,6 +29,7 @@ def to_text(graph: Graph) -> str:
     outputs: 1 (y)
     <BLANKLINE>
     """
+    expect_graph(graph)
     parts = [_summary(graph)]
     if graph.nodes:
         parts.append(_nodes(graph))
