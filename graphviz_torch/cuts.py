@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .following import Following, name_of, tensors
+from .following import Following, edge_of, name_of, tensors
 from .graph import TensorMeta
 from .tracer import GradFn, tensor_meta
 
@@ -25,6 +26,7 @@ Place = tuple[str, int]
 
 _PLAIN = ("detach", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
+_OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 
 
@@ -34,13 +36,12 @@ class SeenCut:
 
     how: str
     tensor: TensorMeta
-    label: str
+    labels: list[str]  # of the operands that need a gradient
     place: Place | None
     module: str
     following: Following
     noted: Callable[[SeenCut], None]  # called when the result is read into Python
-    fn: GradFn | None  # what made the operand, until the next backward has been read
-    output_nr: int
+    fns: list[GradFn]  # what made the operands, until the next backward has been read
     after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
     carriers: int = 0  # living tensors that hold the result, or what was computed from it
     read: str = ""  # how the result was read into Python
@@ -80,7 +81,7 @@ class SeenCut:
 
     def _let_go(self) -> None:
         if not (self.carriers or self.after or self.pending):
-            self.fn = None
+            self.fns = []
 
 
 class Cuts:
@@ -88,11 +89,13 @@ class Cuts:
 
     Args:
         following: to recognise the results of cuts.
-        here: called at a cut with the operand; returns its label, the user's line, the module.
+        here: called at a cut with its operands; returns their labels, the user's line, the module.
     """
 
     def __init__(
-        self, following: Following, here: Callable[[Tensor], tuple[str, Place | None, str]]
+        self,
+        following: Following,
+        here: Callable[[list[Tensor]], tuple[list[str], Place | None, str]],
     ) -> None:
         self._following = following
         self._here = here
@@ -101,8 +104,9 @@ class Cuts:
 
     def see(self, func: Any, arguments: Any, result: Any) -> None:
         """Look at a call that made no node."""
-        operand = next((tensor for tensor in tensors(arguments) if tensor.requires_grad), None)
-        if operand is None:
+        needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)
+        operands = list(islice(needing, _OPERANDS))
+        if not operands:
             return
         name = name_of(func)
         if name == "get":  # a property: `data` alone gets here
@@ -119,10 +123,10 @@ class Cuts:
             return
         elif name not in _PLAIN and not torch.is_grad_enabled():
             name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-        edge = torch.autograd.graph.get_gradient_edge(operand)
-        meta = tensor_meta(made[0] if made else operand)
-        here = self._here(operand)
-        cut = SeenCut(name, meta, *here, self._following, self._read, edge.node, edge.output_nr)
+        operands = list({id(tensor): tensor for tensor in operands}.values())
+        fns = [edge_of(tensor).node for tensor in operands]
+        meta = tensor_meta(made[0] if made else operands[0])
+        cut = SeenCut(name, meta, *self._here(operands), self._following, self._read, fns)
         if made:
             self._seen.append(cut)
             cut.carry(made)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .following import edge_of
 from .graph import Failure, Operand, TensorMeta
 from .tracer import GradFn, tensor_meta
 
@@ -60,6 +60,6 @@ def operand(label: str, tensor: Tensor) -> SeenOperand:
     meta = tensor_meta(tensor)
     if not tensor.requires_grad:
         return SeenOperand(label, meta, None)
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    edge = edge_of(tensor)
     number: Any = None if tensor.grad_fn is None else edge.node._sequence_nr()
     return SeenOperand(label, meta, edge.node, edge.output_nr, number)

@@ -100,6 +100,12 @@ def name_of(func: Any) -> str:
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
+def edge_of(tensor: Tensor) -> torch.autograd.graph.GradientEdge:
+    """What made a tensor that needs a gradient, under `inference_mode` too."""
+    with torch.inference_mode(False):
+        return torch.autograd.graph.get_gradient_edge(tensor)
+
+
 def tensors(*values: Any) -> Iterator[Tensor]:
     """The tensors among the arguments of a call, in lists and tuples too."""
     stack = list(reversed(values))

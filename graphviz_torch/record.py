@@ -24,7 +24,7 @@ from .cuts import Cuts
 from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
 from .failures import Failed, operand
-from .following import ASIDE, Following, name_of, tensors
+from .following import ASIDE, Following, edge_of, name_of, tensors
 from .graph import Graph, Parameter, SavedKind, Transfer
 from .memcpy import Clock, match
 from .modules import Modules, Place
@@ -325,10 +325,10 @@ class Recording:
                 return str(name)
         return ""
 
-    def _here(self, tensor: Tensor) -> tuple[str, Place | None, str]:
+    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str]:
         frame = self.modules.user_frame(sys._getframe(1))
-        label = self._label(tensor, frame)
-        return label, self.modules.place(frame), self.modules.module
+        labels = [self._label(tensor, frame) for tensor in operands]
+        return labels, self.modules.place(frame), self.modules.module
 
     def follow(self, result: Any) -> None:
         """Follow the copies that the call made, as far as it returned them."""
@@ -403,5 +403,5 @@ def _end(output: Any) -> list[End]:
     if isinstance(output, Tensor):
         if not output.requires_grad:
             return []
-        output = torch.autograd.graph.get_gradient_edge(output)
+        output = edge_of(output)
     return [(output.node, output.output_nr)]

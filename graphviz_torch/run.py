@@ -45,10 +45,10 @@ class Run:
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         fns = _walk([fn for fn, _ in ends])
-        alive = [cut for cut in cuts if cut.fn is not None]
-        hidden = alive if failed else _hidden(alive, set(fns), names)
+        cut_off = list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
+        hidden = cut_off if failed else _hidden(cut_off, set(fns), names)
         if hidden:  # what lies before a cut is drawn too
-            fns = _walk([fn for fn, _ in ends] + [cut.fn for cut in hidden])
+            fns = _walk([fn for fn, _ in ends] + hidden)
         self.position = position
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
@@ -65,13 +65,17 @@ class Run:
                     self._names[i] = names[id(fn.variable)]
             else:
                 self._by_number[fn._sequence_nr()] = i
+        shown = set(hidden)
         self._cuts = [
-            (cut, self.ids.get(cut.fn) if cut.fn is not None else None)
-            for cut in (cuts if failed else alive)
-            if failed or cut.after or cut in hidden
+            (cut, label, self.ids.get(fn))
+            for cut in cuts
+            for label, fn in zip(cut.labels, cut.fns, strict=False)
+            if failed or cut.after or fn in shown
         ]
+        if failed:  # a cut of which nothing is left may be the reason too
+            self._cuts += [(cut, cut.labels[0], None) for cut in cuts if not cut.fns]
         for cut in cuts:
-            cut.fn = None
+            cut.fns = []
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
         self._notes: dict[int, str] = {}
         self._gradients: Gradients | None = None
@@ -133,9 +137,9 @@ class Run:
                 tuple(dict.fromkeys(self.made(cut.after))),
                 places(cut.place),
                 cut.module,
-                cut.label,
+                label,
             )
-            for cut, before in self._cuts
+            for cut, label, before in self._cuts
         ]
         scale = None
         if self.loss_scale is not None:
@@ -162,13 +166,12 @@ def sinks(ends: list[End]) -> list[End]:
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
-def _hidden(cuts: list[SeenCut], seen: set[GradFn], names: dict[int, str]) -> list[SeenCut]:
-    """The cuts behind which there is a parameter that the graph does not have."""
+def _hidden(cut_off: Iterable[GradFn], seen: set[GradFn], names: dict[int, str]) -> list[GradFn]:
+    """Those behind which there is a parameter that the graph does not have."""
     found = []
-    for cut in cuts:
-        if cut.fn in seen:
-            continue
-        leaves = [fn for fn in _walk([cut.fn]) if type(fn).__name__ == "AccumulateGrad"]
-        if any(fn not in seen and (not names or id(fn.variable) in names) for fn in leaves):
-            found.append(cut)
+    for fn in cut_off:
+        if fn not in seen:
+            leaves = [leaf for leaf in _walk([fn]) if type(leaf).__name__ == "AccumulateGrad"]
+            if any(f not in seen and (not names or id(f.variable) in names) for f in leaves):
+                found.append(fn)
     return found

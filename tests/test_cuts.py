@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,21 @@ def test_a_number_read_into_python_is_a_cut_where_it_hides_a_parameter(how: str)
     assert cut.how == how
     assert cut.after == ()
     assert graph.nodes[cut.before or 0].title == "sum"
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_every_operand_that_needed_a_gradient_is_a_cut(mode: Any) -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(3, 3), "head": nn.Linear(3, 1)})
+    with record(model) as recording:
+        with mode():
+            h = model["encoder"](torch.ones(2, 3)) * model["encoder"].bias
+        model["head"](h.clone()).sum().backward()
+    graph = recording.graph
+    assert {cut.how for cut in graph.cuts} == {mode.__name__}
+    before = [graph.nodes[cut.before or 0].label for cut in graph.cuts]
+    assert before == ["encoder.weight", "encoder.bias", "encoder.bias"]
+    assert [cut.label for cut in graph.cuts] == before
+    assert all([graph.nodes[i].title for i in cut.after] == ["addmm"] for cut in graph.cuts)
 
 
 ARRAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -268,6 +284,15 @@ def test_a_failure_in_backward_keeps_the_gradients_up_to_it() -> None:
     assert (graph.failure.error, graph.failure.operation) == ("ValueError", "backward")
     titles = {node.title: bool(node.grad_outputs) for node in graph.nodes}
     assert titles == {"AccumulateGrad": False, "mul": False, "exp": True, "sum": True}
+
+
+def test_a_failure_under_inference_mode_is_the_users_own() -> None:
+    weight = nn.Parameter(torch.ones(3, 3))
+    recording = record()
+    with pytest.raises(RuntimeError, match="must match"), recording, torch.inference_mode():
+        weight + torch.ones(2)
+    assert recording.graph.failure is not None
+    assert [operand.label for operand in recording.graph.failure.operands] == ["weight", ""]
 
 
 def test_an_exception_that_torch_did_not_raise_leaves_the_graph_so_far() -> None:
