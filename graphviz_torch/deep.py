@@ -14,7 +14,10 @@ hold anyway.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
+
+from .graph import Edge
 
 _SPAN = 256  # levels that are freed by recursion: 50 KB of stack, twice that at the bottom
 _DEEP = 2000  # a graph with fewer levels is freed as PyTorch does
@@ -49,27 +52,24 @@ class Brace:
             state.waiting = None
 
 
-def brace(fns: list[Any], sources: list[tuple[tuple[Any, int], ...]]) -> None:
+def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
     """Make the graph of these live nodes safe to free.
 
     Args:
-        fns: all nodes behind some outputs, inputs before users.
-        sources: the `next_functions` of each.
+        ids: the id of each node behind some outputs, in order, inputs before users.
+        edges: their edges, in the order of the targets.
     """
-    if len(fns) < _DEEP:
+    if len(ids) < _DEEP:
         return
-    depths: dict[Any, int] = {None: -1}
-    for fn, edges in zip(fns, sources, strict=True):
-        if len(edges) == 1:
-            depths[fn] = depths[edges[0][0]] + 1
-        else:
-            depths[fn] = max([depths[source] for source, _ in edges], default=-1) + 1
-    if max(depths.values()) < _DEEP:
+    depths = [0] * len(ids)
+    for source, target, _, _ in edges:
+        if depths[target] <= depths[source]:
+            depths[target] = depths[source] + 1
+    if max(depths) < _DEEP:
         return
-    for fn, edges in zip(fns, sources, strict=True):
-        floor = depths[fn] // _SPAN * _SPAN
-        if floor > _SPAN:
-            # What lies in the lowest span needs no brace: there is no more than that below it.
-            below = {source: None for source, _ in edges if _SPAN <= depths[source] < floor}
-            if below:
-                fn.metadata.setdefault(_KEY, Brace()).below.update(below)
+    fns = list(ids)
+    for source, target, _, _ in edges:
+        # What lies in the lowest span needs no brace: there is no more than that below it.
+        if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
+            fn = fns[target]
+            fn.metadata.setdefault(_KEY, Brace()).below[fns[source]] = None

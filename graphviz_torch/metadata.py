@@ -7,6 +7,7 @@ for custom Functions and after backward, and goes stale only if `.data` is set.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from .graph import TensorMeta
 DEVICE_LABELS: dict[torch.device, str] = {}
 
 Outputs = tuple[TensorMeta | None, ...]
+
+_entries = attrgetter("_input_metadata")
+_fields = attrgetter("shape", "dtype", "device")
 
 
 def device_label(device: torch.device) -> str:
@@ -30,11 +34,19 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
         return _meta(_shape(tensor), tensor.dtype, tensor.device)
 
 
+class _Known(dict[Any, Outputs]):
+    """The outputs of a node that has one, by the shape, dtype and device of that."""
+
+    def __missing__(self, key: Any) -> Outputs:
+        sizes, dtype, device = key
+        outputs = self[key] = (_meta(_plain(sizes), dtype, device),)
+        return outputs
+
+
 class Metadata:
     """Reads nodes' outputs. Equal values are made once and shared."""
 
     def __init__(self) -> None:
-        self._single: dict[Any, Outputs] = {}
         self._default = torch.get_default_dtype()
 
     def outputs(self, fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
@@ -42,23 +54,19 @@ class Metadata:
 
         An undefined output reads as a scalar of the default dtype on the CPU.
         """
-        known = self._single
+        known = _Known()
         found: list[Outputs] = []
         doubtful: list[int] = []
-        for fn in fns:
-            entries = fn._input_metadata
+        for entries in map(_entries, fns):
             if len(entries) == 1:
-                (entry,) = entries
                 # One that raises or that cannot be hashed has a symbolic or a ragged shape.
                 try:
-                    key = (tuple(entry.shape), entry.dtype, entry.device)
-                    outputs = known.get(key)
+                    shape, dtype, device = _fields(entries[0])
+                    outputs = known[tuple(shape), dtype, device]
                 except (RuntimeError, TypeError):
-                    outputs = (_meta(_shape(entry), entry.dtype, entry.device),)
-                if outputs is None:
-                    outputs = known[key] = (_meta(_shape(entry), entry.dtype, entry.device),)
+                    outputs = tuple(map(_read, entries))
             else:
-                outputs = tuple(_meta(_shape(e), e.dtype, e.device) for e in entries)
+                outputs = tuple(map(_read, entries))
                 if any(map(self._may_be_undefined, entries)):
                     doubtful.append(len(found))
             found.append(outputs)
@@ -99,6 +107,10 @@ def is_custom(kind: type) -> bool:
     return issubclass(kind, torch.autograd.function.BackwardCFunction)
 
 
+def _read(entry: Any) -> TensorMeta:
+    return _meta(_shape(entry), entry.dtype, entry.device)
+
+
 def _meta(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> TensorMeta:
     return TensorMeta(shape, str(dtype)[6:], device_label(device))
 
@@ -112,6 +124,10 @@ def _shape(value: Any) -> tuple[int, ...]:
         if not isinstance(value, torch.Tensor):
             return (-1,)
         sizes = tuple(_size(value, dim) for dim in range(value.dim()))
+    return _plain(sizes)
+
+
+def _plain(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(size if type(size) is int else _number(size) for size in sizes)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .graph import Graph
 from .nesting import flatten, is_nesting
 
 Names = Mapping[str, Any] | torch.nn.Module | None
@@ -132,6 +133,8 @@ def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
+        if type(value) is Graph:  # thousands of parts, and no tensor
+            continue
         if is_nesting(value) and len(value if hasattr(value, "__len__") else ()) <= _CONTAINED:
             for path, tensor in flatten(value)[:_CONTAINED]:
                 yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor

@@ -10,9 +10,8 @@ import gc
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from itertools import chain, repeat
-from operator import itemgetter
+from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from .deep import brace
 from .graph import Edge, Graph, LeafKind, Node
 from .inferred import COPIES, backward_copies, infer_modules
 from .metadata import DEVICE_LABELS as DEVICE_LABELS
-from .metadata import Metadata, defined, is_custom
+from .metadata import Metadata, Outputs, defined, is_custom
 from .metadata import device_label as device_label
 from .metadata import tensor_meta as tensor_meta
 from .names import ModuleName, Names, caller_names
@@ -34,9 +33,9 @@ from .nesting import is_nesting
 GradFn = Any
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
 
-# Named tuples at the speed of C: a Node or an Edge from a row of its fields.
-_node = partial(tuple.__new__, Node)
-_edge = partial(tuple.__new__, Edge)
+Ids = dict[GradFn, int]  # the id of each node, in the order of ids
+
+_new: Any = tuple.__new__  # a Node or an Edge from a row of its fields, without a call of Python's
 _ACCUMULATE = "AccumulateGrad"
 
 
@@ -110,8 +109,9 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     [('AccumulateGrad', 'x'), ('MulBackward0', ''), ('SumBackward0', 'y')]
     """
     ends = roots(outputs)
-    fns, sources = _ordered([fn for fn, _ in ends])
-    return _read(fns, sources, ends, caller_names(names, outputs))
+    named = caller_names(names, outputs)
+    ids, edges = _connected([fn for fn, _ in ends])
+    return _read(ids, edges, ends, named)
 
 
 def read(
@@ -124,7 +124,10 @@ def read(
         ends: node and `output_nr` of each output.
         named: names and tensors; the first name of a tensor wins.
     """
-    return _read(fns, [fn.next_functions for fn in fns], ends, named)
+    with _uncollected():
+        ids = dict(zip(fns, range(len(fns)), strict=True))
+        edges = _edges(ids, [fn.next_functions for fn in fns])
+    return _read(ids, edges, ends, named)
 
 
 @lru_cache(maxsize=4096)
@@ -133,7 +136,7 @@ def operation(name: str) -> str:
     if name == _ACCUMULATE:
         return ""
     stem = re.sub(r"Backward\d*$", "", name)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", stem).lower()
 
 
 def _kind(kind: type) -> tuple[str, str, str]:
@@ -158,66 +161,73 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 
 
 def _walk(starts: list[GradFn]) -> list[GradFn]:
-    return _ordered(starts)[0]
+    return list(_connected(starts)[0])
 
 
-def _ordered(starts: list[GradFn]) -> tuple[list[GradFn], list[Sources]]:
+def _connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+    """All nodes behind `starts`, inputs before users, and their edges; safe to free."""
+    with _uncollected():
+        ids, sources = _ordered(starts)
+        edges = _edges(ids, sources)
+        del sources  # a third of the memory at a trace's peak
+        brace(ids, edges)
+    return ids, edges
+
+
+def _ordered(starts: list[GradFn]) -> tuple[Ids, list[Sources]]:
     """All nodes behind `starts`, inputs before users, and the `next_functions` of each."""
     # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
     # a node's Python object may die with its last reference and give its address to another.
-    order: list[GradFn] = []
+    # The graph has no cycle, so a node that is met again has its id by then.
+    ids: Ids = {}
     sources: list[Sources] = []
-    seen: set[GradFn | None] = {None}
-    with _uncollected():
-        for start in starts:
-            if start in seen:
-                continue
-            seen.add(start)
-            fn, edges = start, start.next_functions
-            rest = iter(edges)
-            stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
-            while True:
-                for source, _ in rest:
-                    if source not in seen:
-                        seen.add(source)
-                        below = source.next_functions
-                        if below:
-                            stack.append((fn, edges, rest))
-                            fn, edges, rest = source, below, iter(below)
-                            break
-                        order.append(source)
-                        sources.append(below)
-                else:
-                    order.append(fn)
-                    sources.append(edges)
-                    if not stack:
+    for start in starts:
+        if start in ids:
+            continue
+        fn, edges = start, start.next_functions
+        rest = iter(edges)
+        stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
+        while True:
+            for source, _ in rest:
+                if source not in ids and source is not None:
+                    below = source.next_functions
+                    if below:
+                        stack.append((fn, edges, rest))
+                        fn, edges, rest = source, below, iter(below)
                         break
-                    fn, edges, rest = stack.pop()
-        brace(order, sources)
-    return order, sources
+                    ids[source] = len(sources)
+                    sources.append(below)
+            else:
+                ids[fn] = len(sources)
+                sources.append(edges)
+                if not stack:
+                    break
+                fn, edges, rest = stack.pop()
+    return ids, sources
+
+
+def _edges(ids: Ids, sources: list[Sources]) -> tuple[Edge, ...]:
+    rows = (
+        (ids[source], target, output_nr, input_nr)
+        for target, entries in zip(ids.values(), sources, strict=True)
+        if entries
+        for input_nr, (source, output_nr) in enumerate(entries)
+        if source is not None  # an input that needs no gradient has no edge
+    )
+    return tuple(map(_new, repeat(Edge), rows))
 
 
 def _read(
-    fns: list[GradFn],
-    sources: list[Sources],
+    ids: Ids,
+    edges: tuple[Edge, ...],
     ends: list[tuple[GradFn, int]],
     named: Iterable[tuple[str, Tensor]],
 ) -> Graph:
     # No torch-function mode and no tensor subclass is to see what is read.
     with _uncollected(), torch._C.DisableTorchFunction():
-        numbers = list(range(len(fns)))
-        ids: dict[GradFn | None, int] = dict(zip(fns, numbers, strict=True))
-        edges = _edges(ids, numbers, sources)
-        outputs, doubtful = Metadata().outputs(fns)
+        fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
-        if doubtful:
-            used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
-            for source, _, output_nr, _ in edges:
-                if source in used:
-                    used[source].add(output_nr)
-            for i in doubtful:
-                outputs[i] = defined(fns[i], outputs[i], used[i])
-
+        outputs = _outputs(fns, edges, roots)
         types = list(map(type, fns))
         kinds = {kind: _kind(kind) for kind in set(types)}
         names, operations, notes = (
@@ -226,8 +236,7 @@ def _read(
         )
         if "CppFunction" in names:
             _name_cpp(fns, names, operations)
-        leaves = [i for i in numbers if names[i] == _ACCUMULATE]
-        variables = {i: fns[i].variable for i in leaves}
+        variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
         labels, owners, kept = _labels(ids, variables, named)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
@@ -239,37 +248,33 @@ def _read(
                 module[i] = path
         none = repeat("")
         rows = zip(
-            *(numbers, names, outputs, labels, operations, leaf, module, none, none, notes),
+            *(ids.values(), names, outputs, labels, operations, leaf, module, none, none, notes),
             *(repeat(()), repeat(()), repeat(None), repeat(None)),
             strict=False,
         )
-        nodes = tuple(map(_node, rows))
+        nodes = tuple(map(_new, repeat(Node), rows))
         copies = any(kind.__name__ in COPIES for kind in kinds)
         transfers = backward_copies(edges, names, outputs) if copies else ()
         return Graph(nodes, edges, roots, transfers)
 
 
-def _edges(
-    ids: dict[GradFn | None, int], numbers: list[int], sources: list[Sources]
-) -> tuple[Edge, ...]:
-    # Column by column: a loop over edges in Python takes three times as long.
-    counts = list(map(len, sources))
-    flat = list(chain.from_iterable(sources))
-    start = list(map(ids.get, map(itemgetter(0), flat)))
-    rows: Iterable[tuple[int | None, int, int, int]] = zip(
-        start,
-        chain.from_iterable(map(repeat, numbers, counts)),
-        map(itemgetter(1), flat),
-        chain.from_iterable(map(range, counts)),
-        strict=True,
-    )
-    if None in start:  # an input that needs no gradient has no edge
-        rows = [row for row in rows if row[0] is not None]
-    return tuple(map(_edge, rows))
+def _outputs(
+    fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
+) -> list[Outputs]:
+    """The outputs of each node, None for one that autograd left undefined."""
+    outputs, doubtful = Metadata().outputs(fns)
+    if doubtful:
+        used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
+        for source, _, output_nr, _ in edges:
+            if source in used:
+                used[source].add(output_nr)
+        for i in doubtful:
+            outputs[i] = defined(fns[i], outputs[i], used[i])
+    return outputs
 
 
 def _labels(
-    ids: dict[GradFn | None, int],
+    ids: Ids,
     variables: dict[int, Tensor],
     named: Iterable[tuple[str, Tensor]],
 ) -> tuple[list[str], dict[int, set[str]], set[int]]:
