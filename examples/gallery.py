@@ -17,8 +17,8 @@ from graphviz_torch import Graph, draw_graph, find, record, simulate_accelerator
 def of_model(model: nn.Module, inputs: Tensor) -> Graph:
     """The graph of one forward and backward."""
     with record(model) as recording:
-        output = model(inputs)
-        output.sum().backward()
+        y = model(inputs)
+        y.sum().backward()
     return recording.graph
 
 
@@ -110,6 +110,31 @@ def resnet50(width: int = 8) -> nn.Module:
     return model
 
 
+class DenseLayer(nn.Module):
+    """Joins all features so far and makes a few more."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, width, 3, padding=1)
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        return torch.relu(self.conv(torch.cat(features, 1)))
+
+
+class DenseBlock(nn.Module):
+    """Each part reads the outputs of all before it, as in DenseNet."""
+
+    def __init__(self, count: int, width: int = 4) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(DenseLayer(width * (i + 1), width) for i in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for part in self.parts:
+            features.append(part(features))
+        return torch.cat(features, 1)
+
+
 def worked_example() -> Graph:
     """y = mean((x + 2)**2 + 3)."""
     with record() as recording:
@@ -153,17 +178,6 @@ def rnn(steps: int = 1000) -> Graph:
     return recording.graph
 
 
-def dense_block(count: int = 12) -> Graph:
-    """Each convolution reads the outputs of all before it."""
-    convolutions = [nn.Conv2d(4 * (i + 1), 4, 3, padding=1) for i in range(count)]
-    with record() as recording:
-        features = [torch.randn(1, 4, 8, 8)]
-        for convolution in convolutions:
-            features.append(torch.relu(convolution(torch.cat(features, 1))))
-        torch.cat(features, 1).sum().backward()
-    return recording.graph
-
-
 PAGES: dict[str, tuple[str, Callable[[], Graph], dict[str, object]]] = {
     "worked_example": ("The worked example, with the gradient at every node", worked_example, {}),
     "mlp": ("Two linear modules", lambda: of_model(MLP(), torch.ones(2, 4)), {}),
@@ -190,7 +204,11 @@ PAGES: dict[str, tuple[str, Callable[[], Graph], dict[str, object]]] = {
         {"fold": True, "color_by": "time"},
     ),
     "rnn": ("An RNN cell unrolled 1,000 steps, without modules", rnn, {}),
-    "dense_block": ("A dense block of 12 convolutions", dense_block, {}),
+    "dense_block": (
+        "A dense block of 12 convolutions",
+        lambda: of_model(DenseBlock(12), torch.randn(1, 4, 8, 8)),
+        {},
+    ),
 }
 
 

@@ -389,3 +389,13 @@ def test_all_text_can_be_read_on_what_it_stands_on(theme: int) -> None:
         assert contrast(COLORS["muted"], ground) >= 4.0
     for ground in SCALE[4:]:
         assert contrast(ON_STRONG, ground) >= 3.0
+
+
+def test_the_name_of_a_parameter_stays_clear_of_the_line_below_it_and_of_the_lid_above() -> None:
+    leaf = Node(0, "AccumulateGrad", (TensorMeta((3,), "float32", "cpu"),), "w_g", leaf="parameter")
+    svg = layout(to_dot(Graph((leaf,)), explain=False), "svg").decode()
+    at = {text: float(y) for y, text in re.findall(r'<text [^>]*y="(-?[\d.]+)"[^>]*>(\w+)<', svg)}
+    # DejaVu Sans goes 0.24 of its size below the line that it stands on, and 0.76 above.
+    assert at["AccumulateGrad"] - at["w_g"] > 0.24 * 12 + 0.76 * 9.5
+    lid = max(float(y) for y in re.findall(r"[\d.]+,(-?[\d.]+)", svg.split("<path")[2]))
+    assert at["w_g"] - 0.73 * 12 > lid + 1.5  # capitals are 0.73 high

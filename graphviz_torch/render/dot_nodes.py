@@ -74,7 +74,7 @@ class Nodes:
         self.roles.add(what)
         title = say.escape(node.title)
         if node.leaf:
-            title = say.small(title, self.colors["muted"])
+            title = say.SPACE + say.small(title, self.colors["muted"])
         meta = say.small(say.escape(say.tensors(node.outputs)), self.colors["muted"])
         self.looks[key] = look = (f"{title}<BR/>{say.SPACE}{meta}", self._attributes(what))
         return look

@@ -96,8 +96,8 @@ class Form(NamedTuple):
 
 FORMS: Final[dict[Role, Form]] = {
     "input": Form("ellipse", "filled", margin="0.01,0.01"),
-    "parameter": Form("cylinder", "filled", margin="0.1,0.03"),
-    "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.03"),
+    "parameter": Form("cylinder", "filled", margin="0.1,0.05"),
+    "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.05"),
     "operation": Form("box", "rounded,filled"),
     "transfer": Form("octagon", "filled", margin="0.03,0.01"),
     "output": Form("box", "rounded,filled", 2),
