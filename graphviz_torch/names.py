@@ -45,7 +45,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         outputs: what is traced; its keys and fields name its tensors, after the names above.
 
     Raises:
-        TypeError: if `names` is none of these.
+        TypeError: if `names` is none of these, or a dict with nothing to name.
     """
     if names is None:
         frame = caller()
@@ -56,7 +56,13 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     if isinstance(names, Mapping):
         if not names:
             return []
-        return [*_of_mapping(names), *_of_containers(names), *_of_outputs(outputs)]
+        found = [*_of_mapping(names), *_of_containers(names)]
+        if not found and not any(is_nesting(value) for value in names.values()):
+            raise TypeError(
+                f"names has no tensor and no module among its {len(names)} values. Pass tensors by "
+                'name, as in {"x": x}, or {} for no names.'
+            )
+        return [*found, *_of_outputs(outputs)]
     raise TypeError(
         f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
@@ -74,7 +80,8 @@ def caller() -> FrameType | None:
 def local_variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame by name, in the order in which they were bound.
 
-    Names that start with "_" are private, and those that are no identifiers Python's own: left out.
+    In a function, the globals that it reads follow. Names that start with "_" are private, and
+    those that are no identifiers Python's own: left out.
     """
     values = frame.f_locals
     found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
@@ -83,7 +90,9 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
     if snapshot and sys.getrefcount(values) <= 3:
         values.clear()
-    return found
+    shared = frame.f_globals
+    read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
+    return found | {name: shared[name] for name in read if name not in found}
 
 
 def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -265,3 +266,19 @@ def test_the_inferred_modules_are_those_that_a_recording_sees() -> None:
         if node.module and not node.leaf and "attn" not in node.module:
             assert recorded[node.id].name == node.name
             assert recorded[node.id].module == node.module
+
+
+shared_by_functions = torch.ones(2, requires_grad=True)
+
+
+def test_a_function_that_reads_a_global_has_its_name() -> None:
+    doubled = shared_by_functions * 2
+    graph = trace(doubled)
+    assert [node.label for node in graph.nodes] == ["shared_by_functions", "doubled"]
+
+
+@pytest.mark.parametrize("turn", [lambda x: {x: "x"}, lambda x: {"x": 3}])
+def test_a_dict_with_nothing_to_name_is_refused(turn: Callable[[Tensor], dict[Any, Any]]) -> None:
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(TypeError, match="names has no tensor and no module among its 1 values"):
+        trace(x * 2, names=turn(x))
