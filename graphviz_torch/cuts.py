@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .following import Following, edge_of, name_of, tensors
+from .following import Following, made_by, name_of, tensors
 from .graph import TensorMeta
 from .tracer import GradFn, tensor_meta
 
@@ -123,10 +123,12 @@ class Cuts:
             return
         elif name not in _PLAIN and not torch.is_grad_enabled():
             name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-        operands = list({id(tensor): tensor for tensor in operands}.values())
-        fns = [edge_of(tensor).node for tensor in operands]
+        sources = {fn: tensor for tensor in operands if (fn := made_by(tensor)) is not None}
+        if not sources:
+            return
+        operands = list(sources.values())
         meta = tensor_meta(made[0] if made else operands[0])
-        cut = SeenCut(name, meta, *self._here(operands), self._following, self._read, fns)
+        cut = SeenCut(name, meta, *self._here(operands), self._following, self._read, list(sources))
         if made:
             self._seen.append(cut)
             cut.carry(made)

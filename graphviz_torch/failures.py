@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
-from .following import edge_of
+from .following import made_by
 from .graph import Failure, Operand, TensorMeta
 from .tracer import GradFn, tensor_meta
 
@@ -58,8 +57,5 @@ class Failed:
 def operand(label: str, tensor: Tensor) -> SeenOperand:
     """What is known of a tensor that a failing call was given."""
     meta = tensor_meta(tensor)
-    if not tensor.requires_grad:
-        return SeenOperand(label, meta, None)
-    edge = edge_of(tensor)
-    number: Any = None if tensor.grad_fn is None else edge.node._sequence_nr()
-    return SeenOperand(label, meta, edge.node, edge.output_nr, number)
+    number = None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+    return SeenOperand(label, meta, made_by(tensor), tensor.output_nr, number)

@@ -100,10 +100,16 @@ def name_of(func: Any) -> str:
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
-def edge_of(tensor: Tensor) -> torch.autograd.graph.GradientEdge:
-    """What made a tensor that needs a gradient, under `inference_mode` too."""
-    with torch.inference_mode(False):
-        return torch.autograd.graph.get_gradient_edge(tensor)
+def made_by(tensor: Tensor) -> Any:
+    """The live node that made a tensor; None where autograd has none, as inside a compiled region.
+
+    As `get_gradient_edge`, which raises there, and for a leaf under `inference_mode`.
+    """
+    if tensor.grad_fn is not None or not tensor.requires_grad:
+        return tensor.grad_fn
+    with torch.inference_mode(False), torch.enable_grad():
+        view: Any = tensor.view_as(tensor).grad_fn
+    return None if view is None else view.next_functions[0][0]
 
 
 def tensors(*values: Any) -> Iterator[Tensor]:

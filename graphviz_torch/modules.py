@@ -29,6 +29,7 @@ from torch.nn.modules.module import (
 
 from .dispatch import sequence_number
 from .following import tensors
+from .names import local_variables
 
 Place = tuple[str, int]  # file and line
 
@@ -280,7 +281,7 @@ class Modules:
         parent = self._parent(frame)
         if parent is None:
             counts, scope, below = self._counts, "", path
-            variables = frame.f_locals
+            variables = local_variables(frame)
             given = tensors(variables.get("args", args), variables.get("kwargs"))
             self._inputs = [weakref.ref(tensor) for tensor in given]
         else:

@@ -11,31 +11,27 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from threading import get_ident
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._guards import TracingContext
-from torch.compiler import is_compiling
-from torch.overrides import TorchFunctionMode
 
-from .cuts import Cuts
+from .calls import Calls
 from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
-from .failures import Failed, operand
-from .following import ASIDE, Following, edge_of, name_of, tensors
+from .failures import Failed
+from .following import made_by, name_of
 from .graph import Graph, Parameter, SavedKind, Transfer
 from .memcpy import Clock, match
-from .modules import Modules, Place
+from .modules import Modules
 from .names import caller, caller_names, local_variables
+from .nesting import is_nesting
 from .run import End, Run, sinks
 from .steps import StepWatch
 from .tracer import _uncollected, flatten, tensor_meta
-from .transfers import OPERATORS, Seen, Transfers
-
-_scale: CodeType = torch.amp.GradScaler.scale.__code__
-_SCALING = {_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType))}
+from .transfers import OPERATORS, Transfers
 
 
 def record(
@@ -106,24 +102,19 @@ class Recording:
         self._runs: list[Run] = []
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
-        self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
-        self.calling: Any = None  # what the user called
-        self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
         self._stepped: set[int] | None = None  # id() of what optimizers updated
-        self._failed: Failed | None = None
-        self.modules = Modules(self._model, self._returned)
+        self._modules = Modules(self._model, self._returned)
         self._transfers = Transfers()
-        self.following = Following()
-        self.cuts = Cuts(self.following, self._here)
+        self._calls = Calls(self._modules)
         with ExitStack() as stack:
-            stack.enter_context(self.modules)
+            stack.enter_context(self._modules)
             stack.enter_context(EngineWatch(self._begin, self._end))
             stack.callback(StepWatch(self._step).remove)
             if self._clock is not None:
                 stack.enter_context(self._clock)
             if self._with["transfers"]:
                 stack.enter_context(Watch(OPERATORS, self._copied))
-            stack.enter_context(_Calls(self))
+            stack.enter_context(self._calls)
             self._stack = stack.pop_all()
         self._open = True
         return self
@@ -139,9 +130,8 @@ class Recording:
         finally:
             self._open = False
             self._model = None
-            self.modules.close()
-            self.following.clear()
-            for name in ("_frame", "_runs", "_ends", "copied", "scaler", "_failed", "_transfers"):
+            self._modules.close()
+            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers"):
                 delattr(self, name)
 
     @property
@@ -183,40 +173,40 @@ class Recording:
         return sinks(ends)
 
     def _read(self, ends: list[End], *, failed: bool = False) -> Run:
-        parameters = self.modules.parameters()
-        here = self.modules.user_frame(sys._getframe(1))
+        parameters = self._modules.parameters()
+        here = self._modules.user_frame(sys._getframe(1))
         named = self._names_in(here)
         if here is not self._frame:
             named += self._names_in(self._frame)
-        cuts = self.cuts.take()
+        cuts = self._calls.cuts.take()
         run = Run(ends, named + parameters, parameters, len(self._runs), cuts, failed)
         if self._with["memory"]:
             known: list[tuple[SavedKind, Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
-            known += [("buffer", tensor) for tensor in self.modules.buffers()]
-            known += [("input", tensor) for tensor in self.modules.inputs()]
+            known += [("buffer", tensor) for tensor in self._modules.buffers()]
+            known += [("input", tensor) for tensor in self._modules.inputs()]
             run.keep(known)
-        if self.scaler is not None:
-            scale = self.scaler._scale  # private: get_scale() would wait for the device
+        if self._calls.scaler is not None:
+            scale = self._calls.scaler._scale  # private: get_scale() would wait for the device
             run.loss_scale = None if scale is None else scale.detach().clone()
         self._ends = []
-        self.scaler = self._failed = None
-        self.modules.new_step()
+        self._calls.scaler = self._calls.failed = None
+        self._modules.new_step()
         return run
 
     def _names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
         variables = {} if frame is None else local_variables(frame)
         modules = [value for value in variables.values() if isinstance(value, torch.nn.Module)]
-        for name in [name for name, value in variables.items() if value in modules]:
-            del variables[name]
-        named = caller_names(variables)
+        named = caller_names(
+            {k: v for k, v in variables.items() if isinstance(v, Tensor) or is_nesting(v)}
+        )
         if self._model is None:
             named += [pair for module in modules for pair in caller_names(module)]
         return named
 
     def _graph(self, run: Run) -> Graph:
-        graph = run.annotated(self.modules)
-        places = self.modules.names()
+        graph = run.annotated(self._modules)
+        places = self._modules.names()
         found = [
             seen.transfer(run.node_of(seen), places(seen.place)) for seen in self._transfers.seen
         ]
@@ -228,7 +218,7 @@ class Recording:
         ]
         failure = None
         if run.failed is not None:
-            failure = run.failed.value(lambda n: self.modules.found([n])[0][2], places)
+            failure = run.failed.value(lambda n: self._modules.found([n])[0][2], places)
         return replace(
             graph,
             transfers=(*found, *ahead, *self._unmatched),
@@ -245,11 +235,11 @@ class Recording:
                 tensor_meta(tensor),
                 tensor.requires_grad,
                 run.leaves.get(id(tensor)),
-                id(tensor) in run.leaves or self.modules.was_called(name) or unseen,
+                id(tensor) in run.leaves or self._modules.was_called(name) or unseen,
                 tensor.grad is not None,
                 None if self._stepped is None else id(tensor) in self._stepped,
             )
-            for name, tensor in self.modules.listed()
+            for name, tensor in self._modules.listed()
         )
 
     # What the recorders report.
@@ -264,18 +254,18 @@ class Recording:
         if get_ident() != self._thread and fn not in ours:
             return  # another recording's; the engine's threads for devices work for this one
         for seen, source, made in self._transfers.see(call):
-            frame = self.modules.user_frame(sys._getframe(1))
-            seen.place = self.modules.place(frame)
-            seen.module = self.modules.module
-            seen.in_forward = self.modules.in_forward
+            frame = self._modules.user_frame(sys._getframe(1))
+            seen.place = self._modules.place(frame)
+            seen.module = self._modules.module
+            seen.in_forward = self._modules.in_forward
             if fn is not None:
                 seen.run = len(self._runs)
                 seen.node = ours.get(fn)
             else:
-                seen.operation = name_of(self.calling)
-                seen.label = self._label(source, frame)
+                seen.operation = name_of(self._calls.calling)
+                seen.label = self._calls.label(source, frame)
                 if made is not None:
-                    self.copied.append((made, seen))
+                    self._calls.copied.append((made, seen))
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         if get_ident() != self._thread:
@@ -302,13 +292,13 @@ class Recording:
             self._running = None
 
     def _fail(self, error: BaseException) -> None:
-        failed = self._failed
+        failed = self._calls.failed
         if failed is None or failed.error is not error:
             frame = None
             trace = error.__traceback__
             while trace is not None:
                 frame, trace = trace.tb_frame, trace.tb_next
-            failed = Failed(error, place=self.modules.place(frame))
+            failed = Failed(error, place=self._modules.place(frame))
         if not (self._runs and self._runs[-1].broken):
             ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
             run = self._read(ends or self._last_ends(), failed=True)
@@ -317,79 +307,6 @@ class Recording:
             run.finish()
             self._runs.append(run)
         self._runs[-1].failed = failed
-
-    def _label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        local = () if frame is None else local_variables(frame).items()
-        for name, value in (*self.modules.parameters(), *local):
-            if value is tensor:
-                return str(name)
-        return ""
-
-    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str]:
-        frame = self.modules.user_frame(sys._getframe(1))
-        labels = [self._label(tensor, frame) for tensor in operands]
-        return labels, self.modules.place(frame), self.modules.module
-
-    def follow(self, result: Any) -> None:
-        """Follow the copies that the call made, as far as it returned them."""
-        returned = {id(tensor) for tensor in tensors(result)}
-        for made, seen in self.copied:
-            if id(made) in returned:
-                self.following.add(made, seen)
-        self.copied.clear()
-
-    def raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
-        """Note a call that raised; its operands go by what the user's own frames call them."""
-        if self._failed is not None and self._failed.error is error:
-            return  # it passes through an outer call
-        operands = []
-        for tensor in tensors(arguments):
-            label = ""
-            outer = self.modules.user_frame(frame)
-            while not label and outer is not None:
-                label, outer = self._label(tensor, outer), outer.f_back
-            operands.append(operand(label, tensor))
-        self._failed = Failed(error, name_of(func), self.modules.place(frame), operands)
-
-
-class _Calls(TorchFunctionMode):
-    """Sees every call into torch, and tells a recording what it did."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__()
-        self._recording = recording
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if is_compiling():
-            return func(*args, **(kwargs or {}))
-        recording = self._recording
-        recording.calling = func
-        start = sequence_number()
-        try:
-            result = func(*args, **kwargs) if kwargs else func(*args)
-        except BaseException as error:
-            recording.raised(error, func, (args, kwargs), sys._getframe(1))
-            raise
-        end = sequence_number()
-        recording.calling = None
-        if start != recording.modules.reached:
-            recording.modules.skipped(start, sys._getframe(1))
-        if end != start:
-            frame = sys._getframe(1)
-            recording.modules.made(start, end, frame)
-            if frame.f_code in _SCALING:
-                recording.scaler = frame.f_locals["self"]
-        elif func in ASIDE:
-            return result
-        else:
-            recording.cuts.see(func, (args, kwargs), result)
-        if recording.following:
-            recording.following.call(func, (args, kwargs), start, end, result)
-        if recording.copied:
-            recording.follow(result)
-        return result
 
 
 def _is_trial() -> bool:
@@ -401,7 +318,6 @@ def _is_trial() -> bool:
 
 def _end(output: Any) -> list[End]:
     if isinstance(output, Tensor):
-        if not output.requires_grad:
-            return []
-        output = edge_of(output)
+        fn = made_by(output)
+        return [] if fn is None else [(fn, output.output_nr)]
     return [(output.node, output.output_nr)]

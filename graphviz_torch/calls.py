@@ -1,0 +1,106 @@
+"""Seeing every call into torch that the user's thread makes."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
+
+from .cuts import Cuts
+from .dispatch import sequence_number
+from .failures import Failed, operand
+from .following import ASIDE, Following, name_of, tensors
+from .modules import Modules, Place
+from .names import local_variables
+from .transfers import Seen
+
+_scale: CodeType = torch.amp.GradScaler.scale.__code__
+_SCALING = {_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType))}
+
+
+class Calls(TorchFunctionMode):
+    """A context that tells modules, cuts and copies what each call did.
+
+    Args:
+        modules: what names nodes and lines.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        super().__init__()
+        self.modules = modules
+        self.following = Following()
+        self.cuts = Cuts(self.following, self._here)
+        self.calling: Any = None  # what the user called
+        self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
+        self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
+        self.failed: Failed | None = None  # the last call that raised, since then
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if is_compiling():
+            return func(*args, **(kwargs or {}))
+        self.calling = func
+        start = sequence_number()
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException as error:
+            self._raised(error, func, (args, kwargs), sys._getframe(1))
+            raise
+        end = sequence_number()
+        self.calling = None
+        if start != self.modules.reached:
+            self.modules.skipped(start, sys._getframe(1))
+        if end != start:
+            frame = sys._getframe(1)
+            self.modules.made(start, end, frame)
+            if frame.f_code in _SCALING:
+                self.scaler = frame.f_locals["self"]
+        elif func in ASIDE:
+            return result
+        else:
+            self.cuts.see(func, (args, kwargs), result)
+        if self.following:
+            self.following.call(func, (args, kwargs), start, end, result)
+        if self.copied:
+            self._follow(result)
+        return result
+
+    def label(self, tensor: Tensor, frame: FrameType | None) -> str:
+        """What the user calls a tensor, in this frame or in the model."""
+        local = () if frame is None else local_variables(frame).items()
+        for name, value in (*self.modules.parameters(), *local):
+            if value is tensor:
+                return str(name)
+        return ""
+
+    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str]:
+        frame = self.modules.user_frame(sys._getframe(1))
+        labels = [self.label(tensor, frame) for tensor in operands]
+        return labels, self.modules.place(frame), self.modules.module
+
+    def _follow(self, result: Any) -> None:
+        """Follow the copies that the call made, as far as it returned them."""
+        returned = {id(tensor) for tensor in tensors(result)}
+        for made, seen in self.copied:
+            if id(made) in returned:
+                self.following.add(made, seen)
+        self.copied.clear()
+
+    def _raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
+        """Note a call that raised; its operands go by what the user's own frames call them."""
+        if self.failed is not None and self.failed.error is error:
+            return  # it passes through an outer call
+        operands = []
+        for tensor in tensors(arguments):
+            label = ""
+            outer = self.modules.user_frame(frame)
+            while not label and outer is not None:
+                label, outer = self.label(tensor, outer), outer.f_back
+            operands.append(operand(label, tensor))
+        self.failed = Failed(error, name_of(func), self.modules.place(frame), operands)
