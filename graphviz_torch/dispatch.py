@@ -6,6 +6,9 @@ more is switched on for the thread, every operator falls through it, and the wat
 kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
 whatever is entered before or after, in the engine's threads too.
 
+What stays after the last watch: that every operator falls through the key, registered once. The key
+itself is switched off for the thread, and the kernels of the watched operators are taken away.
+
 Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
 its backend is gone from PyTorch, so nothing else registers there.
 """

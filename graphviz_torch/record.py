@@ -54,6 +54,9 @@ def record(
         clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
             copies of its own that PyTorch makes inside a kernel are listed too.
 
+    The first recording registers two things that stay and then do nothing: operators fall through
+    an unused dispatch key, and an optimizer's step looks whether anybody records.
+
     Returns:
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
 
