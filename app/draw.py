@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import streamlit as st
@@ -123,11 +124,19 @@ def _order(node: Node) -> int:
 
 
 def _spelled(stats: GradientStats) -> str:
-    values = ", ".join(
+    """The values as nested lists of the gradient's shape; a flat list where that is not known."""
+    parts = [
         f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
         for value in stats.values or ()
-    )
-    return f"[{values}]" if stats.tensor is None or stats.tensor.shape else values
+    ]
+    shape = (len(parts),) if stats.tensor is None else stats.tensor.shape
+    if min(shape, default=1) < 1 or math.prod(shape) != len(parts):  # ragged, or a wrong file
+        shape = (len(parts),)
+    for size in reversed(shape):
+        parts = [
+            f"[{', '.join(parts[start : start + size])}]" for start in range(0, len(parts), size)
+        ]
+    return ", ".join(parts)
 
 
 def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
@@ -145,8 +154,10 @@ def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
             parts.append(f"**{copies}** in {phase} ({moved})")
     if parts:
         st.markdown(" and ".join(parts) + ("." if ran else ", still to come."))
-    elif ran:
+    elif any(node.grad_outputs or node.order is not None for node in graph.nodes):
         st.markdown("None: every tensor stayed on its device.")
+    elif ran:
+        st.markdown("No transfers were recorded in this graph.")
     draw_timeline(graph, key=key)
     if not transfers:
         return

@@ -19,15 +19,18 @@ def read(data: bytes, name: str) -> Graph:
     """The graph in an uploaded file. It is read in a job, so a hostile file breaks nothing else.
 
     Raises:
-        ValueError: if it is no recording.
+        ValueError: if it is no recording, or one without a node.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording"
         path.write_bytes(data)
         try:
-            return load(path)
+            graph = load(path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), name)) from None
+    if not graph.nodes:
+        raise ValueError(f"{name} is an empty recording: there is no node in it.")
+    return graph
 
 
 def open_recording(label: str, *, key: str) -> Graph | None:

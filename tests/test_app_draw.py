@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+import torch
 from streamlit.testing.v1 import AppTest
 
-from app import timeline, words
+from app import recordings, timeline, words
 from app.work import Choice, play
-from graphviz_torch import Graph, Node, TensorMeta, Transfer
+from graphviz_torch import GradientStats, Graph, Node, TensorMeta, Transfer, trace
 
 HOSTILE = "<script>alert(1)</script> \"q\" 'r' \\ **b** [l](javascript:x) $m$ `c` :red[x] ☃\nline"
 
@@ -62,6 +64,43 @@ def test_hostile_names_are_shown_as_text() -> None:
     assert table["line"].tolist() == [HOSTILE]
     for text in [*app.markdown, *app.info, *app.warning, *app.error]:
         assert not re.search(r"(?<!\\)[<$`]\w", text.value)  # each is escaped
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((), "x.grad = 0.0000"),
+        ((2,), "x.grad = [0.0000, 1.0000]"),
+        ((2, 2), "x.grad = [[0.0000, 1.0000], [2.0000, 3.0000]]"),
+        ((2, 1, 2), "x.grad = [[[0.0000, 1.0000]], [[2.0000, 3.0000]]]"),
+        ((2, -1), "x.grad = [0.0000, 1.0000, 2.0000]"),
+        ((0, 2), "x.grad = [0.0000]"),
+    ],
+)
+def test_a_small_gradient_is_spelled_out_in_its_shape(shape: tuple[int, ...], said: str) -> None:
+    meta = TensorMeta(shape, "float32", "cpu")
+    values = tuple(float(i) for i in range(said.count(".") - 1))
+    stats = GradientStats(0.0, 3.0, 0.0, 0.0, values=values, tensor=meta)
+    leaf = Node(0, "AccumulateGrad", (meta,), label="x", leaf="tensor", grad_outputs=(stats,))
+    assert said in [code.value for code in drawn(Graph((leaf,))).code]
+
+
+def test_only_a_graph_whose_backward_was_recorded_is_said_to_have_no_copies() -> None:
+    stayed, unknown = "None: every tensor stayed", "No transfers were recorded in this graph."
+    traced = trace(torch.ones(2, requires_grad=True).sum())
+    ran = play(Choice("expression", "cpu", program="y = sum(x)", inputs="x = 1, 2"), True).graph
+    assert ran is not None
+    for graph, said, unsaid in [(traced, unknown, stayed), (ran, stayed, unknown)]:
+        text = "\n".join(each.value for each in drawn(graph).markdown)
+        assert said in text
+        assert unsaid not in text
+
+
+def test_an_empty_recording_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "recording.json"
+    Graph(()).save(path)
+    with pytest.raises(ValueError, match=r"mine\.json is an empty recording"):
+        recordings.read(path.read_bytes(), "mine.json")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_another_choice_waits_for_its_own_click() -> None:
 def test_an_expression_of_ones_own_has_its_own_gradient() -> None:
     app = opened(source=OWN, program="y = sum(x @ w)", inputs="x = [[1, 2]]\nw = [[3], [4]]")
     app = press(app)
-    assert "x.grad = [3.0000, 4.0000]\nw.grad = [1.0000, 2.0000]" in codes(app)
+    assert "x.grad = [[3.0000, 4.0000]]\nw.grad = [[1.0000], [2.0000]]" in codes(app)
 
 
 @pytest.mark.parametrize("program", HOSTILE_NAMES)
