@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from .render.tensorboard_steps import add_gradients
 from .steps import StepWatch
 
 
@@ -77,9 +78,15 @@ class Watching:
         if self.step % self._every == 0:
             with torch.no_grad():
                 norms = gradient_norms(self._model)
-            for path, norm in norms.items():
-                self._writer.add_scalar(f"{self._tag}/{path or 'model'}", norm, self.step)
+            self._write({path or "model": norm for path, norm in norms.items()})
         self.step += 1
+
+    def _write(self, norms: dict[str, float]) -> None:
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard's own: a ridge too
+            add_gradients(self._writer, norms, step=self.step, tag=self._tag)
+            return
+        for path, norm in norms.items():
+            self._writer.add_scalar(f"{self._tag}/{path}", norm, self.step)
 
 
 def watch(
@@ -89,7 +96,8 @@ def watch(
 
     Args:
         model: whose gradients.
-        writer: a TensorBoard `SummaryWriter`, or anything with its `add_scalar`.
+        writer: a TensorBoard `SummaryWriter`, which gets a ridge plot of all modules by depth
+            too, or anything with its `add_scalar`.
         every: steps from one measurement to the next; the first step is measured.
         tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+from torch.utils.tensorboard import SummaryWriter
 
 from graphviz_torch import watch
 from graphviz_torch.watch import gradient_norms
@@ -63,3 +68,19 @@ def test_norms_are_those_of_sparse_and_half_gradients_too() -> None:
 def test_a_wrong_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="every=0"):
         watch(torch.nn.Linear(1, 1), Notes(), every=0)
+
+
+def test_a_summary_writer_gets_the_norms_and_a_ridge_of_them_by_depth(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with SummaryWriter(str(tmp_path)) as writer, watch(model, writer):
+        model(torch.randn(5, 3)).pow(2).mean().backward()
+        optimizer.step()
+    norms = [torch.cat([p.grad.flatten() for p in model[i].parameters()]).norm() for i in (0, 2)]
+    events = EventAccumulator(str(tmp_path)).Reload()
+    for layer, norm in zip((0, 2), norms, strict=True):
+        (event,) = events.Scalars(f"gradient_norm/{layer}")
+        assert event.value == pytest.approx(norm.item())
+    (ridge,) = events.Tensors("gradient_norm by depth")
+    counts = make_ndarray(ridge.tensor_proto)[:, 2]
+    assert counts.tolist() == pytest.approx([norm.item() for norm in norms])

@@ -2,7 +2,7 @@
 
 Scalars: the gradient norm of each layer. Histograms: all of them in one ridge plot, the layers in
 order of depth where a histogram has its buckets, so that a vanishing gradient is a slope. Text:
-the transfers of a step. Everything takes plain values; `watch` calls it with what it recorded.
+the transfers of a step. Everything takes plain values; `watch` writes its norms by it.
 """
 
 from __future__ import annotations
