@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -92,13 +92,16 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
     """Names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
 
     Raises:
-        ExpressionError: if `text` is not such lines.
+        ExpressionError: if `text` is not such lines, or has a name twice.
     """
     lines: dict[str, ast.expr] = {}
     for statement in _statements(text):
         if not isinstance(statement, ast.Assign):
             _refuse(text, statement, "An input is `name = values`, such as `x = 1, 2, 3`.")
-        lines[_target(text, statement)] = statement.value
+        name = _target(text, statement)
+        if name in lines:
+            _refuse(text, statement, f"The input {name} is given twice: use another name.")
+        lines[name] = statement.value
     return list(lines.items())
 
 
@@ -108,7 +111,7 @@ def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
     Floating-point tensors require gradients; integers made by `randint` do not.
 
     Raises:
-        ExpressionError: if `text` is not such lines, or a tensor would be too large.
+        ExpressionError: as `input_lines`, and if a tensor would be too large.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
@@ -136,6 +139,17 @@ def evaluate(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor
     with torch.no_grad():
         _Evaluation(program.text, shapes).run(program)
     return _Evaluation(program.text, dict(inputs)).run(program)
+
+
+def unused(program: Program, names: Iterable[str]) -> list[str]:
+    """Those of `names` that no line of the program reads before it gives the name anew."""
+    read: set[str] = set()
+    given: set[str] = set()
+    for name, expression in program.lines:
+        inside = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        read |= inside - given
+        given.add(name)
+    return [name for name in names if name not in read]
 
 
 class _Evaluation:
@@ -179,7 +193,7 @@ class _Evaluation:
             return self.values[name]
         if name in CONSTANTS:
             return CONSTANTS[name]
-        known = [*self.values, *FUNCTIONS]
+        known = [*self.values, *CONSTANTS]
         _refuse(self.text, node, f"{name!r} is not among the names: {_list(known, name)}")
 
     def index(self, node: ast.expr) -> Any:
@@ -211,6 +225,8 @@ class _Evaluation:
             _refuse(self.text, node, f"The program has more than {MAX_STEPS} operations.")
         try:
             result = function(*values)
+        except OverflowError:
+            _refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
         # What torch and Python raise for a wrong shape, dtype, argument or number.
         except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -326,9 +342,11 @@ def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:
             _refuse(text, node, f"{name!r} makes no input; these do: {', '.join(INPUTS)}.")
         numbers = [_number(text, argument) for argument in node.args]
         sizes = numbers[2:] if name == "randint" else numbers
-        count = max(sizes, default=0) if name == "arange" else math.prod(sizes)
+        count = max(sizes, default=0) if name == "arange" else math.prod(map(int, sizes))
         if any(n != int(n) or n < 0 for n in sizes) or count > MAX_ELEMENTS:
-            _refuse(text, node, f"Sizes are whole numbers, at most {MAX_ELEMENTS:,} elements.")
+            given = ast.unparse(node)[:80]
+            limit = f"at most {MAX_ELEMENTS:,} elements"
+            _refuse(text, node, f"Sizes are whole numbers, {limit}: not {given}.")
         try:
             return INPUTS[name]([int(n) for n in numbers], generator)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -362,11 +380,10 @@ def _number(text: str, node: ast.expr) -> float:
 
 
 def _list(known: Any, near: str) -> str:
-    """Up to eight of the known names, those like `near` first."""
+    """All the known names, those like `near` first."""
     close = difflib.get_close_matches(near, known, n=3, cutoff=0.5)
     rest = [name for name in known if name not in close]
-    shown = [*close, *rest][:8]
-    return ", ".join(shown) + (", …" if len(known) > len(shown) else ".")
+    return ", ".join([*close, *rest]) + "."
 
 
 def _refuse(text: str, node: ast.AST, message: str) -> NoReturn:

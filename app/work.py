@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from app import devices, gallery
-from app.expression import ExpressionError, evaluate, parse, parse_inputs
+from app.expression import ExpressionError, evaluate, parse, parse_inputs, unused
 from app.script import Script, expression_script, model_script
 from graphviz_torch import Graph, record, trace, walk
 
@@ -72,6 +72,7 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
 def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Run:
     program = parse(choice.program)
     inputs = parse_inputs(choice.inputs, choice.seed)
+    notes = [f"The input {name} is not used." for name in unused(program, inputs)]
     with record() as recording:
         moved = dict(inputs)
         if choice.device != "cpu":
@@ -82,7 +83,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         script = expression_script(program, choice.inputs, choice.device, choice.seed, scalar)
         if not output.requires_grad:
             error = f"No gradient can flow from {program.output} to {', '.join(inputs)}."
-            return Run(None, error, script=script.text)
+            return Run(None, error, " ".join(notes), script.text)
         before = trace(output, names={**inputs, **made})
         there = {f"{name}_there": tensor for name, tensor in moved.items()}
         places = _places(script, {**inputs, **there, **made}, output)
@@ -98,9 +99,10 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         for transfer in graph.transfers
         for place in ["" if transfer.node is None else places.get(transfer.node, "")]
     )
-    start = "" if scalar else f"{program.output} has shape {list(output.shape)}: "
-    note = start and start + "backward starts from ones."
-    return Run(replace(graph, transfers=transfers), note=note, script=script.text)
+    if not scalar:
+        shape = list(output.shape)
+        notes.append(f"{program.output} has shape {shape}: backward starts from ones.")
+    return Run(replace(graph, transfers=transfers), note=" ".join(notes), script=script.text)
 
 
 def _places(script: Script, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:

@@ -95,6 +95,12 @@ def test_a_hostile_expression_gets_a_message_in_place(program: str) -> None:
     assert "x.grad = [1.0000, 1.0000, 1.0000]" in codes(press(app))
 
 
+def test_an_input_that_is_not_used_is_named() -> None:
+    app = opened(source=OWN, program="y = x * 2", inputs="x = 1, 2\nw = 3")
+    [said] = [box.value.replace("\\", "") for box in app.info if "not used" in box.value]
+    assert said.startswith("The input w is not used. y has shape [2]: backward starts")
+
+
 def test_an_output_without_a_gradient_says_so() -> None:
     app = opened(source=OWN, program="y = detach(x)")
     assert "No gradient can flow from y to x" in app.error[0].value

@@ -124,7 +124,7 @@ def draw(run: Run, backward: bool) -> None:
     if run.error:
         draw_error(run.error)
     if run.note:
-        st.info(run.note, icon=":material/info:")
+        st.info(words.plain(run.note), icon=":material/info:")
     if run.graph is not None:
         show(run.graph, find(run.graph), key="run", ran=backward)
     if run.script:
