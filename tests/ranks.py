@@ -100,7 +100,12 @@ def sharded(rank: int) -> None:
 def silent(rank: int) -> None:
     """Rank 1 never calls gather, rank 2 dies; rank 0 names both and nobody hangs."""
     graph = trace(torch.ones(1, requires_grad=True) * 2, names={})
+    store = dist.distributed_c10d._get_default_store()
+    ready = store.add("ready", 1)
     if rank == 2:
+        while ready < 4:  # a rank that dies while others still connect ends them too
+            time.sleep(0.01)
+            ready = store.add("ready", 0)
         os._exit(0)
     if rank != 1:
         started = time.monotonic()
