@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
 STANDARD = sys.stdlib_module_names
 # Recorders stand side by side; record.py alone knows them all.
-RECORDERS = {"modules", "gradients", "memory", "transfers", "cuts"}
+RECORDERS = {"modules", "gradients", "memory", "transfers", "cuts", "failures"}
 
 
 def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
@@ -46,7 +46,7 @@ def test_the_graph_stands_on_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    files("render/*.py", "findings.py", "findings/*.py", "diff.py"),
+    files("render/*.py", "render/view/*.py", "findings/*.py", "diff.py", "matching.py"),
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_what_reads_a_graph_never_imports_torch(path: Path) -> None:

@@ -302,7 +302,9 @@ def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -
         thread.join()
 
     recorded()  # the first recording registers what stays
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([weight], lr=0.25)
     hooks = recorded, lambda *_: None  # PyTorch is amid its hooks when the first one runs
     handles = [register_optimizer_step_pre_hook(hook) for hook in hooks]
     try:
@@ -310,6 +312,7 @@ def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -
     finally:
         for handle in handles:
             handle.remove()
+    assert weight.item() == 0.75
 
 
 def test_function_transforms_run_and_are_not_mistaken_for_the_graph() -> None:
