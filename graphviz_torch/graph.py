@@ -43,7 +43,7 @@ def itemsize(dtype: str) -> int | None:
 
 
 # Node, Edge and TensorMeta are named tuples, not dataclasses: `trace` makes them by the hundred
-# thousand, and a frozen dataclass costs seven times as long to make.
+# thousand, and a frozen dataclass takes five times as long to make.
 class TensorMeta(NamedTuple):
     """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1."""
 
