@@ -16,6 +16,8 @@ const READABLE = 0.62; // text of 13 pixels is 8 pixels high
 
 export class Camera {
   private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
+  /** Of the stage, in CSS pixels. To ask the browser for it while things are drawn would cost a layout. */
+  private size = { width: 800, height: 600 };
 
   constructor(
     private readonly svg: SVGSVGElement,
@@ -24,6 +26,7 @@ export class Camera {
   ) {
     this.behavior = zoom<SVGSVGElement, unknown>()
       .scaleExtent([SMALLEST, 4])
+      .extent(() => [[0, 0], [this.size.width, this.size.height]])
       .on("zoom", ({ transform }: { transform: ZoomTransform }) => {
         world.setAttribute("transform", transform.toString());
         svg.classList.toggle("small", transform.k < 0.5);
@@ -33,8 +36,9 @@ export class Camera {
     select(svg).call(this.behavior).on("dblclick.zoom", null);
   }
 
-  get size(): { width: number; height: number } {
-    return { width: this.svg.clientWidth || 800, height: this.svg.clientHeight || 600 };
+  measure(): void {
+    const { clientWidth, clientHeight } = this.svg;
+    if (clientWidth && clientHeight) this.size = { width: clientWidth, height: clientHeight };
   }
 
   get transform(): ZoomTransform {

@@ -4,8 +4,10 @@ import type { Marks } from "./drawcard";
 import { drawCard, sign } from "./drawcard";
 import { svg } from "./dom";
 import { bow, curve } from "./forms";
+import type { Box } from "./camera";
+import type { Card } from "./cards";
 import type { Paint } from "./colors";
-import type { Frame, Path, Scene } from "./scene";
+import type { Frame, Path, PlacedCard, Scene } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "./reach";
 
 export interface Words {
@@ -14,8 +16,30 @@ export interface Words {
   path(path: Path): { title: string; label: string };
 }
 
+/** A card of the scene. Its element is made when it comes near the window. */
+interface Place {
+  readonly placed: PlacedCard;
+  element: SVGGElement | null;
+}
+
+interface Wire {
+  readonly path: Path;
+  readonly element: SVGPathElement;
+}
+
+/** Share of the window that is drawn beyond each of its sides. */
+const AROUND = 0.4;
+
 /** How far each item lies on the way of the selection; null: nothing is selected. */
 export type Lit = ReadonlyMap<number, number> | null;
+
+interface Look {
+  paint: (item: number) => Paint;
+  selected: ReadonlySet<number>;
+  lit: Lit;
+  done: ((item: number) => number) | null;
+  current: number | null;
+}
 
 export class Drawing {
   readonly svg: SVGSVGElement;
@@ -25,8 +49,9 @@ export class Drawing {
   private readonly handles = svg("g", { class: "handles" });
   private readonly labels = svg("g", { class: "labels" });
   private readonly cards = svg("g", { class: "cards" });
-  private readonly drawn = new Map<number, SVGGElement>();
-  private readonly wires: { path: Path; element: SVGPathElement }[] = [];
+  private places = new Map<number, Place>();
+  private readonly wires: Wire[] = [];
+  private readonly look: Look = { paint: () => ({ fill: "none", ink: "inherit", said: "" }), selected: new Set(), lit: null, done: null, current: null };
 
   constructor(private readonly words: Words) {
     const arrow = (name: string) =>
@@ -66,70 +91,91 @@ export class Drawing {
     }
     this.paths.replaceChildren(...this.wires.map(({ element }) => element));
 
-    const stay = new Set(scene.cards.map(({ card }) => card.item));
-    for (const [item, element] of this.drawn)
-      if (!stay.has(item)) {
-        element.remove();
-        this.drawn.delete(item);
-      }
-    for (const { card, x, y } of scene.cards) {
-      let element = this.drawn.get(card.item);
-      if (!element) {
-        element = drawCard(card, this.words.card(card.item));
-        this.drawn.set(card.item, element);
-        this.cards.append(element);
-      }
-      element.setAttribute("transform", `translate(${Math.round(x)},${Math.round(y)})`);
+    const before = this.places;
+    this.places = new Map();
+    for (const placed of scene.cards) {
+      const { item } = placed.card;
+      const element = before.get(item)?.element ?? null;
+      before.delete(item);
+      this.places.set(item, { placed, element });
+      if (element) move(element, placed);
     }
+    for (const { element } of before.values()) element?.remove();
+  }
+
+  /** Draw the cards in and around a window; others leave the document, which makes it quick. */
+  see({ x, y, width, height }: Box): void {
+    const [left, right] = [x - AROUND * width, x + (1 + AROUND) * width];
+    const [top, bottom] = [y - AROUND * height, y + (1 + AROUND) * height];
+    const come: SVGGElement[] = [];
+    for (const place of this.places.values()) {
+      const { card, x, y } = place.placed;
+      if (x > right || y > bottom || x + card.width < left || y + card.height < top) {
+        place.element?.remove();
+        place.element = null;
+      } else if (!place.element) {
+        const element = (place.element = drawCard(card, this.words.card(card.item)));
+        move(element, place.placed);
+        this.dress(card, element);
+        come.push(element);
+      }
+    }
+    this.cards.append(...come);
   }
 
   paint(paint: (item: number) => Paint): void {
-    for (const [item, element] of this.drawn) {
-      const { fill, ink, said } = paint(item);
-      const form = element.querySelector<SVGElement>(".form");
-      form?.setAttribute("fill", fill);
-      element.classList.toggle("spoilt", said.endsWith("NaN or Inf"));
-      element.style.setProperty("--text", ink);
-      element.dataset.said = said;
-    }
+    this.look.paint = paint;
+    this.dressAll();
   }
 
   select(item: number | null, node: number | null): void {
-    for (const element of this.svg.querySelectorAll(".selected")) element.classList.remove("selected");
-    for (const wanted of new Set([item, node])) {
-      if (wanted === null) continue;
-      for (const element of this.svg.querySelectorAll(`[data-item="${wanted}"]`)) element.classList.add("selected");
-    }
+    this.look.selected = new Set([item, node].filter((one) => one !== null));
+    for (const element of [...this.frames.children, ...this.handles.children] as SVGElement[])
+      element.classList.toggle("selected", this.look.selected.has(Number(element.dataset.item)));
+    this.dressAll();
   }
 
   light(lit: Lit): void {
+    this.look.lit = lit;
     this.svg.classList.toggle("lit", lit !== null);
     const of = (item: number) => lit?.get(item) ?? 0;
-    for (const [item, element] of this.drawn) element.classList.toggle("on", of(item) > 0);
     for (const { path, element } of this.wires) {
       const both = of(path.from) & of(path.to);
       const on = both > 0 || (of(path.from) === (TO_LEAVES | TO_OUTPUTS) && of(path.to) > 0);
       element.classList.toggle("on", on);
       if (on && lit) this.paths.append(element);
     }
+    this.dressAll();
   }
 
   /** Dim what backward has not reached; `done` is a share for each item, null: all of it. */
   play(done: ((item: number) => number) | null, current: number | null): void {
+    this.look.done = done;
+    this.look.current = current;
     this.svg.classList.toggle("playing", done !== null);
     // A gradient travels from an edge's target to its source.
     for (const { path, element } of this.wires) element.classList.toggle("waiting", done !== null && path.link !== null && done(path.to) === 0);
-    for (const [item, element] of this.drawn) {
-      const share = done ? done(item) : 1;
-      element.classList.toggle("waiting", share === 0);
-      element.classList.toggle("current", item === current);
-      const bar = element.querySelector(".progress");
-      if (done && share > 0 && share < 1) {
-        const { width, height } = element.querySelector<SVGGraphicsElement>(".form")?.getBBox() ?? new DOMRect();
-        if (bar) bar.setAttribute("width", String(width * share));
-        else element.append(svg("rect", { class: "progress", y: height - 4, width: width * share, height: 4 }));
-      } else bar?.remove();
-    }
+    this.dressAll();
+  }
+
+  private dressAll(): void {
+    for (const { placed, element } of this.places.values()) if (element) this.dress(placed.card, element);
+  }
+
+  /** Give a card the look of its item: colour, selection, way, part in backward. */
+  private dress(card: Card, element: SVGGElement): void {
+    const { paint, selected, lit, done, current } = this.look;
+    const { item } = card;
+    const { fill, ink, said } = paint(item);
+    element.querySelector(".form")?.setAttribute("fill", fill);
+    element.style.setProperty("--text", ink);
+    element.dataset.said = said;
+    const share = done ? done(item) : 1;
+    const looks = { spoilt: said.endsWith("NaN or Inf"), selected: selected.has(item), on: (lit?.get(item) ?? 0) > 0, waiting: share === 0, current: item === current };
+    for (const [name, has] of Object.entries(looks)) element.classList.toggle(name, has);
+    for (const inside of element.querySelectorAll<SVGElement>(".inside")) inside.classList.toggle("selected", selected.has(Number(inside.dataset.item)));
+    element.querySelector(".progress")?.remove();
+    if (share > 0 && share < 1) element.append(svg("rect", { class: "progress", y: card.height - 4, width: card.width * share, height: 4 }));
   }
 
   private handle({ item, x, y, width }: Frame): SVGGElement {
@@ -147,6 +193,10 @@ export class Drawing {
 function ground({ item, x, y, width, height, depth }: Frame): SVGRectElement {
   const place = { x: Math.round(x), y: Math.round(y), width: Math.round(width), height: Math.round(height), rx: 8 };
   return svg("rect", { class: `ground ${depth % 2 ? "odd" : "even"}`, "data-item": item, ...place });
+}
+
+function move(element: SVGGElement, { x, y }: PlacedCard): void {
+  element.setAttribute("transform", `translate(${Math.round(x)},${Math.round(y)})`);
 }
 
 function wireLabel({ points }: Path, label: string): SVGGElement {

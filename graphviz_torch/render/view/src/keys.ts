@@ -8,10 +8,10 @@ export function keys(event: KeyboardEvent, view: View): void {
   const act = ACTS[event.key];
   if (!act || (target.matches("button, a") && (event.key === "Enter" || event.key === " "))) return;
   event.preventDefault();
-  act(view);
+  act(view, event);
 }
 
-const ACTS: Record<string, (view: View) => void> = {
+const ACTS: Record<string, (view: View, event: KeyboardEvent) => void> = {
   "/": (view) => view.find(),
   f: (view) => view.fit(),
   "+": (view) => view.zoom(1.3),
@@ -25,7 +25,7 @@ const ACTS: Record<string, (view: View) => void> = {
   ArrowDown: (view) => view.step(0, 1),
   ArrowLeft: (view) => view.step(-1, 0),
   ArrowRight: (view) => view.step(1, 0),
-  Enter: (view) => {
-    if (view.selected !== null && view.tree.isGroup(view.selected)) void view.toggle(view.selected);
+  Enter: (view, event) => {
+    if (view.selected !== null && view.tree.isGroup(view.selected)) void view.toggle(view.selected, event.shiftKey);
   },
 };

@@ -42,6 +42,9 @@ export interface Scene {
 /** More than this many cards are too many for a reader, and for a browser to move smoothly. */
 export const MOST_CARDS = 1500;
 const OPEN_AT_START = 60;
+/** Fewer cards than this show nothing: then groups open at the start until there are more. */
+const FEW_CARDS = 8;
+const MOST_AT_START = 150;
 const HEADER = 24;
 const FRAME_PADDING = 14;
 
@@ -58,6 +61,19 @@ export class Scenes {
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
     this.openAll(OPEN_AT_START, (item) => small || tree.like(item) === item - tree.count);
+    this.openLargest();
+  }
+
+  /** Where hardly a card is seen (one module around all, halves of a long stack), open the largest. */
+  private openLargest(): void {
+    const { tree } = this;
+    for (;;) {
+      const seen = [...this.visible()];
+      const fits = (item: number) => tree.isGroup(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
+      if (seen.length >= FEW_CARDS || !seen.some(fits)) return;
+      const size = (item: number) => tree.nodes(item).length;
+      this.open.add(seen.filter(fits).reduce((most, item) => (size(item) > size(most) ? item : most)));
+    }
   }
 
   /** Open a group and those around it. Others close, oldest first, where it gets too much. */
@@ -81,9 +97,15 @@ export class Scenes {
     this.open.clear();
   }
 
+  /** Open a group and, as far as the picture can hold them, all groups inside. */
+  openInside(group: number): void {
+    this.reveal(group);
+    this.openAll(MOST_CARDS, () => true, [group]);
+  }
+
   /** Open groups, outer ones first, as far as the picture can hold them. */
-  openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true): void {
-    let level = this.tree.items(TOP);
+  openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true, from = this.tree.items(TOP)): void {
+    let level = from;
     let seen = this.visible().size;
     while (level.length) {
       const next: number[] = [];

@@ -71,7 +71,7 @@ export class View {
     const words = new GraphWords(model, this.tree, this.cards);
     this.drawing = new Drawing(words);
     this.minimap = new Minimap(
-      (this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.minimap?.move())),
+      (this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.moved())),
       (name) => this.themes.color(name),
       (item) => this.colors.paint(item).fill,
     );
@@ -128,14 +128,19 @@ export class View {
     }
     this.mark();
     if (item !== null && bring) this.bring(item);
-    else if (item !== null && this.width < NARROW) this.keepInSight(this.shown(item)); // the panel takes its room
+    else if (item !== null && this.width < NARROW) {
+      this.camera.measure(); // the panel takes its room
+      this.keepInSight(this.shown(item));
+    }
     this.live.textContent = item === null ? "" : this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item);
     if (changed && (item === null || !this.tree.isGroup(item))) this.options.onSelect?.(item);
   }
 
-  async toggle(group: number): Promise<void> {
+  /** Close a group or open it; with `inside` open all groups in it too. */
+  async toggle(group: number, inside = false): Promise<void> {
     const before = this.where(group);
-    if (this.scenes.open.has(group)) this.scenes.close(group);
+    if (inside) this.scenes.openInside(group);
+    else if (this.scenes.open.has(group)) this.scenes.close(group);
     else this.scenes.reveal(group);
     await this.redraw();
     const after = this.where(group);
@@ -186,9 +191,17 @@ export class View {
   /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
   private resize(): void {
     const width = this.element.clientWidth;
+    this.camera.measure();
     this.element.classList.toggle("narrow", width < NARROW);
     if (width && !this.width && this.scene.cards.length) this.camera.start(this.scene);
     this.width = width;
+    this.moved();
+  }
+
+  /** Another part of the world is seen. */
+  private moved(): void {
+    if (!this.camera) return; // it moves as it is made
+    this.drawing.see(this.camera.window);
     this.minimap.move();
   }
 
@@ -209,8 +222,10 @@ export class View {
     const { svg } = this.drawing;
     const zoomed = svg.getAttribute("class") ?? "";
     svg.classList.remove("small", "tiny");
+    this.drawing.see({ x: 0, y: 0, ...this.scene });
     const text = toSvg(svg, this.scene, this.themes.color("background"), this.model.title || "Autograd graph");
     svg.setAttribute("class", zoomed);
+    this.drawing.see(this.camera.window);
     return text;
   }
 
@@ -238,13 +253,13 @@ export class View {
     svg.addEventListener("click", (event) => {
       const target = event.target as Element;
       const item = itemAt(target);
-      if (item !== null && target.closest("[data-act]")) void this.toggle(item);
+      if (item !== null && target.closest("[data-act]")) void this.toggle(item, event.shiftKey);
       else void this.select(target.closest(".ground") ? null : item);
     });
     svg.addEventListener("dblclick", (event) => {
       const target = event.target as Element;
       const item = itemAt(target);
-      if (item !== null && this.tree.isGroup(item) && !target.closest("[data-act]") && !target.closest(".ground")) void this.toggle(item);
+      if (item !== null && this.tree.isGroup(item) && !target.closest("[data-act]") && !target.closest(".ground")) void this.toggle(item, event.shiftKey);
     });
     this.element.addEventListener("keydown", (event) => keys(event, this));
   }
@@ -257,6 +272,7 @@ export class View {
     this.recolor();
     this.mark();
     if (this.playback.step !== null) this.replay();
+    this.drawing.see(this.camera.window);
     this.element.dataset.cards = String(scene.cards.length);
   }
 
