@@ -27,27 +27,31 @@ def infer_modules(
         operations: the forward's name of each node.
         owners: for each parameter's leaf, the paths of the modules that have it.
     """
-    carried: dict[int, int] = {leaf: leaf for leaf in owners}  # what carries a leaf, that leaf
-    uses: dict[int, set[int]] = {}  # the leaves that a node uses
-    users: dict[int, set[int]] = {leaf: set() for leaf in owners}
+    carried = {leaf: leaf for leaf in owners}  # what carries a leaf, that leaf
+    users: dict[int, list[int]] = {leaf: [] for leaf in owners}
+    uses: dict[int, list[int]] = {}  # the leaves that a node uses
     for source, target, _, _ in edges:
-        if source in carried:
-            leaf = carried[source]
-            if operations[target] in _CARRIERS:
-                carried[target] = leaf
-            else:
-                uses.setdefault(target, set()).add(leaf)
-                users[leaf].add(target)
+        leaf = carried.get(source)
+        if leaf is None:
+            continue
+        if operations[target] in _CARRIERS:
+            carried[target] = leaf
+        else:
+            users[leaf].append(target)
+            uses.setdefault(target, []).append(leaf)
     found = {}
     for node, leaves in uses.items():
-        paths = set.union(*(owners[leaf] for leaf in leaves))
-        if len(paths) == 1 and (len(leaves) > 1 or users[min(leaves)] == {node}):
-            found[node] = min(paths)
+        paths = owners[leaves[0]]
+        if len(paths) != 1 or any(owners[leaf] != paths for leaf in leaves):
+            continue
+        if len(set(leaves)) > 1 or len(set(users[leaves[0]])) == 1:
+            (found[node],) = paths
     for carrier, leaf in carried.items():
         # A leaf and its carriers are in the module if all that use the leaf are.
-        paths = owners[leaf]
-        if len(paths) == 1 and users[leaf] and all(found.get(u) in paths for u in users[leaf]):
-            found[carrier] = min(paths)
+        if len(owners[leaf]) == 1 and users[leaf]:
+            (path,) = owners[leaf]
+            if all(found.get(user) == path for user in users[leaf]):
+                found[carrier] = path
     return {node: path for node, path in found.items() if path}
 
 

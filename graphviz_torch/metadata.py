@@ -20,7 +20,6 @@ DEVICE_LABELS: dict[torch.device, str] = {}
 Outputs = tuple[TensorMeta | None, ...]
 
 _entries = attrgetter("_input_metadata")
-_fields = attrgetter("shape", "dtype", "device")
 
 
 def device_label(device: torch.device) -> str:
@@ -38,7 +37,7 @@ class _Known(dict[Any, Outputs]):
     """The outputs of a node that has one, by the shape, dtype and device of that."""
 
     def __missing__(self, key: Any) -> Outputs:
-        sizes, dtype, device = key
+        *sizes, dtype, device = key
         outputs = self[key] = (_meta(_plain(sizes), dtype, device),)
         return outputs
 
@@ -61,8 +60,9 @@ class Metadata:
             if len(entries) == 1:
                 # One that raises or that cannot be hashed has a symbolic or a ragged shape.
                 try:
-                    shape, dtype, device = _fields(entries[0])
-                    outputs = known[tuple(shape), dtype, device]
+                    entry = entries[0]
+                    key = (*entry.shape, entry.dtype, entry.device)
+                    outputs = known[key]
                 except (RuntimeError, TypeError):
                     outputs = tuple(map(_read, entries))
             else:
@@ -127,7 +127,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     return _plain(sizes)
 
 
-def _plain(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+def _plain(sizes: Iterable[Any]) -> tuple[int, ...]:
     return tuple(size if type(size) is int else _number(size) for size in sizes)
 
 

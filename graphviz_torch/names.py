@@ -22,17 +22,16 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 _CONTAINED = 1000  # tensors of one list or dict of the caller's that get a name
 
 
-class ModuleName(str):
-    """The name of a parameter or a buffer, from the module that has it."""
+class ParameterName(str):
+    """The name of a parameter, with the path of the module that has it: "encoder.fc1.weight"."""
 
-    owner: str  # the module's path: "encoder.fc1"; "" for the outermost
-    buffer: bool
+    __slots__ = ()
 
-    def __new__(cls, owner: str, name: str, buffer: bool) -> ModuleName:
-        made = super().__new__(cls, f"{owner}.{name}" if owner else name)
-        made.owner = owner
-        made.buffer = buffer
-        return made
+
+class BufferName(ParameterName):
+    """The same for a buffer."""
+
+    __slots__ = ()
 
 
 def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
@@ -167,9 +166,13 @@ def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tens
         if module in seen:
             continue
         seen.add(module)
-        for buffer, members in ((False, module._parameters), (True, module._buffers)):
-            for name, tensor in members.items():
-                if tensor is not None:
-                    yield ModuleName(path, name, buffer), tensor
-        children = [(f"{path}.{name}" if path else name, m) for name, m in module._modules.items()]
-        stack.extend((name, child) for name, child in reversed(children) if child is not None)
+        start = f"{path}." if path else ""
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                yield ParameterName(start + name), tensor
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield BufferName(start + name), buffer
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                stack.append((start + name, child))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
+
 
 def flatten(value: Any) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a nesting with the path to each: `{"loss": [t]}` -> `[("loss[0]", t)]`.
@@ -39,11 +41,13 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     dot = "." if path else ""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield f"{dot}{key}", part
+            if type(part) not in _PLAIN:
+                yield f"{dot}{key}", part
     elif isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
         for i, part in enumerate(value):
-            yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
+            if type(part) not in _PLAIN:
+                yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
     else:
         for field in fields(value):
             # A field that was declared and never set has no value.

@@ -25,7 +25,7 @@ from .metadata import DEVICE_LABELS as DEVICE_LABELS
 from .metadata import Metadata, Outputs, defined, is_custom
 from .metadata import device_label as device_label
 from .metadata import tensor_meta as tensor_meta
-from .names import ModuleName, Names, caller_names
+from .names import BufferName, Names, ParameterName, caller_names
 from .nesting import flatten as flatten
 from .nesting import is_nesting
 
@@ -126,7 +126,12 @@ def read(
     """
     with _uncollected():
         ids = dict(zip(fns, range(len(fns)), strict=True))
-        edges = _edges(ids, [fn.next_functions for fn in fns])
+        edges = tuple(
+            _new(Edge, (ids[source], target, output_nr, input_nr))
+            for fn, target in ids.items()
+            for input_nr, (source, output_nr) in enumerate(fn.next_functions)
+            if source is not None
+        )
     return _read(ids, edges, ends, named)
 
 
@@ -167,54 +172,43 @@ def _walk(starts: list[GradFn]) -> list[GradFn]:
 def _connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """All nodes behind `starts`, inputs before users, and their edges; safe to free."""
     with _uncollected():
-        ids, sources = _ordered(starts)
-        edges = _edges(ids, sources)
-        del sources  # a third of the memory at a trace's peak
+        ids, edges = _ordered(starts)
         brace(ids, edges)
     return ids, edges
 
 
-def _ordered(starts: list[GradFn]) -> tuple[Ids, list[Sources]]:
-    """All nodes behind `starts`, inputs before users, and the `next_functions` of each."""
+def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+    """All nodes behind `starts`, inputs before users, and their edges by target and `input_nr`."""
     # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
     # a node's Python object may die with its last reference and give its address to another.
     # The graph has no cycle, so a node that is met again has its id by then.
     ids: Ids = {}
-    sources: list[Sources] = []
+    found: list[Edge] = []
+    stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
     for start in starts:
         if start in ids:
             continue
-        fn, edges = start, start.next_functions
-        rest = iter(edges)
-        stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
+        fn, sources = start, start.next_functions
+        rest = iter(sources)
         while True:
             for source, _ in rest:
                 if source not in ids and source is not None:
                     below = source.next_functions
                     if below:
-                        stack.append((fn, edges, rest))
-                        fn, edges, rest = source, below, iter(below)
+                        stack.append((fn, sources, rest))
+                        fn, sources, rest = source, below, iter(below)
                         break
-                    ids[source] = len(sources)
-                    sources.append(below)
+                    ids[source] = len(ids)
             else:
-                ids[fn] = len(sources)
-                sources.append(edges)
+                target = len(ids)
+                for input_nr, (source, output_nr) in enumerate(sources):
+                    if source is not None:  # an input that needs no gradient has no edge
+                        found.append(_new(Edge, (ids[source], target, output_nr, input_nr)))
+                ids[fn] = target
                 if not stack:
                     break
-                fn, edges, rest = stack.pop()
-    return ids, sources
-
-
-def _edges(ids: Ids, sources: list[Sources]) -> tuple[Edge, ...]:
-    rows = (
-        (ids[source], target, output_nr, input_nr)
-        for target, entries in zip(ids.values(), sources, strict=True)
-        if entries
-        for input_nr, (source, output_nr) in enumerate(entries)
-        if source is not None  # an input that needs no gradient has no edge
-    )
-    return tuple(map(_new, repeat(Edge), rows))
+                fn, sources, rest = stack.pop()
+    return ids, tuple(found)
 
 
 def _read(
@@ -283,23 +277,22 @@ def _labels(
     The first name of an output wins; a node with several named outputs shows all of them.
     """
     leaves = {id(variable): i for i, variable in variables.items()}
-    found: dict[int, dict[int, str]] = {}
+    labels = [""] * len(ids)
+    several: dict[int, dict[int, str]] = {}  # names by output_nr
     owners: dict[int, set[str]] = {}
     buffers: set[int] = set()
     for name, tensor in named:
         i = leaves.get(id(tensor))
-        output_nr = 0
-        if i is None:
-            if not tensor.requires_grad or _is_stale(tensor) or tensor.grad_fn not in ids:
-                continue
-            i, output_nr = ids[tensor.grad_fn], tensor.output_nr
-        elif isinstance(name, ModuleName):
-            owners.setdefault(i, set()).add(name.owner)
-            if name.buffer:
-                buffers.add(i)
-        found.setdefault(i, {}).setdefault(output_nr, str(name))
-    labels = [""] * len(ids)
-    for i, by_output in found.items():
+        if i is not None:
+            labels[i] = labels[i] or str(name)
+            if isinstance(name, ParameterName):
+                owners.setdefault(i, set()).add(name.rpartition(".")[0])
+                if isinstance(name, BufferName):
+                    buffers.add(i)
+        elif tensor.requires_grad and not _is_stale(tensor) and tensor.grad_fn in ids:
+            i = ids[tensor.grad_fn]
+            several.setdefault(i, {}).setdefault(tensor.output_nr, str(name))
+    for i, by_output in several.items():
         labels[i] = ", ".join(by_output[nr] for nr in sorted(by_output))
     return labels, owners, buffers
 
@@ -321,7 +314,8 @@ def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
     if tensor.grad_fn is not None:
         return tensor.grad_fn, tensor.output_nr
     # A leaf: this finds its accumulator, and makes one if it has none yet.
-    return torch.autograd.graph.get_gradient_edge(tensor).node, 0
+    with torch.inference_mode(False):
+        return torch.autograd.graph.get_gradient_edge(tensor).node, 0
 
 
 @contextmanager

@@ -248,3 +248,15 @@ def test_copying_into_a_tensor_elsewhere_is_a_copy_of_backward_too() -> None:
     target.copy_(x)
     (copy,) = trace(target).transfers
     assert (copy.source, copy.target, copy.operation) == ("meta", "cpu", "copy_")
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_gradients_are_off_a_graph_is_read_all_the_same(mode: Callable[[], Any]) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    with mode():
+        graphs = [trace(x), trace(y)]
+    assert [[node.name for node in graph.nodes] for graph in graphs] == [
+        ["AccumulateGrad"],
+        ["AccumulateGrad", "MulBackward0"],
+    ]
