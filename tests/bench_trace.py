@@ -132,15 +132,18 @@ def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, flo
     return nodes, {name: statistics.median(t) if t else float("nan") for name, t in times.items()}
 
 
-def peak(length: int) -> float:
-    """Peak memory in GB of a process that makes a chain and traces it."""
+def peak(length: int) -> tuple[float, float]:
+    """Memory in GB of a process that made a chain, and its peak once it has traced it too."""
     code = (
         "import sys, resource; sys.path.insert(0, sys.argv[1]); import models;"
-        "from graphviz_torch import trace; graph = trace(models.chain(int(sys.argv[2])));"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "from graphviz_torch import trace;"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "y = models.chain(int(sys.argv[2])); before = used(); graph = trace(y);"
+        "print(before, used())"
     )
     command = [sys.executable, "-c", code, sys.path[0], str(length)]
-    return int(subprocess.run(command, capture_output=True, check=True).stdout) / 1e6
+    before, after = subprocess.run(command, capture_output=True, check=True).stdout.split()
+    return int(before) / 1e6, int(after) / 1e6
 
 
 def main() -> None:
@@ -162,7 +165,10 @@ def main() -> None:
         figures.append(seconds.get("torchviz", float("nan")) / seconds["dot"])
         print(f"{name:20}{nodes:9,}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)
     if options.long:
-        print(f"peak memory of a process that traces 1,000,000 nodes: {peak(1_000_000):.2f} GB")
+        before, after = peak(1_000_000)
+        print(
+            f"a process that made 1,000,000 nodes takes {before:.2f} GB, {after:.2f} GB with trace"
+        )
 
 
 if __name__ == "__main__":
