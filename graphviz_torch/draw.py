@@ -18,9 +18,10 @@ from .record import record
 from .render.dot import Direction, to_dot
 from .render.dot_marks import Mark
 from .render.dot_shade import ColorBy
+from .render.inner import Parameters
 from .render.layout import FORMATS, LayoutTimeout, check_format, layout
 from .render.style import Theme, dark_rules
-from .render.visible import Parameters
+from .render.visible import LIMIT
 from .tracer import roots, trace
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
@@ -181,7 +182,7 @@ def draw_graph(
     findings: Iterable[Finding] = (),
     marks: Mapping[int, Mark] | None = None,
     explain: bool = True,
-    limit: int = 1500,
+    limit: int = LIMIT,
     timeout: float = 10.0,
 ) -> Picture:
     """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
@@ -205,6 +206,8 @@ def draw_graph(
     >>> [node.label for node in draw_graph(y).graph.nodes]
     ['x', '', 'y']
     """
+    if not timeout > 0:
+        raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
     graph = _read(target, inputs, names)
     kept = tuple(findings)
 

@@ -25,6 +25,7 @@ from graphviz_torch import (
     trace,
 )
 from graphviz_torch import draw as module
+from graphviz_torch.render.groups import group
 from graphviz_torch.render.layout import LayoutTimeout
 
 
@@ -102,6 +103,7 @@ def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
         (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
         (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "that gives no names"),
         (lambda y: draw_graph(y, theme="neon"), ValueError, "theme='neon' is unknown"),
+        (lambda y: draw_graph(y, timeout=-1), ValueError, "timeout=-1 leaves no time"),
         (lambda y: draw_graph(y, torch.ones(1)), TypeError, "only an nn.Module is called"),
         (lambda y: draw_graph("y"), TypeError, "outputs is a str, not a tensor: 'y'"),
         (lambda y: draw_graph([]), ValueError, "outputs holds no tensor"),
@@ -115,7 +117,7 @@ def test_bad_input_is_refused_and_repeated(call: Any, error: Any, message: str) 
         call(worked_example()["y"])
 
 
-@pytest.mark.parametrize("write", [to_dot, to_text, lambda y: to_tensorboard(y, "runs")])
+@pytest.mark.parametrize("write", [to_dot, to_text, group, lambda y: to_tensorboard(y, "runs")])
 def test_a_tensor_in_place_of_a_graph_is_refused(write: Any) -> None:
     with pytest.raises(TypeError, match=r"graph is a Tensor, not a Graph: pass trace\(output\)"):
         write(worked_example()["y"])

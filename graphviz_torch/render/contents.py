@@ -21,10 +21,7 @@ class Contents:
 
 def contents(graph: Graph, tree: Groups, number: int) -> Contents:
     """The figures of group `number`."""
-    groups = [number]
-    for inner in groups:
-        groups += tree.groups[inner].children
-    ids = sorted(i for inner in groups for i in tree.groups[inner].nodes)
+    ids = sorted([i for inner in tree.below(number) for i in tree.groups[inner].nodes])
     nodes = [graph.nodes[i] for i in ids]
     parameters = [node for node in nodes if node.leaf == "parameter"]
     metas = [meta for node in parameters for meta in node.outputs if meta is not None]

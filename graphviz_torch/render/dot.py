@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from ..graph import Finding, Graph, expect_graph
@@ -13,11 +14,12 @@ from .dot_legend import legend
 from .dot_marks import SIGNS, Mark, mark
 from .dot_nodes import Nodes
 from .dot_shade import VALUES, ColorBy, shade
+from .inner import Parameters
 from .straight import lengths
 from .style import FORMS, Theme, palette
 from .uncollected import uncollected
 from .untangle import untangle
-from .visible import Line, Parameters, Visible, dot_id, visible
+from .visible import LIMIT, Line, Visible, dot_id, visible
 
 Direction = Literal["TB", "BT", "LR", "RL"]
 
@@ -39,7 +41,7 @@ def to_dot(
     findings: Iterable[Finding] = (),
     marks: Mapping[int, Mark] | None = None,
     explain: bool = True,
-    limit: int = 1500,
+    limit: int = LIMIT,
     note: str = "",
 ) -> str:
     """The graph as DOT text.
@@ -48,21 +50,25 @@ def to_dot(
         direction: where data flows: "TB" is from top to bottom.
         theme: "light", "dark", or "auto" for an SVG that follows its reader's setting.
         color_by: fill nodes by "device", "dtype", "module", "gradient" (norm), "time" (seconds in
-            backward) or "saved" (bytes kept for backward) in place of what they are.
-        parameters: "fold" writes parameters inside the operation that uses them, "nodes" gives each
-            a node; None folds them where modules were recorded or there are many.
+            backward) or "saved" (bytes kept for backward) in place of what they are. Time and bytes
+            are those of a node with all that is written inside it, or of a whole closed group.
+        parameters: "fold" writes parameters inside the operation that uses them, with what only
+            hands one on ("weight.t"); "nodes" gives each a node; None folds them where modules were
+            recorded or there are many.
         depth: levels of modules to open; None opens what there is room for.
         module: draw the inside of this module only.
         fold: draw blocks of the same structure that follow each other as one; None does so where
-            there are more nodes than `limit`.
+            there are more than 150 nodes to draw.
         findings: what to mark; their messages stand below the picture.
         marks: node id -> "added", "removed" or "changed".
         explain: say below the picture what forms and colours mean.
-        limit: with more nodes than this, modules (without them: runs and loops) are drawn closed.
+        limit: with more things to show than this, modules (without them: runs and loops) are drawn
+            closed.
         note: a line to add below the picture.
 
     Raises:
-        ValueError: for an option that is not among those named, or a module not in the graph.
+        ValueError: for an option that is not among those named or too small, or a module that is
+            not in the graph.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> node = Node(0, "AccumulateGrad", (TensorMeta((3,), "float32", "cpu"),), "x", leaf="tensor")
@@ -73,6 +79,10 @@ def to_dot(
     _check("direction", direction, ("TB", "BT", "LR", "RL"))
     _check("theme", theme, ("light", "dark", "auto"))
     _check("parameters", parameters, (None, "fold", "nodes"))
+    if depth is not None and depth < 0:
+        raise ValueError(f"depth={depth} is no number of levels: give 0 or more, or None.")
+    if limit < 1:
+        raise ValueError(f"limit={limit} leaves nothing to show: give 1 or more.")
     for difference in (marks or {}).values():
         _check("marks: mark", difference, tuple(SIGNS))
     if fold is None and depth is not None and color_by in VALUES:
@@ -86,16 +96,19 @@ def to_dot(
         colors = palette(theme)
         tree = drawn.groups
         inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
-        shading = shade(graph, inside, drawn.nodes, color_by, theme)
-        nodes = Nodes(graph, drawn, inside, colors, shading, mark(drawn, colors, kept, marks or {}))
+        shading = shade(graph, drawn, inside, color_by, theme)
+        marked = mark(graph, drawn, colors, kept, marks or {})
+        nodes = Nodes(graph, drawn, inside, colors, shading, marked)
         body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
-        below = ""
+        size = len(drawn.nodes) + len(drawn.boxes)
+        extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
         if explain:
-            folded = bool(drawn.folded)
             notes = [text for text in (_left_out(graph, drawn), note) if text]
-            below = legend(nodes.roles, folded, colors, shading, kept, notes)
-        head = _head(direction, colors, below, len(drawn.nodes) + len(drawn.boxes))
-        return "\n".join([*head, *body, *_edges(graph, drawn, colors), "}", ""])
+            folded = bool(drawn.inner.inside)
+            below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
+            extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
+        head = _head(direction, theme).format(extra)
+        return "\n".join([head, *body, *_edges(graph, drawn, colors), "}", ""])
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:
@@ -115,31 +128,31 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
         raise ValueError(f"{option}={value!r} is unknown. Known are {', '.join(map(repr, known))}.")
 
 
-def _head(direction: Direction, colors: dict[str, str], below: str, size: int) -> list[str]:
-    form = FORMS["operation"]
-    bounds = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
-    label = f" label=<{below}> labelloc=b labeljust=l" if below else ""
+@lru_cache
+def _head(direction: Direction, theme: Theme) -> str:
+    """What stands before the nodes; "{}" is for attributes of this drawing."""
+    form, colors = FORMS["operation"], palette(theme)
     font = f'fontname="{_FONT}"'
-    return [
-        "digraph {",
+    return (
+        "digraph {{\n"
         f'\tgraph [rankdir={direction} newrank=true bgcolor="{colors["background"]}" {font}'
-        f' fontsize=10 fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.34 pad=0.2'
-        f"{bounds}{label}]",
+        f' fontsize=10 fontcolor="{colors["muted"]}" nodesep=0.22 ranksep=0.34 pad=0.2{{}}]\n'
         f'\tnode [shape={form.shape} style="{form.style}" fillcolor="{colors["operation"]}"'
         f' color="{colors["operation_line"]}" {font} fontsize=12 fontcolor="{colors["ink"]}"'
-        f' margin="{form.margin}" height=0.3 width=0.6]',
+        f' margin="{form.margin}" height=0.3 width=0.6]\n'
         f'\tedge [color="{colors["edge"]}" arrowsize=0.7 {font} fontsize=9'
-        f' fontcolor="{colors["muted"]}"]',
-    ]
+        f' fontcolor="{colors["muted"]}"]'
+    )
 
 
-def _edges(graph: Graph, drawn: Visible, colors: dict[str, str]) -> list[str]:
+def _edges(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> list[str]:
     """The lines of the edges, and of the stubs of those that are only named."""
-    several = {node.id for node in graph.nodes if len(node.outputs) > 1}
-    long = {} if drawn.groups is None else lengths(drawn)
+    several = {node[0] for node in graph.nodes if len(node[2]) > 1}
+    # Where parameters are written inside, hardly a module starts on its own.
+    long = {} if drawn.groups is None or drawn.inner.inside else lengths(drawn)
     result = [
         f"\t{edge[0]} -> {edge[1]}"
-        if edge[0] not in several and (edge[0], edge[1]) not in long
+        if edge[0] not in several and (not long or edge[:2] not in long)
         else _attributed(graph, Line(edge.source, edge.target, edge), several, long)
         for edge in drawn.edges
     ]
@@ -163,7 +176,9 @@ def _attributed(
     outputs = graph.nodes[edge.source].outputs
     meta = outputs[edge.output_nr] if edge.output_nr < len(outputs) else None
     parts = [f"[{edge.output_nr}]"] if source in several and times == 1 else []
-    parts += [say.shape(meta)] if meta is not None else []
+    # A node with outputs of one shape says it itself.
+    if meta is not None and not (parts and len({*outputs}) == 1):
+        parts.append(say.shape(meta))
     parts += [f"{say.TIMES}{times}"] if times > 1 else []
     return f"{ends} [label={say.quote(' '.join(parts))} {length}]".replace(" ]", "]")
 
@@ -173,7 +188,7 @@ def _stub(
     drawn: Visible,
     key: int,
     others: Sequence[int],
-    colors: dict[str, str],
+    colors: Mapping[str, str],
     arrow: Literal["from", "to"],
 ) -> list[str]:
     """The other ends, by name, of edges that are not drawn."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import lru_cache
 
 from ..graph import Finding
 from . import dot_text as say
 from .dot_marks import WARNINGS
 from .dot_shade import Shading
-from .style import FORMS, MEANINGS, Role
+from .style import FORMS, MEANINGS, Role, Theme, palette
 
 _MOST_FINDINGS = 6
 
 
 def legend(
-    roles: Iterable[Role],
+    roles: frozenset[Role],
     folded: bool,
-    colors: dict[str, str],
+    theme: Theme,
     shading: Shading,
     findings: list[Finding],
     notes: list[str],
@@ -26,7 +27,8 @@ def legend(
     Args:
         folded: whether parameters are written inside operations.
     """
-    rows = [_roles(list(roles), folded, colors, bool(shading.fills)), _scale(shading, colors)]
+    colors = palette(theme)
+    rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, colors)]
     rows += [
         _text(f"<B>{WARNINGS[f.severity]} {say.escape(f.message)}</B>", colors[f.severity])
         for f in findings[:_MOST_FINDINGS]
@@ -42,7 +44,9 @@ def _text(text: str, color: str) -> str:
     return f'<FONT POINT-SIZE="{say.SMALL}" COLOR="{color}">{text}</FONT>'
 
 
-def _roles(roles: list[Role], folded: bool, colors: dict[str, str], shaded: bool) -> str:
+@lru_cache
+def _roles(roles: frozenset[Role], folded: bool, theme: Theme, shaded: bool) -> str:
+    colors = palette(theme)
     ordered = [role for role in FORMS if role in roles]
     if len(ordered) < 2 and not folded:
         return ""
@@ -63,7 +67,7 @@ def _roles(roles: list[Role], folded: bool, colors: dict[str, str], shaded: bool
     return _table(cells, width)
 
 
-def _scale(shading: Shading, colors: dict[str, str]) -> str:
+def _scale(shading: Shading, colors: Mapping[str, str]) -> str:
     if not shading.scale:
         return ""
     title = _text(f"<B>{shading.title}</B>", colors["muted"])
@@ -72,7 +76,9 @@ def _scale(shading: Shading, colors: dict[str, str]) -> str:
     return _table(f"<TD>{title}</TD>{cells}", width + 1.1 * _wide(shading.title))
 
 
-def _cells(swatches: list[tuple[str, str, str, int]], colors: dict[str, str]) -> tuple[str, float]:
+def _cells(
+    swatches: list[tuple[str, str, str, int]], colors: Mapping[str, str]
+) -> tuple[str, float]:
     """Cells of fill, line, text and lines around, and about how wide they are."""
     cells, width = "", 0.0
     for fill, line, text, border in swatches:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..graph import Finding
+from ..graph import Finding, Graph
 from . import dot_text as say
 from .visible import Visible
 
@@ -26,12 +26,13 @@ class Marks:
 
 
 def mark(
+    graph: Graph,
     drawn: Visible,
-    colors: dict[str, str],
+    colors: Mapping[str, str],
     findings: Iterable[Finding],
     differences: Mapping[int, Mark],
 ) -> Marks:
-    """The marks of a drawing. What is in a closed group marks the group."""
+    """The marks of a drawing. What is in a closed group, or written inside a node, marks that."""
     marks = Marks()
 
     def add(node: int, sign: str, color: str, pen: str) -> None:
@@ -48,9 +49,15 @@ def mark(
         for node in finding.nodes:
             add(node, sign, color, _PEN.format(color))
     for node, difference in differences.items():
+        sign = f"{SIGNS[difference]} {difference}"
+        host = drawn.inner.host(node)
+        if host != node:
+            if differences.get(host) == difference:
+                continue
+            sign += f": {say.escape(graph.nodes[node].label or graph.nodes[node].title)}"
         color = colors[difference]
         dashed = ' style="rounded,filled,dashed"' if difference == "removed" else ""
-        add(node, f"{SIGNS[difference]} {difference}", color, _PEN.format(color) + dashed)
+        add(node, sign, color, _PEN.format(color) + dashed)
     for key in {*drawn.before, *drawn.behind}:
         # Edges that are not drawn name their ends, so these must show what they are called.
         if key >= 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from ..graph import Edge, Graph, Node
+from ..graph import Graph, Node
 from . import dot_text as say
 from .contents import Contents
 from .dot_marks import Marks
@@ -24,7 +25,7 @@ class Nodes:
         graph: Graph,
         drawn: Visible,
         inside: dict[int, Contents],
-        colors: dict[str, str],
+        colors: Mapping[str, str],
         shading: Shading,
         marks: Marks,
     ) -> None:
@@ -36,48 +37,47 @@ class Nodes:
         self.marks = marks
         self.outputs = {node for node, _ in graph.outputs}
         self.transfers = _transfers(graph)
-        self.looks: dict[tuple[object, ...], _Look] = {}
-        # Opening, kind and end of the line for a leaf inside its operation.
-        self.inner: dict[tuple[object, ...], tuple[str, str, str]] = {}
+        self.inner: dict[
+            tuple[object, ...], str
+        ] = {}  # lines of unnamed leaves, by kind and outputs
         self.roles: set[Role] = set()
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
-        nodes, folded, looks = self.graph.nodes, self.drawn.folded, self.looks
-        special = bool(self.marks.lines or self.shading.fills)
-        ends = {*self.outputs, *self.transfers}
+        nodes, inner = self.graph.nodes, self.drawn.inner.inside
+        special = {*self.outputs, *self.transfers, *self.marks.lines, *self.shading.fills}
+        usual: dict[tuple[object, ...], str] = {}  # text of operations that have no more to say
+        known, many = self.inner, self.drawn.inner.many
         result: dict[int, str] = {}
         for i in self.drawn.nodes:
             node = nodes[i]
-            what: Role = "operation"
-            if node[5] or i in ends:
-                what = role(node, self.outputs, self.transfers)
-            look = looks.get((node[1], node[2], node[4], what))
-            if look is None:
-                look = self.look(node, what)
-            if special or node[3] or node[5] or i in ends or node[8] or node[9] or node[11]:
-                result[i] = self._full(node, look)
-            elif i in folded:
-                lines = "<BR/>".join([self._inner_leaf(node, edge) for edge in folded[i]])
-                result[i] = f"\t{i} [label=<{look[0]}<BR/>{lines}>{look[1]}]"
-            else:
-                result[i] = f"\t{i} [label=<{look[0]}>{look[1]}]"
+            # By position, as everything in this loop: label, leaf, source, note, grad_outputs.
+            if i in special or node[3] or node[5] or node[8] or node[9] or node[11]:
+                result[i] = self._full(node)
+                continue
+            kind = node[1], node[2], node[4]
+            text = usual.get(kind)
+            if text is None:
+                text = usual[kind] = self._look(node, "operation")[0]
+            if i in inner:
+                for edge in inner[i]:
+                    leaf = nodes[edge[0]]
+                    unnamed = None if leaf[3] or edge[0] in many else leaf[5]
+                    line = known.get((unnamed, leaf[2])) if unnamed else None
+                    text += line or self._inner(node, edge[0])
+            result[i] = f"\t{i} [label=<{text}>]"
         for number in self.drawn.boxes:
             result[~number] = self._box(number)
         return result
 
-    def look(self, node: Node, what: Role) -> _Look:
+    def _look(self, node: Node, what: Role) -> _Look:
         """Text and attributes that nodes of one operation, output and role have in common."""
-        key = (node.name, node.outputs, node.operation, what)
-        if key in self.looks:
-            return self.looks[key]
         self.roles.add(what)
         title = say.escape(node.title)
         if node.leaf:
             title = say.SPACE + say.small(title, self.colors["muted"])
         meta = say.small(say.escape(say.tensors(node.outputs)), self.colors["muted"])
-        self.looks[key] = look = (f"{title}<BR/>{say.SPACE}{meta}", self._attributes(what))
-        return look
+        return f"{title}<BR/>{say.SPACE}{meta}", self._attributes(what)
 
     def _attributes(self, what: Role) -> str:
         if what == "operation":
@@ -89,8 +89,8 @@ class Nodes:
                 attributes += f' {name}="{getattr(form, name)}"'
         return attributes
 
-    def _full(self, node: Node, look: _Look) -> str:
-        text, attributes = look
+    def _full(self, node: Node) -> str:
+        text, attributes = self._look(node, role(node, self.outputs, self.transfers))
         i = node.id
         muted = self.colors["muted"]
         if node.label:
@@ -99,16 +99,12 @@ class Nodes:
         more += [say.gradient(stats) for stats in node.grad_outputs if stats is not None]
         more += [self.shading.values[i]] if i in self.shading.values else []
         more += [node.note] if node.note else []
-        if i in self.drawn.users:
-            more.append(f"written inside its {self.drawn.users[i]:,} users")
-        text = "<BR/>".join(
-            [
-                text,
-                *(say.small(say.escape(line), muted) for line in more),
-                *(self._inner_leaf(node, edge) for edge in self.drawn.folded.get(i, ())),
-                *self.marks.lines.get(i, ()),
-            ]
-        )
+        if i in self.drawn.inner.many:
+            more.append(f"written inside its {self.drawn.inner.many[i]:,} users")
+        text = "<BR/>".join([text, *(say.small(say.escape(line), muted) for line in more)])
+        for edge in self.drawn.inner.inside.get(i, ()):
+            text += self._inner(node, edge[0])
+        text = "<BR/>".join([text, *self.marks.lines.get(i, ())])
         attributes += self.shading.fills.get(i, "") + self.marks.pens.get(i, "")
         where = " · ".join(part for part in (node.scope, node.source) if part)
         if where:
@@ -120,20 +116,21 @@ class Nodes:
         ink = self.shading.inks.get(key)
         return text if ink is None else f'<FONT COLOR="{ink}">{_COLOR.sub("", text)}</FONT>'
 
-    def _inner_leaf(self, node: Node, edge: Edge) -> str:
-        """A leaf written inside the operation that uses it."""
-        leaf = self.graph.nodes[edge[0]]
-        parts = self.inner.get((leaf[2], leaf[5]))
-        if parts is None:
-            kind: str = role(leaf, (), ())
-            shapes = " ".join(say.shape(meta) for meta in leaf.outputs if meta is not None)
-            opening, end = say.small("|", self.colors[f"{kind}_line"]).split("|")
-            self.inner[(leaf[2], leaf[5])] = parts = (opening, kind, f" {shapes}{end}")
-        opening, unnamed, end = parts
-        label = say.escape(say.within(node, leaf[3])) if leaf[3] else unnamed
-        if edge[0] in self.drawn.users:
-            label += f" ({self.drawn.users[edge[0]]}{say.TIMES})"
-        return f"{opening}{label}{end}"
+    def _inner(self, node: Node, folded: int) -> str:
+        """A leaf, and what carries it, in a line inside the operation that uses it."""
+        nodes, many = self.graph.nodes, self.drawn.inner.many
+        chain = self.drawn.inner.chain(folded)
+        leaf = nodes[chain[-1]]
+        what: str = role(leaf, (), ())
+        carriers = [nodes[i].operation for i in chain[-2::-1]]
+        text = ".".join([say.within(node, leaf.label) if leaf.label else what, *carriers])
+        text += f" ({many[leaf.id]}{say.TIMES})" if leaf.id in many else ""
+        shapes = [say.shape(meta) for meta in nodes[folded].outputs if meta is not None]
+        text = say.escape(" ".join([text, *shapes]))
+        line = f"<BR/>{say.small(text, self.colors[f'{what}_line'])}"
+        if not carriers and not leaf.label and leaf.id not in many:
+            self.inner[leaf.leaf, leaf.outputs] = line
+        return line
 
     def _box(self, number: int) -> str:
         tree = self.drawn.groups

@@ -21,6 +21,7 @@ from .style import (
     category,
     pick,
 )
+from .visible import Visible
 
 ColorBy = Literal["device", "dtype", "module", "gradient", "time", "saved"]
 
@@ -32,6 +33,7 @@ _TITLES = {
     "time": "time in backward",
     "saved": "bytes kept for backward",
 }
+_SUMMED = ("time", "saved")
 _MOST_NAMES = 12  # in the legend
 
 
@@ -48,8 +50,8 @@ class Shading:
 
 def shade(
     graph: Graph,
+    drawn: Visible,
     inside: dict[int, Contents],
-    nodes: list[int],
     color_by: ColorBy | None,
     theme: Theme,
 ) -> Shading:
@@ -57,7 +59,6 @@ def shade(
 
     Args:
         inside: what is in each closed group that is drawn.
-        nodes: the nodes that are drawn.
 
     Raises:
         ValueError: for a `color_by` that is unknown, or that the graph has no values for.
@@ -67,7 +68,12 @@ def shade(
     if color_by not in get_args(ColorBy):
         known = ", ".join(map(repr, get_args(ColorBy)))
         raise ValueError(f"color_by={color_by!r} is unknown. Known are {known}.")
-    members = {i: (i,) for i in nodes} | {~n: figures.nodes for n, figures in inside.items()}
+    members = {i: (i,) for i in drawn.nodes} | {~n: box.nodes for n, box in inside.items()}
+    if color_by in _SUMMED:
+        for i in drawn.inner.folded:
+            host = drawn.inner.host(i)
+            if host in members:
+                members[host] += (i,)
     if color_by in _NAMES:
         return _by_name(graph, members, color_by, theme)
     return _by_value(graph, members, color_by, theme)
@@ -133,9 +139,7 @@ def _by_value(
         if found:
             # Of a group: the largest gradient in it, but all of its time and bytes.
             values[key] = (
-                max(found, key=lambda v: (math.isnan(v), v))
-                if color_by == "gradient"
-                else sum(found)
+                sum(found) if color_by in _SUMMED else max(found, key=lambda v: (math.isnan(v), v))
             )
     if not values:
         raise ValueError(f"color_by={color_by!r}: the graph has no such values. {advice}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 
@@ -50,11 +51,13 @@ def small(text: str, color: str) -> str:
     return f'<FONT POINT-SIZE="{SMALL}" COLOR="{color}">{text}</FONT>'
 
 
+@lru_cache(maxsize=4096)
 def shape(meta: TensorMeta) -> str:
     """Dtype and shape without the device: "f32[8, 128]"."""
     return f"{short_dtype(meta.dtype)}{list(meta.shape)}"
 
 
+@lru_cache(maxsize=4096)
 def tensors(outputs: tuple[TensorMeta | None, ...]) -> str:
     """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu"."""
     metas = [meta for meta in outputs if meta is not None]

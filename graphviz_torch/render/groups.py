@@ -8,18 +8,17 @@ than a reader can take in, it is cut along the topological order: first into the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from math import ceil
-from typing import Literal, NamedTuple
+from operator import itemgetter
+from typing import Literal
 
-from ..graph import Graph
-from .repeats import find_repeats
+from ..graph import Edge, Graph, expect_graph
+from .cutting import Cutter, Item, Name, Part, flatten
 from .uncollected import uncollected
 
-# A smaller body is not worth a group of its own: runs are cut at its multiples instead.
-_SMALLEST_BODY = 3
+# Without modules, an order is good enough if every result is used within so many nodes.
+_NEAR = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class Group:
     children: tuple[int, ...]  # groups directly inside, in topological order
     nodes: tuple[int, ...]  # nodes directly inside, in id order
     size: int  # number of all nodes inside
+    span: tuple[int, int]  # where its operations stand in Groups.operations: from, and up to
     like: int  # id of the first group of the same structure; its own where it is the first
 
 
@@ -46,6 +46,22 @@ class Groups:
     roots: tuple[int, ...]  # groups at the top, in topological order
     nodes: tuple[int, ...]  # nodes directly at the top, in id order
     places: tuple[int, ...]  # of each node in the topological order that the tree follows
+    operations: tuple[int, ...]  # all nodes but the leaves, in that order
+
+    def below(self, number: int) -> list[int]:
+        """A group and all groups in it, outer ones first."""
+        found = [number]
+        for inner in found:
+            found += self.groups[inner].children
+        return found
+
+    def around(self, number: int | None) -> list[int]:
+        """A group and all groups around it, inner ones first."""
+        found: list[int] = []
+        while number is not None:
+            found.append(number)
+            number = self.groups[number].parent
+        return found
 
 
 def group(graph: Graph, *, limit: int = 100) -> Groups:
@@ -55,301 +71,141 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
     their outputs, the leaves that feed them and the edges between them agree; names may differ.
 
     Raises:
+        TypeError: if `graph` is no Graph.
         ValueError: if `limit` is less than 4.
     """
+    expect_graph(graph)
     if limit < 4:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
     with uncollected():
-        top, parts = _modules(graph, _near_users(graph))
-        order = _flatten(top)
-        cutter = _Cutter(graph, order, limit)
+        edges = by_target(graph)
+        top, parts = _modules(graph, edges, _order(graph, edges))
+        order = flatten(top)
+        cutter = Cutter(graph, edges, order, limit)
         for part in reversed(parts):
             part.items = cutter.cut(part.items)
             cutter.close(part)
-        return _number(graph, cutter.cut(top), order)
+        return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
 
 
-class _Part:
-    """A group while the tree grows. Its items are parts, and nodes as their ids."""
-
-    __slots__ = ("items", "kind", "name", "span", "structure")
-
-    def __init__(self, kind: Literal["module", "run"], name: _Name, items: list[_Item]) -> None:
-        self.kind = kind
-        self.name = name
-        self.items = items
-        self.span = (0, 0)  # positions of its operations
-        self.structure = 0  # the same number for the same structure
+def by_target(graph: Graph) -> Sequence[Edge]:
+    """The edges in the order of their targets, as `trace` gives them."""
+    targets = list(map(itemgetter(1), graph.edges))
+    in_order = targets == sorted(targets)
+    return graph.edges if in_order else sorted(graph.edges, key=itemgetter(1))
 
 
-class _Name(NamedTuple):
-    """A name that can be joined with that of a later group: "repeat 1" and "repeat 9"."""
-
-    text: str
-    stem: str
-    first: int
-    last: int
-
-
-_Item = _Part | int
+def _order(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+    """All nodes in a topological order in which what a step of a loop reads stands in that step."""
+    if not any(map(itemgetter(7), graph.nodes)):
+        backwards = [edge for edge in reversed(edges) if not graph.nodes[edge[0]][5]]
+        first = {edge[0]: edge[1] for edge in backwards}  # user of each operation
+        if all(user - source <= _NEAR for source, user in first.items()):
+            return list(range(len(graph.nodes)))
+    return _near_users(graph, edges)
 
 
-def _named(text: str) -> _Name:
-    stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
-    number = int(digits) if digits else 1
-    return _Name(text, stem if digits else f"{text}#", number, number)
+def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+    """It goes back from the outputs, the longest way first.
 
-
-def _near_users(graph: Graph) -> list[int]:
-    """All nodes in a topological order in which what a step of a loop reads stands in that step.
-
-    It goes back from the outputs, the longest way first: so a short branch, such as the input of
-    one step, comes right before its user and not before the whole loop.
+    So a short branch, such as the input of one step, comes right before its user and not before the
+    whole loop.
     """
     inputs: list[list[int]] = [[] for _ in graph.nodes]
-    ends = [True] * len(graph.nodes)
-    for source, target, _, _ in graph.edges:
-        inputs[target].append(source)
-        ends[source] = False
+    is_end = [True] * len(graph.nodes)
     depth = [0] * len(graph.nodes)
-    for i, sources in enumerate(inputs):
-        if sources:
-            depth[i] = 1 + max([depth[source] for source in sources])
-            if len(sources) > 1:
-                sources.sort(key=depth.__getitem__)  # the last is taken first
+    for source, target, _, _ in edges:
+        inputs[target].append(source)
+        is_end[source] = False
+        if depth[source] >= depth[target]:
+            depth[target] = depth[source] + 1
     order: list[int] = []
     seen = [False] * len(graph.nodes)
-    stack = [i for i in reversed(range(len(graph.nodes))) if ends[i]]
+    stack = [i for i in reversed(range(len(graph.nodes))) if is_end[i]]
     while stack:
-        i = stack[-1]
-        if seen[i]:
-            stack.pop()
-            continue
-        while inputs[i] and seen[inputs[i][-1]]:
-            inputs[i].pop()
-        if inputs[i]:
-            stack.append(inputs[i].pop())
-        else:
+        i = stack.pop()
+        if i < 0:  # all that it reads is in order
+            order.append(~i)
+        elif not seen[i]:
             seen[i] = True
-            order.append(i)
-            stack.pop()
+            stack.append(~i)
+            sources = inputs[i]
+            if len(sources) > 1:
+                sources.sort(key=depth.__getitem__)  # the last is taken first
+            stack += sources
     return order
 
 
-def _modules(graph: Graph, order: list[int]) -> tuple[list[_Item], list[_Part]]:
+def _modules(
+    graph: Graph, edges: Sequence[Edge], order: list[int]
+) -> tuple[list[Item], list[Part]]:
     """The top level and all modules, outer ones first; a leaf stands just before its first user."""
-    place = {i: position for position, i in enumerate(order)}
+    places = _places(order)
+    is_leaf = list(map(itemgetter(5), graph.nodes))
     first: dict[int, int] = {}
-    for source, target, _, _ in graph.edges:
+    for source, target, _, _ in edges:
         # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
-        usual = graph.nodes[source].leaf and not graph.nodes[target].leaf
-        if usual and place[target] < place.get(first.get(source, -1), len(place)):
+        if (
+            is_leaf[source]
+            and not is_leaf[target]
+            and (source not in first or places[target] < places[first[source]])
+        ):
             first[source] = target
     leaves: dict[int, list[int]] = {}
     for leaf, user in sorted(first.items()):
         leaves.setdefault(user, []).append(leaf)
-    top: list[_Item] = []
-    parts: list[_Part] = []
-    levels: dict[str, list[_Item]] = {"": top}
+    top: list[Item] = []
+    parts: list[Part] = []
+    levels: dict[str, list[Item]] = {"": top}
 
-    def enter(scope: str) -> list[_Item]:
+    def enter(scope: str) -> list[Item]:
         segments = scope.split(".")
         level = top
         for depth, segment in enumerate(segments, 1):
             path = ".".join(segments[:depth])
             if path not in levels:
-                part = _Part("module", _named(segment), [])
+                part = Part("module", _named(segment), [])
                 level.append(part)
                 parts.append(part)
                 levels[path] = part.items
             level = levels[path]
         return level
 
-    for node in map(graph.nodes.__getitem__, order):
-        if node.id not in first:
-            level = levels.get(node.scope)
-            if level is None:
-                level = enter(node.scope)
-            level.extend(leaves.get(node.id, ()))
-            level.append(node.id)
+    nodes = graph.nodes
+    for i in order:
+        if i not in first:
+            scope = nodes[i][7]
+            level = levels[scope] if scope in levels else enter(scope)
+            if i in leaves:
+                level += leaves[i]
+            level.append(i)
     return top, parts
 
 
-def _flatten(items: Sequence[_Item]) -> list[int]:
-    nodes: list[int] = []
-    stack = list(reversed(items))
-    while stack:
-        item = stack.pop()
-        if isinstance(item, int):
-            nodes.append(item)
-        else:
-            stack.extend(reversed(item.items))
-    return nodes
+def _named(text: str) -> Name:
+    stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
+    number = int(digits) if digits else 1
+    return Name(text, stem if digits else f"{text}#", number, number)
 
 
-class _Cutter:
-    """Cuts levels to at most `limit` items, and tells which parts are of the same structure.
-
-    A position is the place of an operation in the flattened tree. Cutting keeps the order, so every
-    part holds consecutive positions.
-    """
-
-    def __init__(self, graph: Graph, order: list[int], limit: int) -> None:
-        self.nodes = graph.nodes
-        self.limit = limit
-        self.known: dict[object, int] = {}  # structure -> its number
-        operations = [i for i in order if not graph.nodes[i].leaf]
-        self.position = {i: position for position, i in enumerate(operations)}
-        sources: list[list[tuple[int, int, int]]] = [[] for _ in operations]
-        leaves: list[list[object]] = [[] for _ in operations]
-        crossing = [0] * (len(operations) + 1)
-        for source, target, output_nr, input_nr in graph.edges:
-            if target not in self.position:
-                continue
-            end = self.position[target]
-            if graph.nodes[source].leaf:
-                leaves[end].append((input_nr, graph.nodes[source].outputs))
-                continue
-            start = self.position[source]
-            sources[end].append((end - start, output_nr, input_nr))
-            if start < end:
-                crossing[start + 1] += 1
-                crossing[end + 1] -= 1
-        self.crossing = list(accumulate(crossing))  # edges that pass between p - 1 and p
-        self.sources = sources
-        self.kind = [
-            self._number((graph.nodes[i].name, graph.nodes[i].outputs, tuple(fed)))
-            for i, fed in zip(operations, leaves, strict=True)
-        ]
-        self.whole = [
-            self._number((kind, tuple(fed))) for kind, fed in zip(self.kind, sources, strict=True)
-        ]
-        # How far before its position an operation reads; beyond any part where it reads behind.
-        self.reach = [
-            max((d if d > 0 else len(order) for d, _, _ in fed), default=0) for fed in sources
-        ]
-
-    def _number(self, key: object) -> int:
-        return self.known.setdefault(key, len(self.known))
-
-    def close(self, part: _Part) -> None:
-        """Fill in where the part lies and its structure, once its items are final."""
-        part.span = start, end = self._span(part.items)
-        groups = tuple(
-            ("" if item.kind == "run" else item.name.text, item.structure)
-            for item in part.items
-            if isinstance(item, _Part)
-        )
-        leaves = () if start < end else tuple(self.nodes[i].outputs for i in _flatten([part]))
-        inside = tuple(
-            self.whole[p] if self.reach[p] <= p - start else self._clipped(p, start, end)
-            for p in range(start, end)
-        )
-        part.structure = self._number((groups, leaves, inside))
-
-    def _clipped(self, p: int, start: int, end: int) -> int:
-        """As `whole`, without the edges that come from outside."""
-        fed = tuple(source for source in self.sources[p] if p - end < source[0] <= p - start)
-        return self._number((self.kind[p], fed))
-
-    def _span(self, items: Sequence[_Item]) -> tuple[int, int]:
-        start, end = len(self.kind), 0
-        for item in items:
-            if isinstance(item, _Part):
-                low, high = item.span
-            else:
-                low = self.position.get(item, -1)
-                high = low + 1
-            if 0 <= low < high:
-                start, end = min(start, low), max(end, high)
-        return (start, end) if start < end else (0, 0)
-
-    def cut(self, items: list[_Item]) -> list[_Item]:
-        """The items of one level, put into groups until there are at most `limit`."""
-        if len(items) <= self.limit:
-            return items
-        items, size = self._repeats(items)
-        return self._runs(items, size)
-
-    def _runs(self, items: list[_Item], size: int) -> list[_Item]:
-        while len(items) > self.limit:
-            if size == self.limit:
-                size = ceil(len(items) / ceil(len(items) / size))
-            cuts = [*range(0, len(items), size), len(items)]
-            items = [self._run(items[a:b]) for a, b in pairwise(cuts)]
-            size = self.limit
-        return items
-
-    def _repeats(self, items: list[_Item]) -> tuple[list[_Item], int]:
-        """The items with each repeat of a body in a group, and the size for runs of them."""
-        units = self._units(items)
-        tokens = [
-            unit[-1].structure if isinstance(unit[-1], _Part) else self.nodes[unit[-1]].name
-            for unit in units
-        ]
-        size = self.limit
-        result: list[_Item] = []
-        done = number = 0
-        for start, period, length in find_repeats(tokens, shortest=self.limit):
-            if period < _SMALLEST_BODY:
-                size = self.limit - self.limit % period
-                continue
-            # The body starts where the fewest edges enter it; of such places, where the last body
-            # ends with the loop.
-            crossing = [self._crossing(unit) for unit in units[start : start + period]]
-            shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
-            result += [item for unit in units[done : start + shift] for item in unit]
-            bodies: list[_Item] = []
-            for done in range(start + shift + period, start + length + 1, period):
-                number += 1
-                body = [item for unit in units[done - period : done] for item in unit]
-                name = _Name(f"repeat {number}", "repeat ", number, number)
-                bodies.append(self._close(_Part("run", name, body)))
-            result += self._runs(bodies, self.limit)
-        result += [item for unit in units[done:] for item in unit]
-        return result, size
-
-    def _units(self, items: list[_Item]) -> list[list[_Item]]:
-        """Each operation or part with the leaves that stand before it."""
-        units: list[list[_Item]] = [[]]
-        for item in items:
-            units[-1].append(item)
-            if isinstance(item, _Part) or not self.nodes[item].leaf:
-                units.append([])
-        return units if units[-1] else units[:-1]
-
-    def _crossing(self, unit: list[_Item]) -> int:
-        start, end = self._span(unit)
-        return self.crossing[start] if start < end else 0
-
-    def _run(self, items: list[_Item]) -> _Part:
-        first, last = (self._name(items[0]), self._name(items[-1]))
-        if first.stem == last.stem and first.last < last.first:
-            name = _Name("", first.stem, first.first, last.last)
-        else:
-            start, end = self._span(items)
-            name = _Name("", "nodes ", start + 1, max(end, start + 1))
-        name = name._replace(text=f"{name.stem}{name.first}-{name.last}")
-        return self._close(_Part("run", name, items))
-
-    def _name(self, item: _Item) -> _Name:
-        return item.name if isinstance(item, _Part) else _Name("", "", 0, 0)
-
-    def _close(self, part: _Part) -> _Part:
-        part.items = self.cut(part.items)
-        self.close(part)
-        return part
+def _places(order: list[int]) -> list[int]:
+    places = [0] * len(order)
+    for place, i in enumerate(order):
+        places[i] = place
+    return places
 
 
-def _number(graph: Graph, top: list[_Item], order: list[int]) -> Groups:
+def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]) -> Groups:
     """The finished values: parents before children, in topological order."""
-    parts: list[_Part] = []
+    parts: list[Part] = []
     parents: list[int | None] = []
     paths: list[str] = []
     taken: set[str] = set()
-    numbers: dict[_Part, int] = {}
+    inside: list[tuple[list[Part], list[int]]] = []
+    numbers: dict[Part, int] = {}
     of: list[int | None] = [None] * len(graph.nodes)
-    stack: list[tuple[_Part, int | None]] = [(p, None) for p in _parts(reversed(top))]
+    outside = _split(top)
+    stack: list[tuple[Part, int | None]] = [(part, None) for part in reversed(outside[0])]
     while stack:
         part, parent = stack.pop()
         numbers[part] = number = len(parts)
@@ -366,37 +222,40 @@ def _number(graph: Graph, top: list[_Item], order: list[int]) -> Groups:
         parts.append(part)
         parents.append(parent)
         paths.append(path)
-        for item in part.items:
-            if isinstance(item, int):
-                of[item] = number
-        stack.extend((p, number) for p in _parts(reversed(part.items)))
-    sizes = [sum(isinstance(item, int) for item in part.items) for part in parts]
+        children, nodes = _split(part.items)
+        inside.append((children, nodes))
+        for i in nodes:
+            of[i] = number
+        stack += [(child, number) for child in reversed(children)]
+    sizes = [len(nodes) for _, nodes in inside]
     for number in reversed(range(len(parts))):
         outer = parents[number]
         if outer is not None:
             sizes[outer] += sizes[number]
     like: dict[int, int] = {}
     groups = tuple(
-        Group(
-            id=number,
-            name=part.name.text,
-            path=paths[number],
-            parent=parents[number],
-            kind=part.kind,
-            children=tuple(numbers[p] for p in _parts(part.items)),
-            nodes=tuple(sorted(item for item in part.items if isinstance(item, int))),
-            size=sizes[number],
-            like=like.setdefault(part.structure, number),
-        )
-        for number, part in enumerate(parts)
+        [
+            Group(
+                id=number,
+                name=part.name.text,
+                path=paths[number],
+                parent=parents[number],
+                kind=part.kind,
+                children=tuple([numbers[child] for child in inside[number][0]]),
+                nodes=tuple(inside[number][1]),
+                size=sizes[number],
+                span=part.span,
+                like=like.setdefault(part.structure, number),
+            )
+            for number, part in enumerate(parts)
+        ]
     )
-    at_top = tuple(sorted(item for item in top if isinstance(item, int)))
-    places = [0] * len(order)
-    for position, i in enumerate(order):
-        places[i] = position
-    roots = tuple(numbers[p] for p in _parts(top))
-    return Groups(groups, tuple(of), roots, at_top, tuple(places))
+    roots = tuple(numbers[part] for part in outside[0])
+    places = tuple(_places(order))
+    return Groups(groups, tuple(of), roots, tuple(outside[1]), places, operations)
 
 
-def _parts(items: Iterable[_Item]) -> list[_Part]:
-    return [item for item in items if isinstance(item, _Part)]
+def _split(items: Sequence[Item]) -> tuple[list[Part], list[int]]:
+    """The parts in their order, and the nodes in the order of their ids."""
+    parts = [item for item in items if isinstance(item, Part)]
+    return parts, sorted([item for item in items if not isinstance(item, Part)])

@@ -36,7 +36,7 @@ def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Rep
     left = [(0, len(tokens))]
     while left:
         start, end = left.pop()
-        best = _longest(tokens[start:end]) if end - start > shortest else None
+        best = _longest(tokens[start:end], shortest) if end - start > shortest else None
         if best is not None:
             first = start + best.start
             found.append(Repeat(first, best.period, best.length))
@@ -44,7 +44,7 @@ def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Rep
     return sorted(found)
 
 
-def _longest(tokens: Sequence[Hashable]) -> Repeat | None:
+def _longest(tokens: Sequence[Hashable], shortest: int) -> Repeat | None:
     last: dict[Hashable, int] = {}
     distances: Counter[int] = Counter()
     grams = zip(*(islice(tokens, shift, None) for shift in range(_GRAM)), strict=False)
@@ -62,4 +62,6 @@ def _longest(tokens: Sequence[Hashable]) -> Repeat | None:
                 if best is None or (repeat.length, -period) > (best.length, -best.period):
                     best = repeat
             position += length
+        if best is not None and best.length > len(tokens) - shortest:
+            break  # what is left is too short to be of interest
     return best

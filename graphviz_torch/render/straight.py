@@ -1,8 +1,9 @@
 """Lengths of edges that keep modules which follow each other near one column.
 
-A module often starts on its own: it transposes its weight. That stands one rank above the operation
-that uses it, beside whatever comes before the module; and as clusters cannot overlap, the module
-would move aside, and the next one further still. A longer edge into the module makes room.
+A module whose parameters are nodes starts on its own: it transposes its weight. That stands ranks
+above the operation that uses it, beside whatever comes before the module; and as clusters cannot
+overlap, the module would move aside, and the next one further still. A longer edge into the module
+makes room.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ can be turned dark by replacing values (`dark_rules`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from ..graph import Node
@@ -123,9 +125,10 @@ def role(node: Node, outputs: Collection[int], transfers: Collection[int]) -> Ro
     return "output" if node.id in outputs else "operation"
 
 
-def palette(theme: Theme) -> dict[str, str]:
+@lru_cache
+def palette(theme: Theme) -> Mapping[str, str]:
     """The colours of a theme by name; "auto" gives the light ones, for `dark_rules` to turn."""
-    return {name: pick(pair, theme) for name, pair in COLORS.items()}
+    return MappingProxyType({name: pick(pair, theme) for name, pair in COLORS.items()})
 
 
 def pick(pair: tuple[str, str], theme: Theme) -> str:

@@ -8,25 +8,20 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from ..graph import Edge, Graph
 from .groups import Groups, group
+from .inner import Inner, Parameters, written_inside
+from .opening import Opener
 
-Parameters = Literal["fold", "nodes"]
-
-# More leaves than this are written inside the operation that uses them: as nodes of their own they
-# would stand in a staircase of which nobody can read the steps.
-_MOST_LEAVES = 20
-# A leaf with more users than this is written inside each, and its own node stands alone: with all
-# these edges it would pull the whole drawing out of shape.
-_MOST_USERS = 8
-# A collapsed drawing opens groups up to this many things: what fits a page.
-_PAGE = 250
-# A row of groups is short when folded if it has at most so many structures for each run of it.
-_KINDS = 3
+# A drawing shows this many things: more stand in a column that nobody can read as one.
+LIMIT: Final = 250
+# With more nodes than this it draws blocks that are alike once.
+_MANY = 150
 
 
 class Line(NamedTuple):
@@ -44,6 +39,7 @@ class Visible:
 
     nodes: list[int]
     edges: list[Edge]  # between nodes that are drawn as themselves
+    inner: Inner  # what is written inside nodes
     lines: list[Line] = field(default_factory=list)
     boxes: list[int] = field(default_factory=list)  # closed groups
     groups: Groups | None = None
@@ -51,9 +47,8 @@ class Visible:
     home: dict[int, int | None] = field(default_factory=dict)  # key -> innermost open group
     times: dict[int, int] = field(default_factory=dict)  # group -> how many alike it stands for
     last: dict[int, int] = field(default_factory=dict)  # group -> the last of those
-    folded: dict[int, list[Edge]] = field(default_factory=dict)  # user -> leaves written inside
     chained: set[int] = field(default_factory=set)  # groups of `times` of which each feeds the next
-    users: dict[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
+    keys: Keys | None = None  # None: every node is drawn, or written inside one that is
     before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
     behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
 
@@ -62,20 +57,21 @@ class Visible:
         return [(edge[0], edge[1]) for edge in (*self.edges, *self.lines)]
 
     def key(self, node: int) -> int:
-        """The key under which a node is drawn: its own, or that of the closed group around it."""
-        tree = self.groups
-        number = tree.of[node] if tree is not None and 0 <= node < len(tree.of) else None
-        while tree is not None and number is not None:
-            if ~number in self.home:
-                return ~number
-            number = tree.groups[number].parent
-        return node
+        """The key under which a node is drawn: its own, or that of what stands for it.
+
+        That is the operation in which it is written, the closed group around it, or its like in a
+        block that is drawn for several.
+        """
+        host = self.inner.host(node)
+        key = None if self.keys is None else self.keys.of(host)
+        return host if key is None else key
 
     def path(self, key: int) -> list[int]:
         """The open groups around a key, outermost first."""
         if self.groups is None:
             return []
-        return [n for n in _path(self.groups, self.home.get(key)) if n in self.opened]
+        around = self.groups.around(self.home.get(key))
+        return [number for number in reversed(around) if number in self.opened]
 
     def title(self, number: int) -> str:
         """What to call a group: with the one around it where its own name is only a number."""
@@ -86,7 +82,7 @@ class Visible:
         outer = part.parent
         while outer is not None and groups[outer].kind == "run":
             outer = groups[outer].parent
-        if name[:1].isdigit() and outer is not None:
+        if outer is not None and (name[:1].isdigit() or outer not in self.opened):
             name = f"{groups[outer].name}.{name}"
         times = self.times.get(number, 1)
         if times > 1:
@@ -110,7 +106,7 @@ def visible(
     depth: int | None = None,
     module: str | None = None,
     fold: bool | None = None,
-    limit: int = 1500,
+    limit: int = LIMIT,
 ) -> Visible:
     """What to draw of a graph.
 
@@ -120,71 +116,29 @@ def visible(
         depth: levels of groups to open; None opens what there is room for.
         module: draw the inside of this module only.
         fold: draw blocks of the same structure that follow each other as one; None does so where
-            the drawing is collapsed.
-        limit: with more nodes than this the drawing is collapsed.
+            there are many nodes, or `depth` closes groups.
+        limit: with more things to show than this, groups are drawn closed.
 
     Raises:
         ValueError: for a module that the graph does not have.
     """
-    scoped = any(node.scope for node in graph.nodes)
-    leaves = [node.id for node in graph.nodes if node.leaf]
-    are_leaves = set(leaves)
-    users = Counter([edge[0] for edge in graph.edges if edge[0] in are_leaves])
-    folded = _folded_leaves(graph, leaves, users, parameters, scoped)
-    large = len(graph.nodes) - len(folded) > limit
-    if not (scoped or large or fold or depth or module):
-        return _all(graph, users, folded)
-    collapsed = large or bool(fold) or depth is not None
+    scoped = any(map(itemgetter(7), graph.nodes))
+    inner = written_inside(graph, parameters, scoped)
+    count = len(graph.nodes) - len(inner.folded)
+    if fold is None:
+        fold = count > min(limit, _MANY) or depth is not None
+    collapsed = fold or count > limit or depth is not None
+    if not (scoped or collapsed or module):
+        nodes = [i for i in range(len(graph.nodes)) if i not in inner.folded]
+        return Visible(nodes, inner.edges, inner)
     tree = group(graph, limit=100 if collapsed else max(4, len(graph.nodes)))
-    opener = _Opener(graph, tree, folded, collapsed if fold is None else fold)
-    start = None if module is None else _find(tree, graph, module)
-    budget = min(limit, _PAGE) if depth is None and collapsed else None
-    opener.open(start, depth, budget)
-    return _collapsed(graph, opener, users, folded)
+    opener = Opener(tree, inner.folded, fold)
+    start = None if module is None else _find(tree, module)
+    opener.open(start, depth, limit if depth is None else None)
+    return _collapsed(graph, opener, inner)
 
 
-def _folded_leaves(
-    graph: Graph,
-    leaves: list[int],
-    users: Counter[int],
-    parameters: Parameters | None,
-    scoped: bool,
-) -> set[int]:
-    if parameters == "nodes":
-        return set()
-    kinds = Counter([graph.nodes[i].leaf for i in leaves])
-    fold_parameters = (
-        parameters == "fold" or scoped or kinds["parameter"] + kinds["buffer"] > _MOST_LEAVES
-    )
-    fold_tensors = kinds["tensor"] > _MOST_LEAVES
-    ends = {node for node, _ in graph.outputs}
-    folded = set()
-    for i, times in users.items():
-        if i not in ends:
-            if graph.nodes[i].leaf == "tensor":
-                fold = fold_tensors
-            else:
-                fold = fold_parameters or times > _MOST_USERS
-            folded.update([i] if fold else [])
-    return folded
-
-
-def _all(graph: Graph, users: Counter[int], folded: set[int]) -> Visible:
-    many = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
-    if not many and not folded:
-        return Visible(list(range(len(graph.nodes))), list(graph.edges))
-    drawn = Visible([i for i in range(len(graph.nodes)) if i not in folded], [], users=many)
-    inside = drawn.folded
-    for edge in graph.edges:
-        source = edge[0]
-        if source in folded or source in many:
-            inside.setdefault(edge[1], []).append(edge)
-        else:
-            drawn.edges.append(edge)
-    return drawn
-
-
-def _find(tree: Groups, graph: Graph, module: str) -> int:
+def _find(tree: Groups, module: str) -> int:
     paths = {part.path: part.id for part in reversed(tree.groups)}
     if module not in paths:
         near = get_close_matches(module, paths, 3) or list(paths)[:3]
@@ -193,189 +147,82 @@ def _find(tree: Groups, graph: Graph, module: str) -> int:
     return paths[module]
 
 
-class _Opener:
-    """Decides which groups are open, which are closed, and which hide behind one that is alike."""
+class Keys:
+    """Under which key the nodes of a collapsed drawing are drawn."""
 
-    def __init__(self, graph: Graph, tree: Groups, folded: set[int], fold: bool) -> None:
-        self.graph = graph
-        self.tree = tree
-        self.folded = folded
-        self.fold = fold
-        self.opened: set[int] = set()
-        self.closed: list[int] = []
-        self.nodes: list[int] = []
-        self.family: dict[int, int] = {}  # group -> the first of those it is drawn with
-        self.hidden: list[int] = []
-        self.span = self._spans() if fold else {}
+    def __init__(self, opener: Opener) -> None:
+        self.tree = tree = opener.tree
+        self.family = opener.family
+        self.shown = set(opener.nodes)
+        self.box = {inner: number for number in opener.closed for inner in tree.below(number)}
+        # Groups in a hidden one -> that one: the first of its family is drawn for it.
+        self.hidden = {inner: number for number in opener.hidden for inner in tree.below(number)}
+        operations = tree.operations if opener.hidden else ()
+        self.position = dict(zip(operations, range(len(operations)), strict=True))
 
-    def open(self, start: int | None, depth: int | None, budget: int | None) -> None:
-        """Open groups level by level from `start`, `depth` levels or up to `budget` things."""
-        level = self._show(start)
-        shown = len(level) + len(self.nodes)
-        below = 0
-        while level:
-            following: list[int] = []
-            for number in level:
-                inside = self._count(number)
-                if (depth is not None and below >= depth) or (
-                    budget is not None and shown + inside - 1 > budget
-                ):
-                    self.closed.append(number)
-                else:
-                    shown += inside - 1
-                    following += self._show(number)
-            level = following
-            below += 1
-
-    def _count(self, number: int) -> int:
-        part = self.tree.groups[number]
-        nodes = sum(i not in self.folded for i in part.nodes)
-        return nodes + len(self._families(self._unpacked(part.children), part.nodes))
-
-    def _unpacked(self, children: tuple[int, ...]) -> tuple[int, ...]:
-        """Groups without the runs that only hold a long row of them: folded, the row is short."""
+    def of(self, node: int) -> int | None:
+        """The key of a node; None for one that is neither drawn nor in a closed group."""
         groups = self.tree.groups
-        rows = [groups[n] for n in children if groups[n].kind == "run" and not groups[n].nodes]
-        kinds = {groups[inner].like for row in rows for inner in row.children}
-        if not self.fold or not rows or len(kinds) > _KINDS * len(rows):
-            return children
-        found: list[int] = []
-        for number in children:
-            part = groups[number]
-            found += part.children if part in rows else [number]
-        return self._unpacked(tuple(found))
+        number = self.tree.of[node]
+        while number in self.hidden and node in self.position:
+            there = self.hidden[number]
+            start = groups[self.family[there]].span[0]
+            place = start + self.position[node] - groups[there].span[0]
+            node = self.tree.operations[place]
+            number = self.tree.of[node]
+        if node in self.shown:
+            return node
+        return ~self.box[number] if number in self.box else None
 
-    def _show(self, number: int | None) -> list[int]:
-        if number is None:
-            children, nodes = self.tree.roots, self.tree.nodes
-        else:
-            children, nodes = self.tree.groups[number].children, self.tree.groups[number].nodes
-            self.opened.add(number)
-        children = self._unpacked(children)
-        self.nodes += [i for i in nodes if i not in self.folded]
-        families = self._families(children, nodes)
-        for members in families:
-            if len(members) > 1:
-                self.family.update(dict.fromkeys(members, members[0]))
-                self.hidden += members[1:]
-        return [members[0] for members in families]
-
-    def _families(self, children: Iterable[int], nodes: Iterable[int]) -> list[list[int]]:
-        """Groups that follow each other, are alike, and have no operation between them."""
-        groups = self.tree.groups
-        families: list[list[int]] = []
-        between: list[int] = []
-        if self.fold:
-            places = self.tree.places
-            between = sorted(places[i] for i in nodes if not self.graph.nodes[i].leaf)
-        position = 0
-        for child in children:
-            previous = families[-1][-1] if families else None
-            if self.fold and previous is not None and groups[previous].like == groups[child].like:
-                end, start = self.span[previous][1], self.span[child][0]
-                while position < len(between) and between[position] <= end:
-                    position += 1
-                apart = position < len(between) and between[position] < start
-                if not apart and end < start:
-                    families[-1].append(child)
-                    continue
-            families.append([child])
-        return families
-
-    def _spans(self) -> dict[int, tuple[int, int]]:
-        """The places of the first and the last operation in each group."""
-        spans: dict[int, tuple[int, int]] = {}
-        places = self.tree.places
-        for part in reversed(self.tree.groups):
-            found = [places[i] for i in part.nodes if not self.graph.nodes[i].leaf]
-            found += [place for child in part.children for place in spans[child]]
-            found = found or [places[i] for i in part.nodes]
-            spans[part.id] = (min(found), max(found))
-        return spans
-
-    def below(self, number: int) -> list[int]:
-        """A group and all groups in it."""
-        found = [number]
-        for inner in found:
-            found += self.tree.groups[inner].children
-        return found
-
-    def operations(self, number: int) -> list[int]:
-        """The operations in a group, in their order."""
-        return sorted(
-            [
-                i
-                for inner in self.below(number)
-                for i in self.tree.groups[inner].nodes
-                if not self.graph.nodes[i].leaf
-            ],
-            key=self.tree.places.__getitem__,
-        )
-
-
-def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[int]) -> Visible:
-    tree = opener.tree
-    box = {inner: number for number in opener.closed for inner in opener.below(number)}
-    shown = set(opener.nodes)
-    alias: dict[int, int] = {}  # operation of a hidden group -> the one that is drawn for it
-    for number in opener.hidden:
-        first = opener.operations(opener.family[number])
-        alias.update(zip(opener.operations(number), first, strict=True))
-
-    def key(i: int) -> int | None:
-        while i in alias:
-            i = alias[i]
-        if i in shown:
-            return i
-        number = tree.of[i]
-        return ~box[number] if number is not None and number in box else None
-
-    def ancestors(i: int) -> set[int]:
-        found: set[int] = set()
-        number = tree.of[i]
-        while number is not None:
-            if number in opener.family:
-                found.add(number)
-            number = tree.groups[number].parent
-        return found
-
-    def between(edge: Edge) -> set[int]:
+    def between(self, source: int, target: int) -> set[int]:
         """Families of groups drawn as one of which an edge goes from one to another."""
-        ends = [ancestors(edge.source), ancestors(edge.target)]
-        families = [{opener.family[number] for number in end} for end in ends]
+        ends = [self._folded(source), self._folded(target)]
+        families = [{self.family[number] for number in end} for end in ends]
         shared = families[0] & families[1]
-        return {opener.family[number] for number in ends[0] ^ ends[1]} & shared
+        return {self.family[number] for number in ends[0] ^ ends[1]} & shared
 
-    times = Counter(opener.family.values())
+    def _folded(self, node: int) -> set[int]:
+        """The groups around a node that are drawn as one with others."""
+        return {number for number in self.tree.around(self.tree.of[node]) if number in self.family}
+
+
+def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
+    tree = opener.tree
+    keys = Keys(opener)
+    shown, hidden, of = keys.shown, keys.hidden, tree.of
     last = {first: number for number, first in opener.family.items()}
-    boxes = opener.closed
-    home: dict[int, int | None] = {i: tree.of[i] for i in opener.nodes}
-    home.update({~number: tree.groups[number].parent for number in boxes})
-    drawn = Visible([], [], [], boxes, tree, opener.opened, home, dict(times), last)
-    drawn.users = {leaf: n for leaf, n in users.items() if n > _MOST_USERS}
+    home: dict[int, int | None] = {i: of[i] for i in opener.nodes}
+    home.update({~number: tree.groups[number].parent for number in opener.closed})
+    drawn = Visible(
+        sorted(shown),
+        [],
+        replace(inner, inside={i: e for i, e in inner.inside.items() if i in shown}),
+        boxes=opener.closed,
+        groups=tree,
+        opened=opener.opened,
+        home=home,
+        times=Counter(opener.family.values()),
+        last=last,
+        keys=keys,
+    )
     lines: dict[tuple[int, ...], Line] = {}
-    inside: dict[int, list[Edge]] = defaultdict(list)
     before: dict[int, dict[int, None]] = defaultdict(dict)
     behind: dict[int, dict[int, None]] = defaultdict(dict)
-    for edge in graph.edges:
-        if edge.source in folded:
-            if edge.target in shown:
-                inside[edge.target].append(edge)
-            continue
-        if edge.source in alias or edge.target in alias:
-            families = between(edge)
+    for edge in inner.edges:
+        start, end = of[edge[0]], of[edge[1]]
+        if start in hidden or end in hidden:
+            if start == end:
+                continue
+            families = keys.between(edge[0], edge[1])
             drawn.chained |= families
-            if families or (edge.source in alias and edge.target in alias):
+            if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
-        source, target = key(edge.source), key(edge.target)
+        source, target = keys.of(edge[0]), keys.of(edge[1])
         if source is None or target is None:
             if target is not None and not graph.nodes[edge.source].leaf:
                 before[target][edge.source] = None
-            if source is not None and edge.target not in alias:
+            if source is not None and end not in hidden:
                 behind[source][edge.target] = None
-        elif source in drawn.users:
-            if edge.target in shown:
-                inside[edge.target].append(edge)
         elif source != target:
             ends = (source, target) if min(source, target) < 0 else (source, target, *edge[2:])
             line = lines.get(ends)
@@ -383,29 +230,55 @@ def _collapsed(graph: Graph, opener: _Opener, users: Counter[int], folded: set[i
                 lines[ends] = Line(source, target, edge)
             elif (line.edge.source, line.edge.output_nr) != (edge.source, edge.output_nr):
                 lines[ends] = line._replace(times=line.times + 1)
-    # A leaf that is drawn stands outside the modules that share it.
-    around: dict[int, list[list[int]]] = defaultdict(list)
     for line in lines.values():
         if line.source >= 0 and line.target >= 0 and line.times == 1:
             drawn.edges.append(Edge(line.source, line.target, *line.edge[2:]))
         else:
             drawn.lines.append(line)
-        if line.source >= 0 and graph.nodes[line.source].leaf:
-            around[line.source].append(_path(tree, home[line.target]))
-    for leaf, paths in around.items():
-        common = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
-        home[leaf] = common[-1] if common else None
-    drawn.folded = inside
-    drawn.nodes = sorted(shown)
+    _place_leaves(graph, drawn, lines.values())
+    # A run that is drawn for itself only means nothing to a reader.
+    drawn.opened -= {n for n in opener.opened if tree.groups[n].kind == "run" and n not in last}
+    drawn.opened -= _scattered(drawn)
     drawn.before = {end: list(names) for end, names in before.items()}
     drawn.behind = {end: list(names) for end, names in behind.items()}
     return drawn
 
 
-def _path(tree: Groups, number: int | None) -> list[int]:
-    """A group with all groups around it, outermost first."""
-    path: list[int] = []
-    while number is not None:
-        path.append(number)
-        number = tree.groups[number].parent
-    return path[::-1]
+def _scattered(drawn: Visible) -> set[int]:
+    """Open containers, such as an nn.ModuleList, that the flow of data leaves and enters again.
+
+    Drawn as a cluster, each would be a tall and empty column beside what lies between its parts.
+    """
+    assert drawn.groups is not None
+    groups = drawn.groups.groups
+    containers = [n for n in drawn.opened if groups[n].kind == "module" and not groups[n].nodes]
+    if not containers:
+        return set()
+    users: dict[int, list[int]] = defaultdict(list)
+    for source, target in drawn.ends():
+        users[source].append(target)
+    around = {key: set(drawn.path(key)) for key in drawn.home}
+    found: set[int] = set()
+    for number in containers:
+        members = [key for key, path in around.items() if number in path]
+        behind = [user for key in members for user in users[key] if number not in around[user]]
+        seen = set(behind)
+        for key in behind:
+            fresh = [user for user in users[key] if user not in seen]
+            if any(number in around[user] for user in fresh):
+                found.add(number)
+                break
+            seen.update(fresh)
+            behind += fresh
+    return found
+
+
+def _place_leaves(graph: Graph, drawn: Visible, lines: Iterable[Line]) -> None:
+    """A leaf that is drawn stands outside the modules that share it."""
+    around: dict[int, list[list[int]]] = defaultdict(list)
+    for line in lines:
+        if line.source >= 0 and graph.nodes[line.source].leaf:
+            around[line.source].append(drawn.path(line.target))
+    for leaf, paths in around.items():
+        common = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
+        drawn.home[leaf] = common[-1] if common else None
