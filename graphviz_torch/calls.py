@@ -8,19 +8,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
 from .cuts import Cuts
 from .dispatch import sequence_number
 from .failures import Failed, operand
 from .following import ASIDE, Following, name_of, tensors
-from .modules import Modules, Place
+from .modules import Modules
 from .names import local_variables
+from .places import Place, user_frame
 from .transfers import Seen
 
 _scale: CodeType = torch.amp.GradScaler.scale.__code__
-_SCALING = {_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType))}
+_parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
+_SCALING = {part.co_name: part for part in _parts}  # by name: a code object is slow to hash
 
 
 class Calls(TorchFunctionMode):
@@ -43,7 +45,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_compiling():
+        if is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
         self.calling = func
         start = sequence_number()
@@ -59,7 +61,7 @@ class Calls(TorchFunctionMode):
         if end != start:
             frame = sys._getframe(1)
             self.modules.made(start, end, frame)
-            if frame.f_code in _SCALING:
+            if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
         elif func in ASIDE:
             return result
@@ -80,7 +82,7 @@ class Calls(TorchFunctionMode):
         return ""
 
     def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str]:
-        frame = self.modules.user_frame(sys._getframe(1))
+        frame = user_frame(sys._getframe(1))
         labels = [self.label(tensor, frame) for tensor in operands]
         return labels, self.modules.place(frame), self.modules.module
 
@@ -99,7 +101,7 @@ class Calls(TorchFunctionMode):
         operands = []
         for tensor in tensors(arguments):
             label = ""
-            outer = self.modules.user_frame(frame)
+            outer = user_frame(frame)
             while not label and outer is not None:
                 label, outer = self.label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from .following import Following, made_by, name_of, tensors
 from .graph import TensorMeta
+from .places import Place
 from .tracer import GradFn, tensor_meta
-
-Place = tuple[str, int]
 
 _PLAIN = ("detach", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}

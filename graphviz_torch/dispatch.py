@@ -6,6 +6,9 @@ more is switched on for the thread, every operator falls through it, and the wat
 kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
 whatever is entered before or after, in the engine's threads too.
 
+Where there is no device but the CPU nothing can be copied to another, and no kernel is registered:
+one that is called hundreds of times a step from inside others would cost a quarter of a small step.
+
 What stays after the last watch: that every operator falls through the key, registered once. The key
 itself is switched off for the thread, and the kernels of the watched operators are taken away.
 
@@ -15,6 +18,7 @@ its backend is gone from PyTorch, so nothing else registers there.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -24,10 +28,12 @@ import torch
 from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
+from .metadata import DEVICE_LABELS
+
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)
 _lock = threading.Lock()
-_watchers: list[Callable[[Call], None]] = []
+_watchers: list[Watch] = []
 _libraries: list[Library] = []
 
 # Private (2.13).
@@ -45,6 +51,19 @@ class Call(NamedTuple):
     result: Any
     start: int  # this thread's sequence number before and after: nodes made have start <= n < end
     end: int
+
+
+def watch_devices() -> None:
+    """A device beside the CPU has appeared: the open watches are to see what goes there."""
+    with _lock:
+        if not _watchers or _libraries:
+            return
+        watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        _libraries.append(watched)
+        for name, worth in _watchers[0].operators.items():
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
 
 
 def unseen() -> Any:
@@ -65,14 +84,15 @@ class Watch:
     def __init__(
         self, operators: dict[str, Callable[..., bool]], see: Callable[[Call], None]
     ) -> None:
-        self._operators = operators
-        self._see = see
+        self.operators = operators
+        self.see = see
 
     def __enter__(self) -> Watch:
+        _fall_through()
         with _lock:
-            if not _watchers:
-                _install(self._operators)
-            _watchers.append(self._see)
+            _watchers.append(self)
+        if DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules:
+            watch_devices()
         self._before = (
             torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
             torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
@@ -83,7 +103,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         _switch(*self._before)
         with _lock:
-            _watchers.remove(self._see)
+            _watchers.remove(self)
             if not _watchers:
                 while _libraries:
                     _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
@@ -102,16 +122,6 @@ def _fall_through() -> Library:
     return everything
 
 
-def _install(operators: dict[str, Callable[..., bool]]) -> None:
-    _fall_through()
-    watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    _libraries.append(watched)
-    for name, worth in operators.items():
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
-
-
 def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
     below = torch._C.DispatchKeySet(_KEY)
     exclude = torch._C._ExcludeDispatchKeyGuard
@@ -127,8 +137,8 @@ def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
             result = run(*args, **kwargs)
             if worth(args, result) and TracingContext.try_get() is None:
                 call = Call(name, args, kwargs, result, start, sequence_number())
-                for see in tuple(_watchers):
-                    see(call)
+                for watch in tuple(_watchers):
+                    watch.see(call)
             return result
 
     return kernel

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from .following import made_by
 from .graph import Failure, Operand, TensorMeta
+from .places import Place
 from .tracer import GradFn, tensor_meta
-
-Place = tuple[str, int]
 
 
 @dataclass(slots=True)

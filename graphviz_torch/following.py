@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -82,12 +82,10 @@ def _aside() -> frozenset[Any]:
         " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
     )
     methods = [getattr(torch.Tensor, name) for name in names.split()]
-    properties = [
-        value.__get__
-        for name, value in vars(torch._C.TensorBase).items()
-        if name not in _VALUES and hasattr(value, "__set__")
-    ]
-    return frozenset(methods + properties)
+    properties = {k: v for k, v in vars(torch._C.TensorBase).items() if hasattr(v, "__set__")}
+    reads = [value.__get__ for name, value in properties.items() if name not in _VALUES]
+    writes = [value.__set__ for value in properties.values()]
+    return frozenset(methods + reads + writes)
 
 
 # Calls that read what a tensor is, and not its values.
@@ -112,14 +110,16 @@ def made_by(tensor: Tensor) -> Any:
     return None if view is None else view.next_functions[0][0]
 
 
-def tensors(*values: Any) -> Iterator[Tensor]:
+def tensors(*values: Any) -> list[Tensor]:
     """The tensors among the arguments of a call, in lists and tuples too."""
-    stack = list(reversed(values))
+    found = []
+    stack = [*reversed(values)]
     while stack:
         value = stack.pop()
         if isinstance(value, Tensor):
-            yield value
+            found.append(value)
         elif isinstance(value, (tuple, list)):
             stack.extend(reversed(value))
         elif isinstance(value, dict):
             stack.extend(value.values())
+    return found

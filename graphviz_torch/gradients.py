@@ -1,7 +1,8 @@
 """What each gradient looked like when it reached a node's output, and how long each node took.
 
 Statistics are reduced on the gradient's own device and brought over in one copy for each device.
-Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. A complex
+Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
+wait for others of their shape, a few at a time, and so live that much longer. A complex
 gradient is described by its absolute values, a sparse one as the dense tensor that it stands for.
 Not described: gradients without values (meta, fake, batched by vmap).
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -25,15 +25,15 @@ from torch import Tensor
 
 from .dispatch import unseen
 from .graph import GradientStats, TensorMeta
+from .reductions import COLUMNS, SMALL, Numbers, Scratch, flat, on_cpu, rows_on_cpu, table
 from .tracer import tensor_meta
 
-SMALL = 16  # elements: the values of a gradient this small are kept
-_BATCHED = 16384  # elements: smaller gradients are described together with others of their shape
-_PENDING = 1 << 17  # elements of one shape that may wait: they are in the cache still
-_WIDTH, _BLOCK = 4096, 64  # elements of a row and rows of a block: 1 MB of float32
-_COLUMNS = 6  # norm, max_abs, mean, nonzero, nan, inf
+_BATCHED = 1 << 17  # elements: smaller gradients are described together with others of their shape
+_PENDING = 1 << 18  # elements of one shape that may wait: 1 MB of float32
 
 Where = tuple[int, int]  # node and output_nr
+# Numbers of a gradient, the values that are kept, and what tensor it is.
+Row = tuple[Numbers, "tuple[Any, ...] | None", TensorMeta]
 
 
 class Gradients:
@@ -53,10 +53,11 @@ class Gradients:
         self._stamps: list[tuple[int, bool, float, float]] = []
         self._events: dict[int, tuple[Any, Any]] = {}
         self._waiting: dict[Any, tuple[list[Where], list[Tensor]]] = {}
+        self._scratch = Scratch()
+        self._found: dict[Where, Row] = {}
         # For each device: what was reduced there, and whose it is: kept values and shape.
         self._reduced: dict[torch.device, list[Tensor]] = {}
         self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
-        self._found: dict[Where, GradientStats] = {}
 
     def __enter__(self) -> Gradients:
         for node, fn in enumerate(self._fns):
@@ -72,6 +73,7 @@ class Gradients:
         self._handles.clear()
         self._fns = ()
         self._describe_waiting()
+        self._scratch = Scratch()
 
     @property
     def order(self) -> list[int]:
@@ -103,7 +105,7 @@ class Gradients:
     def _see(self, where: Where, gradient: Tensor) -> None:
         elements = gradient.numel()
         if elements == 0:
-            self._found[where] = GradientStats(0.0, 0.0, 0.0, 0.0, tensor=tensor_meta(gradient))
+            self._found[where] = (0, 0, 0, 0, 0, 0), None, tensor_meta(gradient)
         elif elements > _BATCHED or gradient.layout is not torch.strided or gradient.is_nested:
             self._describe([where], [gradient])
         else:
@@ -113,7 +115,7 @@ class Gradients:
                 waiting = self._waiting[key] = ([], [])
             waiting[0].append(where)
             waiting[1].append(gradient)
-            if len(waiting[1]) * elements > _PENDING:
+            if len(waiting[1]) * elements >= _PENDING:
                 del self._waiting[key]
                 self._describe(*waiting)
 
@@ -123,18 +125,36 @@ class Gradients:
             self._describe(wheres, gradients)
 
     def _describe(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+        # Our own operators are no part of the user's program: no graph, no mode sees them.
+        with torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+            if any(type(gradient) is not Tensor for gradient in gradients):
+                self._reduce(wheres, gradients)  # a subclass needs its dispatch
+            else:
+                with torch._C._DisableTorchDispatch():
+                    self._reduce(wheres, gradients)
+
+    def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         first = gradients[0]
-        with _aside(first):
-            if not _has_values(first):
-                return
-            meta = tensor_meta(first)
-            rows = _rows(gradients)
-            kept = rows.shape[1] if first.numel() <= SMALL and not first.is_complex() else 0
-            table = _describe_rows(rows, first.numel())
-            if kept:
-                table = torch.cat([table, rows], dim=1)
-            self._reduced.setdefault(first.device, []).append(table.reshape(-1))
-        self._whose.setdefault(first.device, []).append((wheres, kept, meta))
+        if not _has_values(first):
+            return
+        meta, elements = tensor_meta(first), first.numel()
+        keep = elements <= SMALL and first.layout is torch.strided and not first.is_complex()
+        if type(first) is not Tensor or not first.is_cpu:
+            rows = torch.stack([flat(gradient) for gradient in gradients])
+            reduced = table(rows, elements)
+            if keep:
+                reduced = torch.cat([reduced, rows], dim=1)
+            self._reduced.setdefault(first.device, []).append(reduced.reshape(-1))
+            self._whose.setdefault(first.device, []).append((wheres, keep * elements, meta))
+        elif elements > _BATCHED or first.layout is not torch.strided or first.is_complex():
+            for where, gradient in zip(wheres, gradients, strict=True):
+                numbers = on_cpu(flat(gradient), elements, self._scratch)
+                self._found[where] = numbers, None, meta
+        else:
+            rows, beside = self._scratch.rows(gradients)
+            kept = [tuple(row) for row in rows.tolist()] if keep else [None] * len(rows)
+            for where, numbers, values in zip(wheres, rows_on_cpu(rows, beside), kept, strict=True):
+                self._found[where] = numbers, values, meta
 
     def statistics(self, outputs: list[int]) -> dict[int, tuple[GradientStats | None, ...]]:
         """`grad_outputs` of each node that backward reached: one copy from each device.
@@ -142,26 +162,29 @@ class Gradients:
         Args:
             outputs: the number of outputs of each node.
         """
-        for device, tables in self._reduced.items():
-            with _aside(tables[0]):
-                numbers = torch.cat(tables).cpu().tolist()
-            at = 0
-            for wheres, kept, meta in self._whose[device]:
-                elements = math.prod(meta.shape)
-                for where in wheres:
-                    norm, max_abs, mean, nonzero, nan, inf = numbers[at : at + _COLUMNS]
-                    at += _COLUMNS
-                    values = tuple(numbers[at : at + kept]) if kept else None
-                    at += kept
-                    self._found[where] = GradientStats(
-                        *(norm, max_abs, mean, 1 - nonzero / elements),
-                        *(int(nan), int(inf), values, meta),
-                    )
-        self._reduced, self._whose = {}, {}
+        self._fetch()
         rows: dict[int, list[GradientStats | None]] = {}
-        for (node, output_nr), stats in self._found.items():
+        for (node, output_nr), (numbers, values, meta) in self._found.items():
+            norm, max_abs, mean, nonzero, nan, inf = numbers
+            elements = math.prod(meta.shape)
+            zeros = 1 - nonzero / elements if elements else 0.0
+            stats = GradientStats(norm, max_abs, mean, zeros, int(nan), int(inf), values, meta)
             rows.setdefault(node, [None] * outputs[node])[output_nr] = stats
         return {node: tuple(row) for node, row in rows.items()}
+
+    def _fetch(self) -> None:
+        """Bring over what was reduced on other devices."""
+        for device, tables in self._reduced.items():
+            with torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+                row = torch.cat(tables).cpu().tolist()
+            at = 0
+            for wheres, kept, meta in self._whose[device]:
+                for where in wheres:
+                    middle, end = at + COLUMNS, at + COLUMNS + kept
+                    values = tuple(row[middle:end]) if kept else None
+                    self._found[where] = tuple(row[at:middle]), values, meta
+                    at = end
+        self._reduced, self._whose = {}, {}
 
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
@@ -177,17 +200,6 @@ class Gradients:
         return found
 
 
-def _aside(tensor: Tensor) -> ExitStack:
-    """Where our own operators are no part of the user's program: no graph, no mode sees them."""
-    stack = ExitStack()
-    stack.enter_context(torch.no_grad())
-    stack.enter_context(torch._C.DisableTorchFunction())
-    stack.enter_context(unseen())
-    if type(tensor) is Tensor:  # a subclass needs its dispatch
-        stack.enter_context(torch._C._DisableTorchDispatch())
-    return stack
-
-
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
@@ -199,64 +211,3 @@ def _has_values(gradient: Tensor) -> bool:
         # Private (2.13): true for tensors batched by vmap, and for meta ones.
         return not torch._C._dispatch_isTensorSubclassLike(gradient)
     return not (gradient.is_meta or isinstance(gradient, FakeTensor))
-
-
-def _rows(gradients: list[Tensor]) -> Tensor:
-    """A row for each gradient with its elements; zeros that a sparse layout omits are left out."""
-    first = gradients[0]
-    if first.layout == torch.strided:
-        turned = first.dim() == 2 and not first.is_contiguous()  # their order does not matter
-        one = first.t() if turned and first.numel() > SMALL else first
-        rows = torch.stack(gradients) if len(gradients) > 1 else one.detach()
-        rows = rows.reshape(len(gradients), -1)
-    else:
-        values = first.coalesce() if first.layout == torch.sparse_coo else first
-        rows = values.values().reshape(1, -1)
-    return rows.abs() if rows.is_complex() else rows
-
-
-def _describe_rows(rows: Tensor, elements: int) -> Tensor:
-    """The columns for each row, as float64; `elements` counts those that are left out too."""
-    if rows.dtype in (torch.float16, torch.bfloat16):
-        rows = rows.float()
-    if rows.device.type == "cpu":
-        # Reading a flag on the CPU is no copy: the costly columns are made where they are needed.
-        parts = _blocks(rows[0]) if len(rows) == 1 else _parts(rows, torch.empty_like(rows))
-        if bool(torch.isfinite(parts[:, 0]).all()):
-            parts[:, 2] /= elements
-            return torch.nn.functional.pad(parts, (0, 2)).double()
-    wide = rows.double() if rows.device.type != "mps" else rows
-    finite = torch.isfinite(wide)
-    clean = torch.where(finite, wide, 0.0)
-    nan = torch.isnan(wide).sum(1)
-    inf = torch.isinf(wide).sum(1)
-    columns = [
-        torch.linalg.vector_norm(clean, dim=1),
-        clean.abs().amax(1),
-        clean.sum(1) / (elements - nan - inf).clamp(min=1),
-        torch.count_nonzero(wide, dim=1),
-        nan,
-        inf,
-    ]
-    return torch.stack([column.to(wide.dtype) for column in columns], dim=1)
-
-
-def _parts(rows: Tensor, buffer: Tensor) -> Tensor:
-    """Norm, largest absolute value, sum and count of non-zeros of each row, NaN if one has NaN."""
-    # Five times as fast as count_nonzero along a dimension; rows are short, so the sum is exact.
-    nonzero = torch.ne(rows, 0, out=buffer).sum(1)
-    high = torch.maximum(rows.amax(1), rows.amin(1).neg_())
-    return torch.stack([torch.linalg.vector_norm(rows, dim=1), high, rows.sum(1), nonzero], dim=1)
-
-
-def _blocks(row: Tensor) -> Tensor:
-    """`_parts` of one long row, in blocks: read from memory once, and then from the cache."""
-    whole = len(row) - len(row) % _WIDTH
-    blocks = list(torch.split(row[:whole].view(-1, _WIDTH), _BLOCK)) if whole else []
-    buffer = row.new_empty(_BLOCK, _WIDTH)
-    parts = [_parts(block, buffer[: len(block)]) for block in blocks]
-    if whole < len(row):
-        parts.append(_parts(row[None, whole:], buffer[:1, : len(row) - whole]))
-    table = torch.cat(parts).double()
-    norm = torch.linalg.vector_norm(table[:, 0])
-    return torch.stack([norm, table[:, 1].amax(), table[:, 2].sum(), table[:, 3].sum()])[None]

@@ -2,26 +2,25 @@
 
 Read from autograd's sequence numbers: each node has one, counted up in the thread that made it.
 What is noted is the number at the start and the end of every module call, and the line of every
-call into torch that made nodes; a node is then found by bisection. Not known: what another thread
-made, what a compiled region did inside, and the line of a node that no Python call is seen to make.
+call into torch that made nodes. Not known: what a compiled region did inside, and the line of a
+node that no Python call is seen to make. Another thread counts for itself: of its nodes nothing is
+known, and one whose number this thread reached too may pass for this thread's.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
+import operator
 import sys
-import sysconfig
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from itertools import chain, repeat
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -30,17 +29,11 @@ from torch.nn.modules.module import (
 from .dispatch import sequence_number
 from .following import tensors
 from .names import local_variables
+from .places import Foreign, Place, lines
 
-Place = tuple[str, int]  # file and line
+Names = tuple[str, str]  # a module's path, and the scope of a call of it
 
-_FOREIGN = (
-    str(Path(__file__).parent) + os.sep,
-    str(Path(torch.__file__).parent) + os.sep,
-    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
-    "<frozen ",
-    "<eval_with_key>",
-    "<__array_function__",
-)
+_UNKNOWN = ("", "", "")
 
 
 class _ModuleCall:
@@ -48,7 +41,7 @@ class _ModuleCall:
 
     __slots__ = ("counts", "frame", "module", "names", "place")
 
-    def __init__(self, module: torch.nn.Module, names: tuple[str, str], frame: FrameType) -> None:
+    def __init__(self, module: torch.nn.Module, names: Names, frame: FrameType) -> None:
         self.module = module
         self.names = names  # path and scope
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
@@ -73,11 +66,9 @@ class Modules:
         self._running: list[_ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._numbers: list[int] = []  # from this number on, nodes were made in ...
-        self._names: list[tuple[str, str]] = []  # ... this module and scope
-        self._starts: list[int] = []  # nodes with starts[i] <= number < ends[i] ...
-        self._ends: list[int] = []
-        self._places: list[Place] = []  # ... were made here
-        self._foreign: dict[str, bool] = {}  # by file: is it not the user's own code
+        self._names: list[Names] = []  # ... this module and scope
+        self._made: list[tuple[int, int, Place]] = []  # start <= number < end were made there
+        self._foreign = Foreign()
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
@@ -93,10 +84,9 @@ class Modules:
         self.reached = sequence_number()
         self._numbers.append(self.reached)
         self._names.append(("", ""))
-        self._ends.append(self.reached)
         self._handles = [
             register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after),
+            register_module_forward_hook(self._after, always_call=True),
         ]
         return self
 
@@ -164,15 +154,10 @@ class Modules:
 
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """Note that the nodes from `start` up to `end` were made by a call in `frame`."""
-        place = self.place(frame)
         self.reached = end
+        place = self.place(frame)
         if place is not None:
-            if start == self._ends[-1] and self._places and self._places[-1] is place:
-                self._ends[-1] = end
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
-                self._places.append(place)
+            self._made.append((start, end, place))
 
     def skipped(self, start: int, frame: FrameType | None) -> None:
         """Note that before a call in `frame` nodes were made, up to `start`, by no call seen.
@@ -196,19 +181,15 @@ class Modules:
         return known
 
     def place(self, frame: FrameType | None) -> Place | None:
-        """The innermost line of the user's own code from `frame` outwards."""
-        foreign = self._foreign
-        running = self._running
-        depth = len(running) - 1
+        """The innermost place in the user's own code from `frame` outwards."""
+        foreign, running = self._foreign, self._running
+        depth = innermost = len(running) - 1
         call = running[depth] if running else None
         found = None
         while frame is not None:
-            file = frame.f_code.co_filename
-            here = foreign.get(file)
-            if here is None:
-                here = foreign[file] = file.startswith(_FOREIGN)
-            if not here:
-                found = (file, frame.f_lineno)
+            code = frame.f_code
+            if not foreign[code.co_filename]:
+                found = (code, frame.f_lasti)
                 break
             if call is not None and frame is call.frame:
                 if call.place is not None:
@@ -217,40 +198,33 @@ class Modules:
                 depth -= 1
                 call = running[depth] if depth >= 0 else None
             frame = frame.f_back
-        for call in running[depth + 1 :]:
-            call.place = found
+        if depth < innermost:  # met calls whose line was not known yet
+            for call in running[depth + 1 :]:
+                call.place = found
         return found
-
-    def user_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the user's own code from `frame` outwards."""
-        while frame is not None and frame.f_code.co_filename.startswith(_FOREIGN):
-            frame = frame.f_back
-        return frame
 
     def found(self, numbers: Iterable[int]) -> list[tuple[str, str, str]]:
         """Module, scope and line of the node with each sequence number; "" where not known."""
-        names = self.names()
-        lines = list(map(names, self._places))
-        rows = []
-        for number in numbers:
-            i = bisect_right(self._numbers, number) - 1
-            module, scope = self._names[i] if i >= 0 else ("", "")
-            i = bisect_right(self._starts, number) - 1
-            rows.append((module, scope, lines[i] if i >= 0 and number < self._ends[i + 1] else ""))
-        return rows
+        first, last = self._numbers[0], max(self.reached, self._numbers[-1])
+        spans = map(operator.sub, (*self._numbers[1:], last), self._numbers)
+        names = list(chain.from_iterable(map(repeat, self._names, spans)))
+        sources = [""] * (last - first)
+        line = self.lines()
+        for start, end, place in self._made:
+            sources[start - first : end - first] = repeat(line(place), end - start)
+        after = (*self._names[-1], "")
+        return [
+            (*names[i], sources[i])
+            if 0 <= (i := number - first) < last - first
+            else after
+            if i >= 0
+            else _UNKNOWN
+            for number in numbers
+        ]
 
-    def names(self) -> Callable[[Place | None], str]:
+    def lines(self) -> Callable[[Place | None], str]:
         """Turns a place into "train.py:41", with as many folders as tell files apart."""
-        files = _shortest({file for file, foreign in self._foreign.items() if not foreign})
-        known: dict[Place | None, str] = {None: ""}
-
-        def name(place: Place | None) -> str:
-            found = known.get(place)
-            if found is None and place is not None:
-                found = known[place] = f"{files[place[0]]}:{place[1]}"
-            return found or ""
-
-        return name
+        return lines(file for file, foreign in self._foreign.items() if not foreign)
 
     def _adopt(self, module: torch.nn.Module, prefix: str) -> None:
         # As named_modules(), in half the time; a module that is there twice has its first name.
@@ -270,7 +244,7 @@ class Modules:
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
-        if is_compiling() or get_ident() != self._thread:
+        if is_dynamo_compiling() or get_ident() != self._thread:
             return
         known = self._modules.get(id(module))
         if known is None:
@@ -278,21 +252,18 @@ class Modules:
             known = self._modules[id(module)]
         path = known[1]
         frame = sys._getframe(1)
-        parent = self._parent(frame)
-        if parent is None:
-            counts, scope, below = self._counts, "", path
+        counts, scope, below = self._counts, "", path
+        if not self._running:
             variables = local_variables(frame)
             given = tensors(variables.get("args", args), variables.get("kwargs"))
             self._inputs = [weakref.ref(tensor) for tensor in given]
-        else:
+        for call in reversed(self._running):
             # The scope hangs below the innermost running call whose path leads here.
-            for call in reversed(self._running):
-                above, scope = call.names
-                if not above or path.startswith(above + "."):
-                    counts, below = call.counts, path[len(above) + 1 :] if above else path
-                    break
-            else:
-                counts, scope, below = self._counts, "", path
+            above, outer = call.names
+            if not above or path.startswith(above + "."):
+                counts, scope = call.counts, outer
+                below = path[len(above) + 1 :] if above else path
+                break
         count = counts[below] = counts.get(below, 0) + 1
         if count > 1:
             below = f"{below}#{count}"
@@ -305,27 +276,15 @@ class Modules:
         self._names.append(names)
         self._called.add(path)
 
-    def _parent(self, frame: FrameType) -> _ModuleCall | None:
-        """The call that is running, without those above it that an exception has ended."""
-        while self._running:
-            outer = frame.f_back
-            running = self._running[-1].frame
-            while outer is not None:
-                if outer is running:
-                    return self._running[-1]
-                outer = outer.f_back
-            self._running.pop()
-        return None
-
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if is_compiling() or get_ident() != self._thread:
+        if is_dynamo_compiling() or get_ident() != self._thread:
             return
         number = sequence_number()
         if number != self.reached:  # made unseen, inside this call: the line that called it
             self.made(self.reached, number, sys._getframe(1))
         running = self._running
         while running and running.pop().module is not module:
-            pass  # its end was not seen: an exception that somebody caught
+            pass  # its end was not seen: an interrupt that somebody caught
         self._numbers.append(number)
         self._names.append(running[-1].names if running else ("", ""))
         if not running and output is not None:
@@ -342,17 +301,3 @@ def _forwards() -> set[CodeType]:
         if code is not None:
             found.add(code)
     return found
-
-
-def _shortest(files: set[str]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    parts = {file: Path(file).parts for file in files}
-    for file in files:
-        length = 1
-        rivals = [other for other in files if other != file]
-        while length < len(parts[file]) and any(
-            parts[other][-length:] == parts[file][-length:] for other in rivals
-        ):
-            length += 1
-        names[file] = "/".join(parts[file][-length:])
-    return names

@@ -28,6 +28,7 @@ from .memcpy import Clock, match
 from .modules import Modules
 from .names import caller, caller_names, local_variables
 from .nesting import is_nesting
+from .places import user_frame
 from .run import End, Run, sinks
 from .steps import StepWatch
 from .tracer import _uncollected, flatten, tensor_meta
@@ -177,7 +178,7 @@ class Recording:
 
     def _read(self, ends: list[End], *, failed: bool = False) -> Run:
         parameters = self._modules.parameters()
-        here = self._modules.user_frame(sys._getframe(1))
+        here = user_frame(sys._getframe(1))
         named = self._names_in(here)
         if here is not self._frame:
             named += self._names_in(self._frame)
@@ -209,9 +210,9 @@ class Recording:
 
     def _graph(self, run: Run) -> Graph:
         graph = run.annotated(self._modules)
-        places = self._modules.names()
+        line = self._modules.lines()
         found = [
-            seen.transfer(run.node_of(seen), places(seen.place)) for seen in self._transfers.seen
+            seen.transfer(run.node_of(seen), line(seen.place)) for seen in self._transfers.seen
         ]
         # Of the copies that trace reads from the graph alone, those that backward did not run.
         ahead = [
@@ -221,7 +222,7 @@ class Recording:
         ]
         failure = None
         if run.failed is not None:
-            failure = run.failed.value(lambda n: self._modules.found([n])[0][2], places)
+            failure = run.failed.value(lambda n: self._modules.found([n])[0][2], line)
         return replace(
             graph,
             transfers=(*found, *ahead, *self._unmatched),
@@ -232,18 +233,23 @@ class Recording:
     def _parameters(self, run: Run) -> tuple[Parameter, ...]:
         # What a compiled region calls inside is not known.
         unseen = None if any("compile" in node.note for node in run.graph.nodes) else False
-        return tuple(
-            Parameter(
-                name,
-                tensor_meta(tensor),
-                tensor.requires_grad,
-                run.leaves.get(id(tensor)),
-                id(tensor) in run.leaves or self._modules.was_called(name) or unseen,
-                tensor.grad is not None,
-                None if self._stepped is None else id(tensor) in self._stepped,
+        stepped, called = self._stepped, self._modules.was_called
+        found = []
+        for name, tensor in self._modules.listed():
+            node = run.leaves.get(id(tensor))
+            meta = None if node is None else run.graph.nodes[node].outputs[0]
+            found.append(
+                Parameter(
+                    name,
+                    meta or tensor_meta(tensor),
+                    tensor.requires_grad,
+                    node,
+                    node is not None or called(name) or unseen,
+                    tensor.grad is not None,
+                    None if stepped is None else id(tensor) in stepped,
+                )
             )
-            for name, tensor in self._modules.listed()
-        )
+        return tuple(found)
 
     # What the recorders report.
 
@@ -257,7 +263,7 @@ class Recording:
         if get_ident() != self._thread and fn not in ours:
             return  # another recording's; the engine's threads for devices work for this one
         for seen, source, made in self._transfers.see(call):
-            frame = self._modules.user_frame(sys._getframe(1))
+            frame = user_frame(sys._getframe(1))
             seen.place = self._modules.place(frame)
             seen.module = self._modules.module
             seen.in_forward = self._modules.in_forward

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -15,11 +16,10 @@ from .gradients import Gradients
 from .graph import Cut, Graph, Node, SavedKind, SavedTensor
 from .memory import saved
 from .modules import Modules
-from .tracer import GradFn, _walk, read
+from .tracer import GradFn, _connected, _read, _walk
 from .transfers import Seen
 
 End = tuple[GradFn, int]  # a live node and the number of its output
-_UNKNOWN = ("", "", "")  # module, scope and line of a node
 
 
 class Run:
@@ -44,27 +44,27 @@ class Run:
         failed: bool = False,
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
-        fns = _walk([fn for fn, _ in ends])
+        ids, edges = _connected([fn for fn, _ in ends])
         cut_off = list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
-        hidden = cut_off if failed else _hidden(cut_off, set(fns), names)
+        hidden = cut_off if failed else _hidden(cut_off, set(ids), names)
         if hidden:  # what lies before a cut is drawn too
-            fns = _walk([fn for fn, _ in ends] + hidden)
+            ids, edges = _connected([fn for fn, _ in ends] + hidden)
         self.position = position
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
         self.failed: Failed | None = None  # the exception that ended the recording
-        self.ids: dict[GradFn, int] = {fn: i for i, fn in enumerate(fns)}  # while it runs
-        self.graph: Graph = read(fns, ends, named)
+        self.ids = ids  # the live nodes, while it runs
+        self.graph: Graph = _read(ids, edges, ends, named)
         self.leaves: dict[int, int] = {}  # nodes of the leaves, by id() of the variable
         self._names: dict[int, str] = {}  # of the leaves that are parameters of the model
-        self._by_number: dict[int, int] = {}
-        for i, fn in enumerate(fns):
-            if type(fn).__name__ == "AccumulateGrad":
-                self.leaves[id(fn.variable)] = i
-                if id(fn.variable) in names:
-                    self._names[i] = names[id(fn.variable)]
-            else:
-                self._by_number[fn._sequence_nr()] = i
+        self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
+        for fn, node in zip(ids, self.graph.nodes, strict=True):
+            if node.leaf:
+                variable = id(fn.variable)
+                self.leaves[variable] = node.id
+                self._numbers[node.id] = -1
+                if variable in names:
+                    self._names[node.id] = names[variable]
         shown = set(hidden)
         self._cuts = [
             (cut, label, self.ids.get(fn))
@@ -106,8 +106,7 @@ class Run:
     def annotated(self, modules: Modules) -> Graph:
         """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
         traced = self.graph.nodes
-        recorded = modules.found(self._by_number)
-        names = dict(zip(self._by_number.values(), recorded, strict=True))
+        names = modules.found(self._numbers)
         for i, name in self._names.items():
             owner = name.rpartition(".")[0]
             names[i] = (owner, owner, "")
@@ -116,26 +115,23 @@ class Run:
             statistics = self._gradients.statistics([len(node.outputs) for node in traced])
             seconds = self._gradients.seconds()
             order = {node: k for k, node in enumerate(self._gradients.order)}
-        nodes = tuple(
-            Node(
-                *node[:6],
-                *names.get(i, _UNKNOWN),
-                node.note or self._notes.get(i, ""),
-                self._saved.get(i, ()),
-                statistics.get(i, ()),
-                order.get(i),
-                seconds.get(i),
-            )
-            for i, node in enumerate(traced)
+        columns = list(zip(*traced, strict=True))[: Node._fields.index("module")]
+        notes = [node.note or self._notes.get(node.id, "") for node in traced]
+        rows = zip(
+            *(*columns, *zip(*names, strict=True), notes),
+            *(_column(values, len(traced), ()) for values in (self._saved, statistics)),
+            *(_column(values, len(traced), None) for values in (order, seconds)),
+            strict=True,
         )
-        places = modules.names()
+        nodes = tuple(map(Node._make, rows))
+        line = modules.lines()
         cuts = [
             Cut(
                 cut.name,
                 cut.tensor,
                 before,
                 tuple(dict.fromkeys(self.made(cut.after))),
-                places(cut.place),
+                line(cut.place),
                 cut.module,
                 label,
             )
@@ -151,6 +147,10 @@ class Run:
         """Ids of the nodes with these sequence numbers."""
         found = (self._by_number.get(number) for number in numbers)
         return [i for i in found if i is not None]
+
+    @cached_property
+    def _by_number(self) -> dict[int, int]:
+        return {number: i for i, number in enumerate(self._numbers) if number >= 0}
 
     def node_of(self, seen: Seen) -> int | None:
         """The node that a copy belongs to: what backward was running, or what it made."""
@@ -175,3 +175,11 @@ def _hidden(cut_off: Iterable[GradFn], seen: set[GradFn], names: dict[int, str])
             if any(f not in seen and (not names or id(f.variable) in names) for f in leaves):
                 found.append(fn)
     return found
+
+
+def _column(values: Mapping[int, Any], length: int, missing: Any) -> list[Any]:
+    """A list with the value of each node."""
+    column = [missing] * length
+    for i, value in values.items():
+        column[i] = value
+    return column

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from .dispatch import watch_devices
 from .parallel import data_parallel_on
 from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
 from .tracer import DEVICE_LABELS
@@ -63,6 +64,7 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
         raise ValueError(f"simulate_accelerator(count={count!r}): pass a number from 1 to {LIMIT}.")
     devices = [torch.device("meta", FIRST + k) for k in range(count)]
     DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
+    watch_devices()
     outermost = not simulating()
     _HERE.depth = getattr(_HERE, "depth", 0) + 1
     try:

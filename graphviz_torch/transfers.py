@@ -20,9 +20,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .dispatch import Call
 from .graph import TensorMeta, Transfer, TransferKind
+from .places import Place
 from .tracer import device_label, tensor_meta
-
-Place = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)

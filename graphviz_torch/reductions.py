@@ -1,0 +1,124 @@
+"""Norm, extremes, mean and zeros of gradients: what `GradientStats` says, as numbers.
+
+On the CPU a gradient is read in blocks that stay in the cache, once from memory, and the numbers
+are there at once. On another device everything is reduced there, into a table of a few numbers that
+can be fetched later.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+SMALL = 16  # elements: the values of a gradient this small are kept
+COLUMNS = 6  # norm, max_abs, mean, nonzero, nan, inf
+_BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
+_LANES = 128  # bytes that are added up in a byte: less than 256
+
+# norm, max_abs, mean, nonzero, nan, inf
+Numbers = tuple[float, float, float, float, float, float]
+
+
+class Scratch:
+    """Memory to reduce in: fresh memory for each gradient would cost more than to reduce it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[torch.dtype, Tensor] = {}
+        self._flags: Tensor | None = None
+
+    def rows(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Small CPU gradients of equal shape, a row for each, and as much memory beside them."""
+        first = gradients[0]
+        count, elements = len(gradients), first.numel()
+        memory = self._rows.get(first.dtype)
+        if memory is None or len(memory) < 2 * count * elements:
+            memory = self._rows[first.dtype] = first.new_empty(2 * count * elements)
+        rows = memory[: count * elements].view(count, *first.shape)
+        torch.stack(gradients, out=rows)
+        beside = memory[count * elements : 2 * count * elements]
+        return rows.view(count, elements), beside.view(count, elements)
+
+    def nonzero(self, block: Tensor) -> int:
+        """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
+        if self._flags is None:
+            self._flags = torch.zeros(_BLOCK, dtype=torch.bool)
+            self._bytes = self._flags.view(torch.uint8).view(_LANES, -1)
+        if len(block) == _BLOCK:
+            self._flags.copy_(block)
+        else:
+            self._flags[: len(block)].copy_(block)
+            self._flags[len(block) :].zero_()
+        return int(self._bytes.sum(0, dtype=torch.uint8).sum())
+
+
+def flat(gradient: Tensor) -> Tensor:
+    """The elements of one gradient; zeros that a sparse layout omits are left out."""
+    if gradient.layout == torch.strided:
+        turned = gradient.dim() == 2 and gradient.numel() > SMALL and not gradient.is_contiguous()
+        # Where the values are not kept their order does not matter.
+        row = (gradient.t() if turned else gradient).detach().reshape(-1)
+    else:
+        values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
+        row = values.values().reshape(-1)
+    return row.abs() if row.is_complex() else row
+
+
+def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
+    """The numbers of one gradient; `elements` counts those that are left out of `row` too."""
+    squares = high = total = 0.0
+    nonzero = 0
+    for block in torch.split(row, _BLOCK):
+        block = _wide(block)
+        squares += float(torch.dot(block, block))
+        if not math.isfinite(squares):
+            return _numbers(table(row[None], elements)).pop()
+        high = max(high, float(block.amax()), -float(block.amin()))
+        total += float(block.sum())
+        nonzero += scratch.nonzero(block)
+    return math.sqrt(squares), high, total / elements, nonzero, 0, 0
+
+
+def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
+    """The numbers of each of several small gradients, a row each."""
+    rows = _wide(rows)
+    norms = torch.linalg.vector_norm(rows, dim=1).tolist()
+    elements = rows.shape[1]
+    if not math.isfinite(sum(norms)):
+        return _numbers(table(rows, elements))
+    # Five times as fast as count_nonzero along a dimension; rows are short, so the sum is exact.
+    nonzero = torch.ne(rows, 0, out=_wide(beside)).sum(1).tolist()
+    high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
+    return [
+        (norm, max(above, -below), total / elements, count, 0, 0)
+        for norm, above, below, total, count in zip(
+            norms, high, low, rows.sum(1).tolist(), nonzero, strict=True
+        )
+    ]
+
+
+def table(rows: Tensor, elements: int) -> Tensor:
+    """The numbers of each row, on the device of `rows`; in float64 where there is that."""
+    wide = rows.double() if rows.device.type != "mps" else rows
+    finite = torch.isfinite(wide)
+    clean = torch.where(finite, wide, 0.0)
+    nan = torch.isnan(wide).sum(1)
+    inf = torch.isinf(wide).sum(1)
+    columns = [
+        torch.linalg.vector_norm(clean, dim=1),
+        clean.abs().amax(1),
+        clean.sum(1) / (elements - nan - inf).clamp(min=1),
+        torch.count_nonzero(wide, dim=1),
+        nan,
+        inf,
+    ]
+    return torch.stack([column.to(wide.dtype) for column in columns], dim=1)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+
+
+def _numbers(reduced: Tensor) -> list[Numbers]:
+    return list(map(tuple, reduced.tolist()))
