@@ -24,6 +24,11 @@ export interface Card {
 
 export const LINE = 16;
 export const PADDING = 8;
+export const TITLE_LEFT = 28;
+const TITLE_RIGHT = 10;
+const MOST_LABEL = 26;
+const MOST_NAME = 24;
+const MOST_MODULE = 18;
 const MOST_TEXT = 30;
 const MOST_PARAMETERS = 4;
 const FONTS = {
@@ -92,12 +97,12 @@ export class Cards {
     const name = model.leaf[node] ? (label ? "" : role) : model.operation(node);
     const lines: Span[][] = [
       [
-        ...(label ? [{ text: shorten(label, MOST_TEXT), look: "strong" as const }] : []),
-        ...(name ? [{ text: shorten(name, MOST_TEXT), look: label ? ("plain" as const) : ("strong" as const) }] : []),
+        ...(label ? [{ text: shorten(label, MOST_LABEL), look: "strong" as const }] : []),
+        ...(name ? [{ text: shorten(name, MOST_NAME), look: label ? ("plain" as const) : ("strong" as const) }] : []),
       ],
     ];
     const module = this.tree.loneModule(node);
-    if (module) lines[0]?.push({ text: shorten(module, MOST_TEXT), look: "quiet" });
+    if (module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
     const transfer = model.transfersOf.get(node)?.[0];
     const outputs = model.outputsOf(node);
     const first = model.firstOutput(node);
@@ -146,6 +151,13 @@ export class Cards {
       parameters: [],
       more: 0,
     });
+  }
+
+  /** What the frame of an open group says. */
+  title(group: number): { name: string; size: string; width: number } {
+    const name = shorten(this.tree.name(group), MOST_TEXT);
+    const size = count(this.tree.nodes(group).length, "node");
+    return { name, size, width: TITLE_LEFT + this.width(name, "strong") + 8 + this.width(size, "quiet") + TITLE_RIGHT };
   }
 
   private sized(card: Omit<Card, "width" | "height">): Card {

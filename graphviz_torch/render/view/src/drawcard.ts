@@ -6,6 +6,8 @@ import { outlines } from "./forms";
 import type { Finding } from "./payload";
 
 export interface Marks {
+  /** All that a shortened line would say. */
+  readonly title: string;
   readonly description: string;
   readonly findings: readonly Finding[];
 }
@@ -15,6 +17,7 @@ const PARAMETER_SIGN = "M0,2A4,2 0 0 1 8,2V8A4,2 0 0 1 0,8Z";
 export function drawCard(card: Card, marks: Marks): SVGGElement {
   const { width, height, role } = card;
   const group = svg("g", { class: `card ${role}`, "data-item": card.item, role: "img", "aria-label": marks.description });
+  if (marks.title) group.append(svg("title", {}, marks.title));
   group.append(...outlines(role, width, height));
   let y = PADDING + LINE - 4 + (role === "parameter" || role === "buffer" ? 6 : 0);
   card.lines.forEach((line, at) => {

@@ -5,15 +5,16 @@ import { drawCard, sign } from "./drawcard";
 import { svg } from "./dom";
 import { bow, curve } from "./forms";
 import type { Box } from "./camera";
-import type { Card } from "./cards";
+import { type Card, TITLE_LEFT } from "./cards";
 import type { Paint } from "./colors";
-import type { Frame, Path, PlacedCard, Scene } from "./scene";
+import type { Frame, Path, PlacedCard, Scene, Stub } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "./reach";
 
 export interface Words {
   card(item: number): Marks;
-  frame(item: number): { name: string; size: string };
-  path(path: Path): { title: string; label: string };
+  frame(item: number): { name: string; size: string; width: number };
+  path(path: Path): { title: string; label: string; width: number };
+  stub(stub: Stub): string;
 }
 
 /** A card of the scene. Its element is made when it comes near the window. */
@@ -29,6 +30,7 @@ interface Wire {
 
 /** Share of the window that is drawn beyond each of its sides. */
 const AROUND = 0.4;
+const STUB = 18;
 
 /** How far each item lies on the way of the selection; null: nothing is selected. */
 export type Lit = ReadonlyMap<number, number> | null;
@@ -82,14 +84,15 @@ export class Drawing {
     this.wires.length = 0;
     this.labels.replaceChildren();
     for (const path of scene.paths) {
-      const { title, label } = this.words.path(path);
+      const { title, label, width } = this.words.path(path);
       const moved = path.link !== null && path.link.way !== "";
-      const kind = `wire${path.far ? " distant" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
+      const kind = `wire${path.far ? " distant" : ""}${path.cut ? " cut" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
       const element = svg("path", { class: kind, d: (path.far ? bow : curve)(path.points) }, svg("title", {}, title));
       this.wires.push({ path, element });
-      if (label) this.labels.append(wireLabel(path, label));
+      if (label) this.labels.append(wireLabel(path, label, width));
     }
     this.paths.replaceChildren(...this.wires.map(({ element }) => element));
+    this.labels.append(...scene.stubs.map((stub) => drawStub(stub, this.words.stub(stub))));
 
     const before = this.places;
     this.places = new Map();
@@ -178,13 +181,14 @@ export class Drawing {
     if (share > 0 && share < 1) element.append(svg("rect", { class: "progress", y: card.height - 4, width: card.width * share, height: 4 }));
   }
 
-  private handle({ item, x, y, width }: Frame): SVGGElement {
-    const { name, size } = this.words.frame(item);
+  private handle({ item, x, y, width, depth }: Frame): SVGGElement {
+    const title = this.words.frame(item);
     return svg(
       "g",
-      { class: "frame", "data-item": item, transform: `translate(${Math.round(x)},${Math.round(y)})` },
+      { class: `frame ${depth % 2 ? "odd" : "even"}`, "data-item": item, transform: `translate(${Math.round(x)},${Math.round(y)})` },
       svg("rect", { class: "hit handle", width, height: 26 }),
-      svg("text", { class: "handle", x: 28, y: 18 }, svg("tspan", { class: "strong" }, name), svg("tspan", { class: "quiet", dx: 8 }, size)),
+      svg("rect", { class: "plate handle", x: 4, y: 4, width: title.width - 6, height: 20, rx: 10 }),
+      svg("text", { class: "handle", x: TITLE_LEFT, y: 18 }, svg("tspan", { class: "strong" }, title.name), svg("tspan", { class: "quiet", dx: 8 }, title.size)),
       sign("−", 14, 14, "close"),
     );
   }
@@ -199,9 +203,22 @@ function move(element: SVGGElement, { x, y }: PlacedCard): void {
   element.setAttribute("transform", `translate(${Math.round(x)},${Math.round(y)})`);
 }
 
-function wireLabel({ points }: Path, label: string): SVGGElement {
+function wireLabel({ points }: Path, label: string, width: number): SVGGElement {
   const middle = Math.floor(points.length / 4);
   const [x0, y0, x1, y1] = points.slice(2 * middle - 2, 2 * middle + 2) as [number, number, number, number];
   const [x, y] = [(x0 + x1) / 2, (y0 + y1) / 2];
-  return svg("g", { class: "wire-label", transform: `translate(${Math.round(x) + 7},${Math.round(y)})` }, svg("text", { y: 4 }, label));
+  const plate = svg("rect", { class: "plate", x: -4, y: -8, width: width + 8, height: 16, rx: 4 });
+  return svg("g", { class: "wire-label", transform: `translate(${Math.round(x) + 7},${Math.round(y)})` }, plate, svg("text", { y: 4 }, label));
+}
+
+/** A short arrow beside a card, and who is at the other end. A click on it selects the card. */
+function drawStub({ item, side, x, y }: Stub, label: string): SVGGElement {
+  const d = side === "from" ? `M0,0H${STUB}` : `M${STUB},0H0`;
+  return svg(
+    "g",
+    { class: "stub", "data-item": item, transform: `translate(${Math.round(x)},${Math.round(y) + (side === "from" ? 9 : -9)})` },
+    svg("rect", { class: "hit", y: -8, width: 60, height: 16 }),
+    svg("path", { class: "wire", d }),
+    svg("text", { x: STUB + 5, y: 4 }, label),
+  );
 }

@@ -42,6 +42,12 @@ export function tensor(values: readonly (number | string)[], shape: readonly num
   return nest(0, texts.length, 0);
 }
 
-export function shorten(text: string, most: number): string {
+/** A text in one line: a break in it shows as a sign. */
+export function inLine(text: string): string {
+  return text.replaceAll(/[\n\r\u2028\u2029]+/g, "⏎");
+}
+
+export function shorten(long: string, most: number): string {
+  const text = inLine(long);
   return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
 }

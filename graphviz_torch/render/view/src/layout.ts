@@ -1,6 +1,9 @@
 // Places the items of levels, each level alone with its inner levels as boxes. Runs in a worker.
 
-import { Graph, layout as place } from "@dagrejs/dagre";
+import { inChains } from "./chains";
+import { farLinks } from "./far";
+import { cut, join } from "./pieces";
+import { type Area, GAP, type Piece, type Ranks } from "./ranks";
 
 export interface Box {
   readonly item: number;
@@ -18,6 +21,8 @@ export interface Task {
   /** Space around the items, for the frame of the level. */
   readonly header: number;
   readonly padding: number;
+  /** For the title of the frame. */
+  readonly leastWidth: number;
   /** Open groups inside that were laid out before. */
   readonly known?: Placed[];
 }
@@ -39,168 +44,99 @@ export interface Placed {
   exit: number | null;
 }
 
-interface Area extends Box {
-  readonly inner: Placed | undefined;
-}
-
-interface Centred {
-  readonly x: number;
-  readonly y: number;
-  readonly width: number;
-  readonly height: number;
-}
-
-// dagre puts a box on every rank that an edge crosses, which takes time and widens the picture. Where
-// more edges than this pass a rank, the longest are drawn as bows at the side instead.
-const MOST_PASSING = 5;
 const MOST_PORT_EDGES = 6;
 const MOST_LOOSE = 4;
-const GAP = 22;
-const RANK_GAP = 34;
-const PORT_GAP = 12; // between the frame's edge and the first or last rank
-const ENTRY = "entry";
-const EXIT = "exit";
 
 export function layout(): (tasks: Task[]) => Placed[] {
-  // Equal blocks have equal layouts: each is made once.
-  const known = new Map<string, Placed>();
+  // What is equal has equal layouts: each is made once.
+  const levels = remembered(({ task, boxes }: Level) => arrange(task, boxes, pieces), ({ task, boxes }) => [outline({ ...task, boxes }), task.header, task.padding, task.leastWidth]);
+  const pieces = remembered(inChains, outline);
   return (tasks) => {
-    const levels = new Map<number, Placed>();
+    const placed = new Map<number, Placed>();
     for (const task of tasks) {
-      const boxes = task.boxes.map((box) => measured(box, levels, task));
-      const sketch = outline(task, boxes);
-      const placed = known.get(sketch) ?? arrange(task, boxes);
-      known.set(sketch, placed);
-      levels.set(task.level, { ...placed, level: task.level });
+      const boxes = task.boxes.map((box) => measured(box, placed, task));
+      placed.set(task.level, { ...levels({ task, boxes }), level: task.level });
     }
-    return [...levels.values()];
+    return [...placed.values()];
+  };
+}
+
+interface Level {
+  readonly task: Task;
+  readonly boxes: Area[];
+}
+
+function remembered<Q, A>(make: (question: Q) => A, key: (question: Q) => unknown): (question: Q) => A {
+  const known = new Map<string, A>();
+  return (question) => {
+    const text = JSON.stringify(key(question));
+    const answer = known.get(text) ?? make(question);
+    known.set(text, answer);
+    return answer;
   };
 }
 
 function measured(box: Box, levels: ReadonlyMap<number, Placed>, task: Task): Area {
   const inner = box.width ? undefined : (levels.get(box.item) ?? task.known?.find((level) => level.level === box.item));
-  return inner ? { ...box, width: inner.width, height: inner.height, inner } : { ...box, inner };
+  return inner ? { item: box.item, width: inner.width, height: inner.height, ports: inner } : { ...box, ports: undefined };
 }
 
 /** All that a layout depends on, without the items' numbers. */
-function outline({ links, entries, exits, header, padding }: Task, boxes: readonly Area[]): string {
+function outline({ boxes, links, entries, exits }: Piece): unknown {
   const at = new Map(boxes.map(({ item }, position) => [item, position]));
-  const sizes = boxes.map(({ width, height, inner }) => [width, height, inner?.entry, inner?.exit]);
+  const sizes = boxes.map(({ width, height, ports }) => [width, height, ports?.entry, ports?.exit]);
   const ends = links.map(([from, to]) => [at.get(from), at.get(to)]);
-  return JSON.stringify([sizes, ends, entries.map((item) => at.get(item)), exits.map((item) => at.get(item)), header, padding]);
+  return [sizes, ends, entries.map((item) => at.get(item)), exits.map((item) => at.get(item))];
 }
 
-function arrange(task: Task, boxes: readonly Area[]): Placed {
+function arrange(task: Task, boxes: readonly Area[], lay: (piece: Piece) => Ranks): Placed {
   const linked = new Set([...task.links.flat(), ...task.entries, ...task.exits]);
   const loose = boxes.filter((box) => !linked.has(box.item));
   const tied = loose.length > MOST_LOOSE ? boxes.filter((box) => linked.has(box.item)) : boxes;
-
-  const placed: Placed = {
-    level: task.level,
-    width: 0,
-    height: 0,
-    at: [],
-    paths: [],
-    far: [],
-    entryPaths: [],
-    exitPaths: [],
-    entry: null,
-    exit: null,
-  };
+  const placed: Placed = { level: task.level, width: 0, height: 0, at: [], paths: [], far: [], entryPaths: [], exitPaths: [], entry: null, exit: null };
   const at = new Map<number, [number, number]>();
-  if (tied.length) inRanks(task, tied, placed, at);
+  if (tied.length) inPieces(task, tied, placed, at, lay);
   if (tied.length < boxes.length) inRows(loose, placed, at);
   placed.at = boxes.map(({ item }) => at.get(item) as [number, number]);
-  frame(placed, task.header, task.padding);
+  frame(placed, task);
   return placed;
 }
 
-function inRanks(task: Task, boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>): void {
+function inPieces(task: Task, boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>, lay: (piece: Piece) => Ranks): void {
   const entries = task.entries.length <= MOST_PORT_EDGES ? task.entries : [];
   const exits = task.exits.length <= MOST_PORT_EDGES ? task.exits : [];
   const far = (placed.far = farLinks(boxes, task.links));
+  const { pieces, turns } = cut(boxes, task.links, far, entries, exits);
+  const laid = pieces.map(lay);
+  const { width, height, corners, joins } = join(pieces, laid, turns);
+  placed.width = width;
+  placed.height = height;
 
-  const graph = new Graph();
-  graph.setGraph({ nodesep: GAP, edgesep: 14, ranksep: RANK_GAP, ranker: boxes.length > 150 ? "tight-tree" : "network-simplex" });
-  for (const { item, width, height } of boxes) graph.setNode(String(item), { width, height });
-  task.links.forEach(([from, to], link) => {
-    if (!far[link]) graph.setEdge(String(from), String(to), {});
+  const paths = new Map<string, number[]>();
+  pieces.forEach((piece, number) => {
+    const [left, top] = corners[number] as [number, number];
+    const ranks = laid[number] as Ranks;
+    const shift = (path: readonly number[]) => path.map((value, at) => value + (at % 2 ? top : left));
+    piece.boxes.forEach(({ item }, box) => at.set(item, shift(ranks.at[box] as [number, number]) as [number, number]));
+    piece.links.forEach((link, edge) => paths.set(link.join(), shift(ranks.paths[edge] as number[])));
+    placed.entryPaths.push(...ranks.entryPaths.map(shift));
+    placed.exitPaths.push(...ranks.exitPaths.map(shift));
+    if (ranks.entry !== null) placed.entry = left + ranks.entry;
+    if (ranks.exit !== null) placed.exit = left + ranks.exit;
+    const before = pieces[number - 1]?.boxes.at(-1);
+    if (before) paths.set(`${before.item},${piece.boxes[0]?.item}`, joins[number - 1] as number[]);
   });
-  if (entries.length) graph.setNode(ENTRY, { width: 1, height: 1 });
-  if (exits.length) graph.setNode(EXIT, { width: 1, height: 1 });
-  for (const item of entries) graph.setEdge(ENTRY, String(item), {});
-  for (const item of exits) graph.setEdge(String(item), EXIT, {});
-  place(graph);
 
-  // A port takes a rank of its own, of which little is needed where no item shares it.
-  const size = graph.graph() as { width: number; height: number };
-  const tops = boxes.map(({ item, height }) => (graph.node(String(item)) as Centred).y - height / 2);
-  const ends = boxes.map(({ item, height }) => size.height - (graph.node(String(item)) as Centred).y - height / 2);
-  const spare = RANK_GAP - PORT_GAP;
-  const above = entries.length ? Math.min(spare, ...tops) : 0;
-  const height = (placed.height = size.height - above - (exits.length ? Math.min(spare, ...ends) : 0));
-  placed.width = size.width;
-  const within = (y: number) => Math.max(0, Math.min(height, y - above));
-  const centre = (name: string): Centred => {
-    const box = graph.node(name) as Centred;
-    return { ...box, y: box.y - above };
-  };
-  const inner = new Map(boxes.map((box) => [String(box.item), box.inner]));
-  for (const { item } of boxes) {
-    const box = centre(String(item));
-    at.set(item, [box.x - box.width / 2, box.y - box.height / 2]);
-  }
-  if (entries.length) placed.entry = centre(ENTRY).x;
-  if (exits.length) placed.exit = centre(EXIT).x;
-
-  // An edge leaves from the middle of a box's lower side, or from where an open group lets it out.
-  const start = (name: string): number[] => {
-    const box = centre(name);
-    if (name === ENTRY) return [box.x, 0];
-    const port = inner.get(name)?.exit ?? box.width / 2;
-    return [box.x - box.width / 2 + port, box.y + box.height / 2];
-  };
-  const end = (name: string): number[] => {
-    const box = centre(name);
-    if (name === EXIT) return [box.x, height];
-    const port = inner.get(name)?.entry ?? box.width / 2;
-    return [box.x - box.width / 2 + port, box.y - box.height / 2];
-  };
-  const bow = (from: string, to: string): number[] => {
-    const [a, b] = [centre(from), centre(to)];
-    const out = Math.max(a.x + a.width / 2, b.x + b.width / 2) + Math.min(30 + Math.abs(b.y - a.y) / 6, 240);
+  const areas = new Map(boxes.map((box) => [box.item, box]));
+  const bow = (from: number, to: number): number[] => {
+    const [[ax, ay], [bx, by]] = [at.get(from) as [number, number], at.get(to) as [number, number]];
+    const [a, b] = [areas.get(from) as Area, areas.get(to) as Area];
+    const [start, end] = [ay + a.height / 2, by + b.height / 2];
+    const out = Math.max(ax + a.width, bx + b.width) + Math.min(30 + Math.abs(end - start) / 6, 240);
     placed.width = Math.max(placed.width, out);
-    return [a.x + a.width / 2, a.y, out, a.y, out, b.y, b.x + b.width / 2, b.y];
+    return [ax + a.width, start, out, start, out, end, bx + b.width, end];
   };
-  const path = (from: string, to: string): number[] => {
-    const { points } = graph.edge(from, to) as { points: Centred[] };
-    return [...start(from), ...points.slice(1, -1).flatMap(({ x, y }) => [x, within(y)]), ...end(to)];
-  };
-  placed.paths = task.links.map(([from, to], link) => (far[link] ? bow : path)(String(from), String(to)));
-  placed.entryPaths = entries.map((item) => path(ENTRY, String(item)));
-  placed.exitPaths = exits.map((item) => path(String(item), EXIT));
-}
-
-/** Which links to draw as bows, so that few others pass any rank. */
-function farLinks(boxes: readonly Area[], links: Task["links"]): boolean[] {
-  const rank = new Map(boxes.map((box) => [box.item, 0]));
-  const position = new Map(boxes.map((box, at) => [box.item, at]));
-  const of = (item: number) => rank.get(item) as number;
-  const forward = links.filter(([from, to]) => (position.get(from) as number) < (position.get(to) as number));
-  forward.sort((a, b) => (position.get(a[0]) as number) - (position.get(b[0]) as number));
-  for (const [from, to] of forward) rank.set(to, Math.max(of(to), of(from) + 1));
-
-  const passing = new Int32Array(boxes.length + 1);
-  const far = links.map(() => false);
-  const span = ([from, to]: [number, number]) => of(to) - of(from);
-  const shortest = [...links.keys()].sort((a, b) => span(links[a] as [number, number]) - span(links[b] as [number, number]));
-  for (const at of shortest) {
-    const [from, to] = links[at] as [number, number];
-    const crossed = passing.subarray(of(from) + 1, Math.max(of(from) + 1, of(to)));
-    if (crossed.every((edges) => edges < MOST_PASSING)) crossed.forEach((edges, rank) => (crossed[rank] = edges + 1));
-    else far[at] = true;
-  }
-  return far;
+  placed.paths = task.links.map(([from, to], link) => (far[link] ? bow(from, to) : (paths.get(`${from},${to}`) as number[])));
 }
 
 /** Items without edges, below the others, in rows about as wide as they are high together. */
@@ -219,13 +155,15 @@ function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number,
 }
 
 /** Make room for the frame around a level. Edges from outside begin and end on the frame itself. */
-function frame(placed: Placed, header: number, padding: number): void {
+function frame(placed: Placed, { header, padding, leastWidth }: Task): void {
   const top = header + padding;
   const xs = [...placed.paths, ...placed.entryPaths, ...placed.exitPaths].flatMap((path) => path.filter((_, at) => at % 2 === 0));
-  const left = padding - Math.min(0, ...xs); // dagre lets edges pass beside the outermost items
+  const [low, high] = [Math.min(0, ...xs), Math.max(placed.width, ...xs)]; // dagre lets edges pass beside the outermost items
+  const side = Math.max(padding, (leastWidth - (high - low)) / 2);
+  const left = side - low;
   const shift = (path: number[]) => path.map((value, at) => value + (at % 2 ? top : left));
   placed.at = placed.at.map(([x, y]) => [x + left, y + top]);
-  placed.width = left + Math.max(placed.width, ...xs) + padding;
+  placed.width = left + high + side;
   placed.height += top + padding;
   placed.paths = placed.paths.map(shift);
   placed.entryPaths = placed.entryPaths.map(shift).map((path) => [path[0] ?? 0, 0, ...path]);

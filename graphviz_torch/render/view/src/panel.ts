@@ -2,7 +2,7 @@
 
 import { shaped } from "./cards";
 import { html, button } from "./dom";
-import { bytes, count, number, seconds, tensor } from "./format";
+import { bytes, count, inLine, number, seconds, tensor } from "./format";
 import type { Edge, Gradient, Meta, Model } from "./model";
 import { overview } from "./overview";
 import type { Finding, Transfer } from "./payload";
@@ -38,7 +38,7 @@ export class Panel {
   }
 
   private heading(title: string, subtitle: string): HTMLElement {
-    return html("header", {}, html("div", {}, html("h2", {}, title), html("p", { class: "quiet" }, subtitle)), button("×", "Close details (Esc)", this.close));
+    return html("header", {}, html("div", {}, html("h2", {}, inLine(title)), html("p", { class: "quiet" }, subtitle)), button("×", "Close details (Esc)", this.close));
   }
 
   private node(node: number): HTMLElement[] {

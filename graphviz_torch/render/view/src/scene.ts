@@ -29,12 +29,25 @@ export interface Path {
   readonly from: number;
   readonly to: number;
   readonly far: boolean;
+  /** Stubs stand for it. */
+  readonly cut: boolean;
+}
+
+/** The end of edges that reach too far, and are too many, to be drawn while nothing is selected. */
+export interface Stub {
+  readonly item: number;
+  readonly side: "from" | "to";
+  readonly x: number;
+  readonly y: number;
+  /** The items at the other ends. */
+  readonly others: number[];
 }
 
 export interface Scene {
   readonly cards: PlacedCard[];
   readonly frames: Frame[];
   readonly paths: Path[];
+  readonly stubs: Stub[];
   readonly width: number;
   readonly height: number;
 }
@@ -45,6 +58,7 @@ const OPEN_AT_START = 60;
 /** Fewer cards than this show nothing: then groups open at the start until there are more. */
 const FEW_CARDS = 8;
 const MOST_AT_START = 150;
+const MOST_BOWS = 8; // of one level
 const HEADER = 24;
 const FRAME_PADDING = 14;
 
@@ -173,11 +187,12 @@ export class Scenes {
       exits: slice.exits,
       header: level === TOP ? 0 : HEADER,
       padding: level === TOP ? 0 : FRAME_PADDING,
+      leastWidth: level === TOP ? 0 : this.cards.title(level).width,
     };
   }
 
   private compose(placed: ReadonlyMap<number, Placed>): Scene {
-    const scene: Scene = { cards: [], frames: [], paths: [], ...size(placed.get(TOP)) };
+    const scene: Scene = { cards: [], frames: [], paths: [], stubs: [], ...size(placed.get(TOP)) };
     const stack: [number, number, number][] = [[TOP, 0, 0]];
     for (let next = stack.pop(); next; next = stack.pop()) {
       const [level, x, y] = next;
@@ -193,15 +208,26 @@ export class Scenes {
           stack.push([item, x + left, y + top]);
         } else scene.cards.push({ card: this.cards.card(item), x: x + left, y: y + top });
       });
+      const cut = found.far.filter(Boolean).length > MOST_BOWS;
+      const stubs = new Map<string, Stub>();
       found.paths.forEach((path, at) => {
         const link = links[at] as Link;
-        scene.paths.push({ points: shift(path), link, from: link.from, to: link.to, far: found.far[at] as boolean });
+        const [points, far] = [shift(path), found.far[at] as boolean];
+        scene.paths.push({ points, link, from: link.from, to: link.to, far, cut: far && cut });
+        if (!far || !cut) return;
+        for (const side of ["from", "to"] as const) {
+          const key = `${side} ${link[side]}`;
+          const [x, y] = (side === "from" ? points.slice(0, 2) : points.slice(-2)) as [number, number];
+          if (!stubs.has(key)) stubs.set(key, { item: link[side], side, x, y, others: [] });
+          stubs.get(key)?.others.push(side === "from" ? link.to : link.from);
+        }
       });
+      scene.stubs.push(...stubs.values());
       found.entryPaths.forEach((path, at) =>
-        scene.paths.push({ points: shift(path), link: null, from: level, to: entries[at] as number, far: false }),
+        scene.paths.push({ points: shift(path), link: null, from: level, to: entries[at] as number, far: false, cut: false }),
       );
       found.exitPaths.forEach((path, at) =>
-        scene.paths.push({ points: shift(path), link: null, from: exits[at] as number, to: level, far: false }),
+        scene.paths.push({ points: shift(path), link: null, from: exits[at] as number, to: level, far: false, cut: false }),
       );
     }
     scene.frames.sort((a, b) => a.depth - b.depth);

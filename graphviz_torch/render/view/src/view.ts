@@ -52,7 +52,7 @@ export class View {
   private readonly themeButton: HTMLButtonElement;
   private readonly sizes = new ResizeObserver(() => this.resize());
   private width = 0;
-  private scene: Scene = { cards: [], frames: [], paths: [], width: 0, height: 0 };
+  private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], width: 0, height: 0 };
   /** What is selected: a group's item, or a node (which a closed group may hide). */
   selected: number | null = null;
 

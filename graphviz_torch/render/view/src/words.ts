@@ -3,11 +3,13 @@
 import { shaped, type Cards } from "./cards";
 import type { Words } from "./drawing";
 import type { Marks } from "./drawcard";
-import { bytes, count } from "./format";
+import { bytes, count, shorten } from "./format";
 import type { Model } from "./model";
 import type { Finding } from "./payload";
-import type { Path } from "./scene";
+import type { Path, Stub } from "./scene";
 import type { Tree } from "./tree";
+
+const MOST_NAMED = 2;
 
 export class GraphWords implements Words {
   constructor(
@@ -24,15 +26,21 @@ export class GraphWords implements Words {
       for (const finding of this.model.findingsOf.get(node) ?? []) findings.add(finding);
     const folded = this.tree.isGroup(item) ? [] : this.model.inputs(item).filter((edge) => this.tree.folded[edge.node]);
     for (const { node } of folded) for (const finding of this.model.findingsOf.get(node) ?? []) findings.add(finding);
-    return { description: `${role}: ${said}`, findings: [...findings] };
+    const full = this.tree.isGroup(item) ? this.tree.path(item) : [this.model.text("label", item), this.model.operation(item), this.model.text("module", item)].filter(Boolean).join(" · ");
+    return { title: said.includes("…") ? full : "", description: `${role}: ${said}`, findings: [...findings] };
   }
 
-  frame(item: number): { name: string; size: string } {
-    return { name: this.tree.name(item), size: count(this.tree.nodes(item).length, "node") };
+  frame(item: number): { name: string; size: string; width: number } {
+    return this.cards.title(item);
   }
 
-  path({ link }: Path): { title: string; label: string } {
-    if (!link) return { title: "", label: "" };
+  stub({ side, others }: Stub): string {
+    if (others.length > MOST_NAMED) return count(others.length, side === "from" ? "user" : "input");
+    return others.map((item) => shorten(this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item), 14)).join(", ");
+  }
+
+  path({ link }: Path): { title: string; label: string; width: number } {
+    if (!link) return { title: "", label: "", width: 0 };
     const meta = this.model.outputsOf(link.source)[link.outputNr];
     const several = this.model.outputsOf(link.source).length > 1;
     const parts = [meta ? shaped(meta) : "", several && link.edges === 1 ? `output ${link.outputNr}` : "", link.edges > 1 ? count(link.edges, "edge") : ""];
@@ -40,6 +48,7 @@ export class GraphWords implements Words {
     const title = [...parts, moved].filter(Boolean).join(" · ");
     // Into a copy's own card the way is written on the card.
     const told = this.tree.isGroup(link.to) ? moved : link.way ? bytes(link.bytes) : "";
-    return { title, label: told || (several && link.edges === 1 && meta ? shaped(meta) : "") };
+    const label = told || (several && link.edges === 1 && meta ? shaped(meta) : "");
+    return { title, label, width: this.cards.width(label, "quiet") };
   }
 }
