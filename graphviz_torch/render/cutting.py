@@ -18,12 +18,15 @@ _SMALLEST_BODY = 3
 class Part:
     """A group while the tree grows. Its items are parts, and nodes as their ids."""
 
-    __slots__ = ("items", "kind", "name", "span", "structure")
+    __slots__ = ("items", "kind", "name", "nodes", "parts", "span", "structure")
 
     def __init__(self, kind: Literal["module", "run"], name: Name, items: list[Item]) -> None:
         self.kind = kind
         self.name = name
         self.items = items
+        # Known once it is closed:
+        self.parts: list[Part] = []
+        self.nodes: list[int] = []  # by id
         self.span = (0, 0)  # positions of its operations
         self.structure = 0  # the same number for the same structure
 
@@ -92,11 +95,11 @@ class Cutter:
 
     def close(self, part: Part) -> None:
         """Fill in where the part lies and its structure, once its items are final."""
+        part.parts, part.nodes = split(part.items)
         part.span = start, end = self._span(part.items)
         groups = [
-            ("" if item.kind == "run" else item.name.text, item.structure)
-            for item in part.items
-            if type(item) is Part
+            ("" if inner.kind == "run" else inner.name.text, inner.structure)
+            for inner in part.parts
         ]
         leaves = () if start < end else tuple(self.nodes[i][2] for i in flatten([part]))
         inside = self.whole[start:end]
@@ -200,6 +203,12 @@ class Cutter:
         part.items = self.cut(part.items)
         self.close(part)
         return part
+
+
+def split(items: list[Item]) -> tuple[list[Part], list[int]]:
+    """The parts in their order, and the nodes by id."""
+    parts = [item for item in items if type(item) is Part]
+    return parts, sorted([item for item in items if type(item) is int])
 
 
 def flatten(items: Sequence[Item]) -> list[int]:

@@ -98,7 +98,7 @@ def to_dot(
         inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
         shading = shade(graph, drawn, inside, color_by, theme)
         marked = mark(graph, drawn, colors, kept, marks or {})
-        nodes = Nodes(graph, drawn, inside, colors, shading, marked)
+        nodes = Nodes(graph, drawn, inside, theme, shading, marked)
         body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
         size = len(drawn.nodes) + len(drawn.boxes)
         extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from functools import lru_cache
 
 from ..graph import Graph, Node
 from . import dot_text as say
 from .contents import Contents
 from .dot_marks import Marks
 from .dot_shade import Shading
-from .style import FORMS, Role, role
+from .style import FORMS, Role, Theme, palette, role
 from .visible import Visible
 
 _Look = tuple[str, str]  # text and attributes
@@ -25,14 +25,15 @@ class Nodes:
         graph: Graph,
         drawn: Visible,
         inside: dict[int, Contents],
-        colors: Mapping[str, str],
+        theme: Theme,
         shading: Shading,
         marks: Marks,
     ) -> None:
         self.graph = graph
         self.drawn = drawn
         self.inside = inside
-        self.colors = colors
+        self.theme: Theme = theme
+        self.colors = palette(theme)
         self.shading = shading
         self.marks = marks
         self.outputs = {node for node, _ in graph.outputs}
@@ -77,17 +78,7 @@ class Nodes:
         if node.leaf:
             title = say.SPACE + say.small(title, self.colors["muted"])
         meta = say.small(say.escape(say.tensors(node.outputs)), self.colors["muted"])
-        return f"{title}<BR/>{say.SPACE}{meta}", self._attributes(what)
-
-    def _attributes(self, what: Role) -> str:
-        if what == "operation":
-            return ""
-        form, usual = FORMS[what], FORMS["operation"]
-        attributes = f' fillcolor="{self.colors[what]}" color="{self.colors[f"{what}_line"]}"'
-        for name in ("shape", "style", "margin", "peripheries"):
-            if getattr(form, name) != getattr(usual, name):
-                attributes += f' {name}="{getattr(form, name)}"'
-        return attributes
+        return f"{title}<BR/>{say.SPACE}{meta}", _attributes(what, self.theme)
 
     def _full(self, node: Node) -> str:
         text, attributes = self._look(node, role(node, self.outputs, self.transfers))
@@ -148,10 +139,23 @@ class Nodes:
                 *self.marks.lines.get(~number, ()),
             ]
         )
-        attributes = self._attributes("group")
+        attributes = _attributes("group", self.theme)
         attributes += self.shading.fills.get(~number, "") + self.marks.pens.get(~number, "")
         attributes += f" tooltip={say.quote(tree.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
+
+
+@lru_cache
+def _attributes(what: Role, theme: Theme) -> str:
+    """What sets a role apart from an operation, in DOT."""
+    if what == "operation":
+        return ""
+    form, usual, colors = FORMS[what], FORMS["operation"], palette(theme)
+    attributes = f' fillcolor="{colors[what]}" color="{colors[f"{what}_line"]}"'
+    for name in ("shape", "style", "margin", "peripheries"):
+        if getattr(form, name) != getattr(usual, name):
+            attributes += f' {name}="{getattr(form, name)}"'
+    return attributes
 
 
 def _transfers(graph: Graph) -> dict[int, str]:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Literal
 
 from ..graph import Edge, Graph, expect_graph
-from .cutting import Cutter, Item, Name, Part, flatten
+from .cutting import Cutter, Item, Name, Part, flatten, split
 from .uncollected import uncollected
 
 # Without modules, an order is good enough if every result is used within so many nodes.
@@ -143,14 +143,12 @@ def _modules(
     places = _places(order)
     is_leaf = list(map(itemgetter(5), graph.nodes))
     first: dict[int, int] = {}
-    for source, target, _, _ in edges:
+    for edge in edges:
+        source = edge[0]
         # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
-        if (
-            is_leaf[source]
-            and not is_leaf[target]
-            and (source not in first or places[target] < places[first[source]])
-        ):
-            first[source] = target
+        usual = is_leaf[source] and not is_leaf[edge[1]]
+        if usual and (source not in first or places[edge[1]] < places[first[source]]):
+            first[source] = edge[1]
     leaves: dict[int, list[int]] = {}
     for leaf, user in sorted(first.items()):
         leaves.setdefault(user, []).append(leaf)
@@ -201,11 +199,10 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
     parents: list[int | None] = []
     paths: list[str] = []
     taken: set[str] = set()
-    inside: list[tuple[list[Part], list[int]]] = []
     numbers: dict[Part, int] = {}
     of: list[int | None] = [None] * len(graph.nodes)
-    outside = _split(top)
-    stack: list[tuple[Part, int | None]] = [(part, None) for part in reversed(outside[0])]
+    outer_parts, outer_nodes = split(top)
+    stack: list[tuple[Part, int | None]] = [(part, None) for part in reversed(outer_parts)]
     while stack:
         part, parent = stack.pop()
         numbers[part] = number = len(parts)
@@ -222,12 +219,10 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
         parts.append(part)
         parents.append(parent)
         paths.append(path)
-        children, nodes = _split(part.items)
-        inside.append((children, nodes))
-        for i in nodes:
+        for i in part.nodes:
             of[i] = number
-        stack += [(child, number) for child in reversed(children)]
-    sizes = [len(nodes) for _, nodes in inside]
+        stack += [(inner, number) for inner in reversed(part.parts)]
+    sizes = [len(part.nodes) for part in parts]
     for number in reversed(range(len(parts))):
         outer = parents[number]
         if outer is not None:
@@ -241,8 +236,8 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
                 path=paths[number],
                 parent=parents[number],
                 kind=part.kind,
-                children=tuple([numbers[child] for child in inside[number][0]]),
-                nodes=tuple(inside[number][1]),
+                children=tuple([numbers[inner] for inner in part.parts]),
+                nodes=tuple(part.nodes),
                 size=sizes[number],
                 span=part.span,
                 like=like.setdefault(part.structure, number),
@@ -250,12 +245,6 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
             for number, part in enumerate(parts)
         ]
     )
-    roots = tuple(numbers[part] for part in outside[0])
+    roots = tuple(numbers[part] for part in outer_parts)
     places = tuple(_places(order))
-    return Groups(groups, tuple(of), roots, tuple(outside[1]), places, operations)
-
-
-def _split(items: Sequence[Item]) -> tuple[list[Part], list[int]]:
-    """The parts in their order, and the nodes in the order of their ids."""
-    parts = [item for item in items if isinstance(item, Part)]
-    return parts, sorted([item for item in items if not isinstance(item, Part)])
+    return Groups(groups, tuple(of), roots, tuple(outer_nodes), places, operations)

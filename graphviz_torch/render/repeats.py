@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
 # Tokens that must agree before a distance is taken for a period: long enough that a pair of
 # operations which returns inside a body is not taken for the body.
 _GRAM = 8
+_STEP = 4  # between the places at which a period is looked for
 _CANDIDATES = 6
 _LEAST_TIMES = 3
 
@@ -32,11 +34,17 @@ def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Rep
     >>> find_repeats("xyz" + "abcde" * 4 + "z", shortest=8)
     [Repeat(start=3, period=5, length=20)]
     """
+    # As a text, which is searched fast: a character for each kind of token. Beyond the 1,114,112
+    # characters there are, kinds share the last one.
+    known: dict[Hashable, str] = {}
+    text = "".join(
+        [known.setdefault(token, chr(min(len(known), sys.maxunicode))) for token in tokens]
+    )
     found = []
-    left = [(0, len(tokens))]
+    left = [(0, len(text))]
     while left:
         start, end = left.pop()
-        best = _longest(tokens[start:end], shortest) if end - start > shortest else None
+        best = _longest(text[start:end], shortest) if end - start > shortest else None
         if best is not None:
             first = start + best.start
             found.append(Repeat(first, best.period, best.length))
@@ -44,24 +52,21 @@ def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Rep
     return sorted(found)
 
 
-def _longest(tokens: Sequence[Hashable], shortest: int) -> Repeat | None:
-    last: dict[Hashable, int] = {}
+def _longest(text: str, shortest: int) -> Repeat | None:
     distances: Counter[int] = Counter()
-    grams = zip(*(islice(tokens, shift, None) for shift in range(_GRAM)), strict=False)
-    for position, gram in enumerate(grams):
-        if gram in last:
-            distances[position - last[gram]] += 1
-        last[gram] = position
+    for place in range(0, len(text) - _GRAM, _STEP):
+        again = text.find(text[place : place + _GRAM], place + 1)
+        if again > 0:
+            distances[again - place] += 1
     best = None
     for period, _ in distances.most_common(_CANDIDATES):
-        position = 0
-        for same, run in groupby(map(eq, tokens, islice(tokens, period, None))):
-            length = sum(1 for _ in run)
-            if same and length >= (_LEAST_TIMES - 1) * period:
-                repeat = Repeat(position, period, length + period)
-                if best is None or (repeat.length, -period) > (best.length, -best.period):
-                    best = repeat
-            position += length
-        if best is not None and best.length > len(tokens) - shortest:
+        same = bytes(map(eq, text, islice(text, period, None)))
+        run = max(same.split(b"\0"), key=len)
+        if len(run) < (_LEAST_TIMES - 1) * period:
+            continue
+        repeat = Repeat(same.index(run), period, len(run) + period)
+        if best is None or (repeat.length, -period) > (best.length, -best.period):
+            best = repeat
+        if best.length > len(text) - shortest:
             break  # what is left is too short to be of interest
     return best

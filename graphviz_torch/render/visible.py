@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from operator import itemgetter
@@ -205,37 +204,39 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
         last=last,
         keys=keys,
     )
-    lines: dict[tuple[int, ...], Line] = {}
+    lines: dict[tuple[int, int], Line] = {}
     before: dict[int, dict[int, None]] = defaultdict(dict)
     behind: dict[int, dict[int, None]] = defaultdict(dict)
     for edge in inner.edges:
+        if edge[0] in shown and edge[1] in shown:
+            drawn.edges.append(edge)
+            continue
         start, end = of[edge[0]], of[edge[1]]
+        if start == end and (start in hidden or start in keys.box):
+            continue
         if start in hidden or end in hidden:
-            if start == end:
-                continue
             families = keys.between(edge[0], edge[1])
             drawn.chained |= families
             if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
         source, target = keys.of(edge[0]), keys.of(edge[1])
         if source is None or target is None:
-            if target is not None and not graph.nodes[edge.source].leaf:
-                before[target][edge.source] = None
+            if target is not None and not graph.nodes[edge[0]].leaf:
+                before[target][edge[0]] = None
             if source is not None and end not in hidden:
-                behind[source][edge.target] = None
+                behind[source][edge[1]] = None
         elif source != target:
-            ends = (source, target) if min(source, target) < 0 else (source, target, *edge[2:])
-            line = lines.get(ends)
+            line = lines.get((source, target))
             if line is None:
-                lines[ends] = Line(source, target, edge)
-            elif (line.edge.source, line.edge.output_nr) != (edge.source, edge.output_nr):
-                lines[ends] = line._replace(times=line.times + 1)
+                lines[source, target] = Line(source, target, edge)
+            elif line.edge[:3:2] != edge[:3:2]:  # another tensor, by node and output
+                lines[source, target] = line._replace(times=line.times + 1)
     for line in lines.values():
         if line.source >= 0 and line.target >= 0 and line.times == 1:
             drawn.edges.append(Edge(line.source, line.target, *line.edge[2:]))
         else:
             drawn.lines.append(line)
-    _place_leaves(graph, drawn, lines.values())
+    _place_leaves(graph, drawn)
     # A run that is drawn for itself only means nothing to a reader.
     drawn.opened -= {n for n in opener.opened if tree.groups[n].kind == "run" and n not in last}
     drawn.opened -= _scattered(drawn)
@@ -273,12 +274,12 @@ def _scattered(drawn: Visible) -> set[int]:
     return found
 
 
-def _place_leaves(graph: Graph, drawn: Visible, lines: Iterable[Line]) -> None:
+def _place_leaves(graph: Graph, drawn: Visible) -> None:
     """A leaf that is drawn stands outside the modules that share it."""
     around: dict[int, list[list[int]]] = defaultdict(list)
-    for line in lines:
-        if line.source >= 0 and graph.nodes[line.source].leaf:
-            around[line.source].append(drawn.path(line.target))
+    for source, target in drawn.ends():
+        if source >= 0 and graph.nodes[source].leaf:
+            around[source].append(drawn.path(target))
     for leaf, paths in around.items():
         common = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
         drawn.home[leaf] = common[-1] if common else None
