@@ -38,6 +38,21 @@ def rnn(steps: int) -> torch.Tensor:
     return h.sum()
 
 
+def bert(layers: int = 12, width: int = 16) -> torch.nn.Module:
+    """The encoder of BERT base, narrow, with random weights. Takes token ids below 32."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=32,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=4 * width,
+        max_position_embeddings=32,
+    )
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
 def images() -> torch.Tensor:
     return torch.randn(1, 3, 64, 64)
 
@@ -47,6 +62,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], torch.Tensor]]] = {
     "ResNet-152": (lambda: ResNet(152), images),
     "GPT-2 small": (lambda: gpt2(12), tokens),
     "GPT-2 medium": (lambda: gpt2(24), tokens),
+    "BERT": (bert, tokens),
     "Llama-32": (lambda: llama(32), tokens),
 }
 OUTPUTS: dict[str, Callable[[], torch.Tensor]] = {
@@ -65,7 +81,9 @@ def outputs(name: str) -> torch.Tensor:
         return OUTPUTS[name]()
     model, inputs = (make() for make in MODELS[name])
     found = model(inputs)
-    return getattr(found, "logits", found)
+    for name in ("logits", "last_hidden_state"):
+        found = getattr(found, name, found)
+    return found
 
 
 def seconds(call: Callable[[], Any]) -> float:

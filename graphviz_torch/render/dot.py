@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -99,7 +99,10 @@ def to_dot(
         shading = shade(graph, drawn, inside, color_by, theme)
         marked = mark(graph, drawn, colors, kept, marks or {})
         nodes = Nodes(graph, drawn, inside, theme, shading, marked)
-        body = clustered(graph, drawn, inside, nodes.transfers, nodes.lines(), theme)
+        lines = nodes.lines()
+        for key, stub in _stubs(graph, drawn, colors):
+            lines[key] += f"\n{stub}"  # in the cluster of its node
+        body = clustered(graph, drawn, inside, nodes.transfers, lines, theme)
         size = len(drawn.nodes) + len(drawn.boxes)
         extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
         if explain:
@@ -108,7 +111,7 @@ def to_dot(
             below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
             extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
         head = _head(direction, theme).format(extra)
-        return "\n".join([head, *body, *_edges(graph, drawn, colors), "}", ""])
+        return "\n".join([head, *body, *_edges(graph, drawn), "}", ""])
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:
@@ -145,8 +148,8 @@ def _head(direction: Direction, theme: Theme) -> str:
     )
 
 
-def _edges(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> list[str]:
-    """The lines of the edges, and of the stubs of those that are only named."""
+def _edges(graph: Graph, drawn: Visible) -> list[str]:
+    """The lines of the edges, and of those between nodes and their stubs."""
     several = {node[0] for node in graph.nodes if len(node[2]) > 1}
     # Where parameters are written inside, hardly a module starts on its own.
     long = {} if drawn.groups is None or drawn.inner.inside else lengths(drawn)
@@ -157,10 +160,9 @@ def _edges(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> list[str]
         for edge in drawn.edges
     ]
     result += [_attributed(graph, line, several, long) for line in drawn.lines]
-    for key, others in drawn.before.items():
-        result += _stub(graph, drawn, key, others, colors, "from")
-    for key, others in drawn.behind.items():
-        result += _stub(graph, drawn, key, others, colors, "to")
+    stub = "[style=dashed arrowsize=0.5]"
+    result += [f"\tfrom_{dot_id(key)} -> {dot_id(key)} {stub}" for key in drawn.before]
+    result += [f"\t{dot_id(key)} -> to_{dot_id(key)} {stub}" for key in drawn.behind]
     return result
 
 
@@ -183,24 +185,14 @@ def _attributed(
     return f"{ends} [label={say.quote(' '.join(parts))} {length}]".replace(" ]", "]")
 
 
-def _stub(
-    graph: Graph,
-    drawn: Visible,
-    key: int,
-    others: Sequence[int],
-    colors: Mapping[str, str],
-    arrow: Literal["from", "to"],
-) -> list[str]:
-    """The other ends, by name, of edges that are not drawn."""
-    names = [_called(graph, drawn, other) for other in others[:3]]
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    text = say.small(say.escape(f"{arrow} {', '.join(names)}{more}"), colors["muted"])
-    here, there = f"{arrow}_{dot_id(key)}", dot_id(key)
-    ends = f"{here} -> {there}" if arrow == "from" else f"{there} -> {here}"
-    return [
-        f'\t{here} [label=<{text}> shape=plain style=""]',
-        f"\t{ends} [style=dashed arrowsize=0.5]",
-    ]
+def _stubs(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """The other ends, by name, of edges that are not drawn: the key at this end, and a node."""
+    for arrow, named in (("from", drawn.before), ("to", drawn.behind)):
+        for key, others in named.items():
+            names = [_called(graph, drawn, other) for other in others[:3]]
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            text = say.small(say.escape(f"{arrow} {', '.join(names)}{more}"), colors["muted"])
+            yield key, f'\t{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
 
 
 def _called(graph: Graph, drawn: Visible, key: int) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from .visible import Visible
 
 # Invisible nodes that a layout may have: so many, and so many for each visible thing.
-_FREE = 400
-_FREE_EACH = 2
-_LONG = 8  # ranks; a shorter edge is always drawn
+_FREE = 100
+_FREE_EACH = 1
+_LONG = 5  # ranks; a shorter edge is always drawn
 # With fewer edges than this there is nothing to untangle.
 _FEW = 60
 
