@@ -95,9 +95,13 @@ def test_the_payload_holds_every_value_of_every_node() -> None:
     header, columns = payload.header, payload.columns
     assert header["count"] == 90
     assert header["title"] == "chain"
-    for name in ("name", "operation", "label", "module", "source"):
+    for name in ("name", "operation", "module", "source"):
         at = columns.get(name, [0] * 90)
         assert [header[name][i] for i in at] == [getattr(node, name) for node in graph.nodes]
+    labels = [header["label"][i] for i in columns["label"]]
+    for node, label in zip(graph.nodes, labels, strict=True):
+        whole = label if isinstance(label, str) else f"{node.module}.{label[0]}"
+        assert whole == node.label
     assert columns["order"] == [node.order for node in graph.nodes]
     assert columns["edgeSource"] == [edge.target - edge.source for edge in graph.edges]
     shapes = [header["shapes"][i] for i in columns["shapes"]]
@@ -109,7 +113,8 @@ def test_the_payload_holds_every_value_of_every_node() -> None:
         "zeros": [node.grad_outputs[0].zero_fraction for node in graph.nodes],
         "seconds": [node.seconds for node in graph.nodes],
     }.items():
-        assert columns[name] == pytest.approx(values, rel=2**-18)
+        rel = 2**-10 if name == "seconds" else 2**-15
+        assert columns[name] == pytest.approx(values, rel=rel)
 
 
 def test_numbers_of_a_large_graph_are_off_by_less_than_one_in_8000() -> None:

@@ -3,10 +3,12 @@
 The text is base64 of gzip of: the length of the header (4 bytes, little-endian), the header (JSON,
 UTF-8), and the columns one after the other. A column holds one number per row (a node, an edge, a
 group, a gradient), as planes: first the lowest byte of every row, then the next. What repeats
-(texts, tensors, saved tensors) stands once in the header, and a column holds its position.
+(texts, tensors, saved tensors) stands once in the header, and a column holds its position. A label
+in a list of its own goes on the module's path; a scope that is not given is the module's path.
 
-Numbers that were measured are off by less than one part in 200,000, in a large graph 8,000: with
-all its values it then takes less than 16 bytes a node.
+Numbers that were measured are off by less than one part in 8,000 (a small graph 30,000), times by
+one in 1,000: with all its values a large graph then takes less than 16 bytes a node. Of a
+gradient's elements only a few are kept where there are many nodes.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ from .. import style
 from ..groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-_FINE, _COARSE = 17, 12  # bits kept of a measured number's fraction
-_LARGE = 5_000  # nodes
-_TEXTS = ("name", "operation", "label", "module", "source", "note")
-_MOST_VALUES = 64  # of one gradient: more are not read
+_FINE, _COARSE, _TIME = 14, 12, 9  # bits kept of a measured number's fraction
+_MANY = 50  # nodes: more are not all looked at in every element
+_LARGE = 500
+_MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
+_TEXTS = ("name", "operation", "module", "source", "note")
+_MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
 def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str = "") -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
-    columns = _Columns(_FINE if len(graph.nodes) <= _LARGE else _COARSE)
+    columns = _Columns()
+    fraction = _FINE if len(graph.nodes) <= _LARGE else _COARSE
     header: dict[str, Any] = {
         "title": title,
         "style": _style(),
@@ -47,10 +52,11 @@ def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str =
     metas = _Table()
     for name in _TEXTS:
         header[name] = columns.texts(name, [getattr(node, name) for node in graph.nodes])
-    if any(node.scope != node.module for node in graph.nodes):
-        header["scope"] = columns.texts("scope", [node.scope for node in graph.nodes])
+    header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
+    scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
+    header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
-    _add_gradients(graph.nodes, columns, header, metas)
+    _add_gradients(graph.nodes, columns, header, metas, fraction)
     _add_groups(graph, columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
@@ -80,8 +86,7 @@ class _Table:
 class _Columns:
     """Columns of numbers, as planes of bytes. A column of zeros alone is left out."""
 
-    def __init__(self, fraction: int) -> None:
-        self.fraction = fraction  # bits kept of a measured number's
+    def __init__(self) -> None:
         self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes a row, rows
         self.planes: list[bytes] = []
 
@@ -100,18 +105,18 @@ class _Columns:
         """Whole numbers on both sides of 0."""
         self._signed(name, "signed", values)
 
-    def measured(self, name: str, values: Iterable[float | None]) -> None:
-        """Numbers to the digits that are kept; NaN for None."""
+    def measured(self, name: str, values: Iterable[float | None], fraction: int) -> None:
+        """Numbers with so many bits of their fraction; NaN for None."""
         numbers = [float("nan") if value is None else value for value in values]
         if all(number != number for number in numbers):
             return
         bits = struct.unpack(f"<{len(numbers)}Q", struct.pack(f"<{len(numbers)}d", *numbers))
-        half, mask = 1 << (51 - self.fraction), -1 << (52 - self.fraction)
+        half, mask = 1 << (51 - fraction), -1 << (52 - fraction)
         rounded = [(bit + half) & mask & 0xFFFFFFFFFFFFFFFF for bit in bits]
         data = struct.pack(f"<{len(rounded)}Q", *rounded)
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
 
-    def texts(self, name: str, values: Sequence[str]) -> list[str]:
+    def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
         """Positions in a table of texts, which is returned."""
         table = _Table()
         table.at("")
@@ -135,7 +140,7 @@ def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _
     columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
     header["ordered"] = any(node.order is not None for node in nodes)
     columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
-    columns.measured("seconds", [node.seconds for node in nodes])
+    columns.measured("seconds", [node.seconds for node in nodes], _TIME)
 
     shapes, keeps = _Table(), _Table()
     shapes.at(())
@@ -160,6 +165,12 @@ def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _
     columns.numbers("parameter", states)
 
 
+def _label(node: Node) -> str | tuple[str]:
+    """The label; a tuple of what follows the module's path and a dot, where it begins with them."""
+    before = f"{node.module}."
+    return (node.label[len(before) :],) if node.label.startswith(before) else node.label
+
+
 def _metas(outputs: Iterable[TensorMeta | None], metas: _Table) -> tuple[int, ...]:
     return tuple(-1 if meta is None else metas.at(meta) for meta in outputs)
 
@@ -179,23 +190,28 @@ def _saved(node: Node, metas: _Table) -> tuple[tuple[Any, ...], ...]:
 
 
 def _add_gradients(
-    nodes: Sequence[Node], columns: _Columns, header: dict[str, Any], metas: _Table
+    nodes: Sequence[Node],
+    columns: _Columns,
+    header: dict[str, Any],
+    metas: _Table,
+    fraction: int,
 ) -> None:
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
-    columns.measured("norm", [None if stats is None else stats.norm for stats in rows])
-    columns.measured("maxAbs", [None if stats is None else stats.max_abs for stats in rows])
-    columns.measured("mean", [None if stats is None else stats.mean for stats in rows])
-    columns.measured("zeros", [None if stats is None else stats.zero_fraction for stats in rows])
+    for name, field in _MEASURED.items():
+        values = [None if stats is None else getattr(stats, field) for stats in rows]
+        columns.measured(name, values, fraction)
     columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]
     columns.numbers("gradTensor", [0 if t is None else metas.at(t) + 1 for t in tensors])
-    header["values"] = {at: _values(stats) for at, stats in enumerate(rows) if _values(stats)}
+    most = _MOST_VALUES if len(nodes) <= _MANY else _FEW_VALUES
+    found = {at: _values(stats, most) for at, stats in enumerate(rows)}
+    header["values"] = {at: values for at, values in found.items() if values}
 
 
-def _values(stats: GradientStats | None) -> list[float | str]:
-    if stats is None or stats.values is None or len(stats.values) > _MOST_VALUES:
+def _values(stats: GradientStats | None, most: int) -> list[float | str]:
+    if stats is None or stats.values is None or len(stats.values) > most:
         return []
     return [
         float(f"{value:.6g}") if isinstance(value, (int, float)) and isfinite(value) else str(value)

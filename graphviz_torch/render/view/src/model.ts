@@ -88,11 +88,9 @@ export class Model {
     this.failure = header.failure;
     this.lossScale = header.lossScale;
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "label", "module", "source", "note"] as const)
+    for (const name of ["name", "operation", "module", "scope", "source", "note"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
-    // A scope that is not given is the module's path.
-    if (header.scope) this.texts.set("scope", { at: payload.column("scope", count), table: header.scope });
-    else this.texts.set("scope", this.column("module"));
+    this.texts.set("label", this.labels(payload.column("label", count), header.label));
     this.leaf = payload.column("leaf", count);
     this.order = payload.has("order") && header.ordered ? payload.column("order", count) : null;
     this.shapeOf = payload.column("shapes", count);
@@ -141,6 +139,18 @@ export class Model {
     this.transfer = new Uint8Array(count);
     for (let node = 0; node < count; node++)
       if ((copies[names.at[node] as number] && this.crosses(node)) || this.transfersOf.has(node)) this.transfer[node] = 1;
+  }
+
+  private labels(at: Column, written: Payload["header"]["label"]): { at: Column; table: string[] } {
+    const known = new Map([["", 0]]);
+    const places = Uint32Array.from({ length: this.count }, (_, node) => {
+      const row = written[at[node] as number] as string | [string];
+      const label = typeof row === "string" ? row : `${this.text("module", node)}.${row[0]}`;
+      const place = known.get(label) ?? known.size;
+      known.set(label, place);
+      return place;
+    });
+    return { at: places, table: [...known.keys()] };
   }
 
   text(column: TextColumn, node: number): string {

@@ -21,9 +21,11 @@ export interface Header {
   groupName: string[];
   name: string[];
   operation: string[];
-  label: string[];
+  /** In a list: what follows the module's path and a dot. */
+  label: (string | [string])[];
   module: string[];
-  scope: string[] | null;
+  /** Only those that differ from the module's path. */
+  scope: string[];
   source: string[];
   note: string[];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
