@@ -15,7 +15,7 @@ such a graph has None, for the engine's threads mix. Elsewhere None.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -36,23 +36,44 @@ Where = tuple[int, int]  # node and output_nr
 Row = tuple[Numbers, "tuple[Any, ...] | None", TensorMeta]
 
 
+class _Batch:
+    """Gradients of one kind that wait to be described together."""
+
+    __slots__ = ("cpu", "cuda", "gradients", "limit", "meta", "wheres")
+
+    def __init__(self, meta: TensorMeta, alone: bool) -> None:
+        self.meta = meta
+        self.cpu = meta.device == "cpu"
+        self.cuda = meta.device.startswith("cuda")
+        elements = math.prod(meta.shape)
+        few = alone or not 0 < elements <= _BATCHED
+        self.limit = 1 if few else -(-_PENDING // elements)
+        self.clear()
+
+    def clear(self) -> None:
+        self.wheres: list[Where] = []
+        self.gradients: list[Tensor] = []
+
+
 class Gradients:
     """A context with hooks on live nodes, for one backward run.
 
     Args:
-        fns: the nodes, in the order of `Graph.nodes`.
+        nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
         cuda: is one of them on a CUDA device.
     """
 
-    def __init__(self, fns: Sequence[Any], cuda: bool) -> None:
-        self._fns = fns
+    def __init__(
+        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool
+    ) -> None:
+        self._nodes = list(nodes)
         self._cuda = cuda
         self._handles: list[Any] = []
         # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
         # to itself.
         self._stamps: list[tuple[int, bool, float, float]] = []
         self._events: dict[int, tuple[Any, Any]] = {}
-        self._waiting: dict[Any, tuple[list[Where], list[Tensor]]] = {}
+        self._batches: dict[Any, _Batch] = {}
         self._scratch = Scratch()
         self._found: dict[Where, Row] = {}
         # For each device: what was reduced there, and whose it is: kept values and shape.
@@ -60,8 +81,8 @@ class Gradients:
         self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
 
     def __enter__(self) -> Gradients:
-        for node, fn in enumerate(self._fns):
-            self._handles.append(fn.register_prehook(partial(self._before, node)))
+        for node, (fn, outputs) in enumerate(self._nodes):
+            self._handles.append(fn.register_prehook(partial(self._before, node, outputs)))
             if self._cuda:
                 self._handles.append(fn.register_hook(partial(self._after, node)))
         return self
@@ -71,8 +92,10 @@ class Gradients:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._fns = ()
-        self._describe_waiting()
+        for batch in self._batches.values():
+            self._describe(batch)
+        self._batches.clear()
+        self._nodes.clear()
         self._scratch = Scratch()
 
     @property
@@ -83,18 +106,23 @@ class Gradients:
     def add(self, node: int, output_nr: int, gradient: Tensor | None) -> None:
         """Describe a gradient that no hook was given."""
         if gradient is not None and all(stamp[0] != node for stamp in self._stamps):
-            self._see((node, output_nr), gradient)
+            self._see((node, output_nr), gradient, None)
 
-    def _before(self, node: int, gradients: tuple[Tensor | None, ...]) -> None:
+    def _before(
+        self,
+        node: int,
+        outputs: tuple[TensorMeta | None, ...],
+        gradients: tuple[Tensor | None, ...],
+    ) -> None:
         entered = perf_counter()
         timed = False
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
-                self._see((node, output_nr), gradient)
-                timed = gradient.is_cpu
-                if gradient.is_cuda and node not in self._events:
+                batch = self._see((node, output_nr), gradient, outputs[output_nr])
+                timed = batch.cpu
+                if batch.cuda and node not in self._events:
                     self._events[node] = (_event(), _event())
-        if node in self._events:
+        if self._cuda and node in self._events:
             self._events[node][0].record()
         self._stamps.append((node, timed and not self._cuda, entered, perf_counter()))
 
@@ -102,51 +130,59 @@ class Gradients:
         if node in self._events:
             self._events[node][1].record()
 
-    def _see(self, where: Where, gradient: Tensor) -> None:
-        elements = gradient.numel()
-        if elements == 0:
-            self._found[where] = (0, 0, 0, 0, 0, 0), None, tensor_meta(gradient)
-        elif elements > _BATCHED or gradient.layout is not torch.strided or gradient.is_nested:
-            self._describe([where], [gradient])
-        else:
-            key = (gradient.shape, gradient.dtype, gradient.device)
-            waiting = self._waiting.get(key)
-            if waiting is None:
-                waiting = self._waiting[key] = ([], [])
-            waiting[0].append(where)
-            waiting[1].append(gradient)
-            if len(waiting[1]) * elements >= _PENDING:
-                del self._waiting[key]
-                self._describe(*waiting)
+    def _see(self, where: Where, gradient: Tensor, output: TensorMeta | None) -> _Batch:
+        """Have a gradient described. `output`: what it is the gradient of, if that is known."""
+        key: Any = output  # the engine sees to it that a dense gradient is like the output
+        if type(gradient) is not Tensor or gradient.layout is not torch.strided:
+            key = None
+        batch = self._batches.get(key)
+        if batch is None or key is None:
+            batch = self._batch(gradient)
+        batch.wheres.append(where)
+        batch.gradients.append(gradient)
+        if len(batch.gradients) >= batch.limit:
+            self._describe(batch)
+        return batch
 
-    def _describe_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for wheres, gradients in waiting.values():
-            self._describe(wheres, gradients)
+    def _batch(self, gradient: Tensor) -> _Batch:
+        meta = tensor_meta(gradient)
+        dense = gradient.layout is torch.strided and not gradient.is_nested
+        key: Any = meta if dense and type(gradient) is Tensor else (type(gradient), dense, meta)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = _Batch(meta, alone=not dense)
+        return batch
 
-    def _describe(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+    def _describe(self, batch: _Batch) -> None:
+        wheres, gradients = batch.wheres, batch.gradients
+        batch.clear()
+        if not gradients:
+            return
         # Our own operators are no part of the user's program: no graph, no mode sees them.
         with torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
-            if any(type(gradient) is not Tensor for gradient in gradients):
-                self._reduce(wheres, gradients)  # a subclass needs its dispatch
-            else:
+            if type(gradients[0]) is Tensor:
                 with torch._C._DisableTorchDispatch():
-                    self._reduce(wheres, gradients)
+                    self._reduce(wheres, gradients, batch.meta)
+            else:  # a subclass needs its dispatch
+                self._reduce(wheres, gradients, batch.meta)
 
-    def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+    def _reduce(self, wheres: list[Where], gradients: list[Tensor], meta: TensorMeta) -> None:
         first = gradients[0]
         if not _has_values(first):
             return
-        meta, elements = tensor_meta(first), first.numel()
-        keep = elements <= SMALL and first.layout is torch.strided and not first.is_complex()
-        if type(first) is not Tensor or not first.is_cpu:
+        elements = first.numel()
+        dense = first.layout is torch.strided and not first.is_nested
+        keep = elements <= SMALL and dense and not first.is_complex()
+        if elements == 0:
+            self._found[wheres[0]] = (0.0, 0.0, 0.0, 0.0, 0, 0), None, meta
+        elif type(first) is not Tensor or not first.is_cpu:
             rows = torch.stack([flat(gradient) for gradient in gradients])
             reduced = table(rows, elements)
             if keep:
                 reduced = torch.cat([reduced, rows], dim=1)
             self._reduced.setdefault(first.device, []).append(reduced.reshape(-1))
             self._whose.setdefault(first.device, []).append((wheres, keep * elements, meta))
-        elif elements > _BATCHED or first.layout is not torch.strided or first.is_complex():
+        elif elements > _BATCHED or not dense or first.is_complex():
             for where, gradient in zip(wheres, gradients, strict=True):
                 numbers = on_cpu(flat(gradient), elements, self._scratch)
                 self._found[where] = numbers, None, meta
@@ -165,9 +201,7 @@ class Gradients:
         self._fetch()
         rows: dict[int, list[GradientStats | None]] = {}
         for (node, output_nr), (numbers, values, meta) in self._found.items():
-            norm, max_abs, mean, nonzero, nan, inf = numbers
-            elements = math.prod(meta.shape)
-            zeros = 1 - nonzero / elements if elements else 0.0
+            norm, max_abs, mean, zeros, nan, inf = numbers
             stats = GradientStats(norm, max_abs, mean, zeros, int(nan), int(inf), values, meta)
             rows.setdefault(node, [None] * outputs[node])[output_nr] = stats
         return {node: tuple(row) for node, row in rows.items()}

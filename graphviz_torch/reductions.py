@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 SMALL = 16  # elements: the values of a gradient this small are kept
-COLUMNS = 6  # norm, max_abs, mean, nonzero, nan, inf
+COLUMNS = 6  # norm, max_abs, mean, zero_fraction, nan, inf
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # bytes that are added up in a byte: less than 256
 
-# norm, max_abs, mean, nonzero, nan, inf
+# norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, float, float]
 
 
@@ -55,7 +55,9 @@ class Scratch:
 
 def flat(gradient: Tensor) -> Tensor:
     """The elements of one gradient; zeros that a sparse layout omits are left out."""
-    if gradient.layout == torch.strided:
+    if gradient.is_nested:
+        row = gradient.values().detach().reshape(-1)
+    elif gradient.layout == torch.strided:
         turned = gradient.dim() == 2 and gradient.numel() > SMALL and not gradient.is_contiguous()
         # Where the values are not kept their order does not matter.
         row = (gradient.t() if turned else gradient).detach().reshape(-1)
@@ -69,7 +71,7 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
     """The numbers of one gradient; `elements` counts those that are left out of `row` too."""
     squares = high = total = 0.0
     nonzero = 0
-    for block in torch.split(row, _BLOCK):
+    for block in torch.split(row, _BLOCK) if len(row) else ():
         block = _wide(block)
         squares += float(torch.dot(block, block))
         if not math.isfinite(squares):
@@ -77,7 +79,7 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += scratch.nonzero(block)
-    return math.sqrt(squares), high, total / elements, nonzero, 0, 0
+    return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
 def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
@@ -91,7 +93,7 @@ def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
     nonzero = torch.ne(rows, 0, out=_wide(beside)).sum(1).tolist()
     high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
     return [
-        (norm, max(above, -below), total / elements, count, 0, 0)
+        (norm, max(above, -below), total / elements, 1 - count / elements, 0, 0)
         for norm, above, below, total, count in zip(
             norms, high, low, rows.sum(1).tolist(), nonzero, strict=True
         )
@@ -109,7 +111,7 @@ def table(rows: Tensor, elements: int) -> Tensor:
         torch.linalg.vector_norm(clean, dim=1),
         clean.abs().amax(1),
         clean.sum(1) / (elements - nan - inf).clamp(min=1),
-        torch.count_nonzero(wide, dim=1),
+        1 - torch.count_nonzero(wide, dim=1) / elements,
         nan,
         inf,
     ]

@@ -89,7 +89,8 @@ class Run:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
         self._asked = asked
         cuda = any(node.device.startswith("cuda") for node in self.graph.nodes)
-        self._gradients = Gradients(list(self.ids), cuda)
+        outputs = (node.outputs for node in self.graph.nodes)
+        self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
         self._gradients.__enter__()
 
     def finish(self, gradients: Any = None) -> None:
