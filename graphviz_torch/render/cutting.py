@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Literal, NamedTuple
@@ -62,6 +61,7 @@ class Cutter:
         self.reads: list[list[tuple[Any, ...]]] = [[] for _ in range(count)]
         self.first = list(range(count))
         self.last = [-1] * count
+        steps = [0] * (count + 1)
         reads, first, last = self.reads, self.first, self.last
         for source, target, output_nr, input_nr in edges:
             if target not in position:
@@ -72,26 +72,20 @@ class Cutter:
                 continue
             start = position[source]
             reads[end].append((end - start, output_nr, input_nr))
+            if start < end:
+                steps[start + 1] += 1
+                steps[end + 1] -= 1
             if start < first[end]:
                 first[end] = start
             if start > last[end]:
                 last[end] = start
+        # How many edges pass between each position and the one before it.
+        self.crossing = list(accumulate(steps))
         known = self.known
         self.whole = [
             known.setdefault((nodes[i][1], nodes[i][2], *read), len(known))
             for i, read in zip(self.operations, reads, strict=True)
         ]
-
-    @cached_property
-    def crossing(self) -> list[int]:
-        """How many edges pass between each position and the one before it."""
-        steps = [0] * (len(self.operations) + 1)
-        for end, reads in enumerate(self.reads):
-            for read in reads:
-                if len(read) == 3 and read[0] > 0:
-                    steps[end - read[0] + 1] += 1
-                    steps[end + 1] -= 1
-        return list(accumulate(steps))
 
     def close(self, part: Part) -> None:
         """Fill in where the part lies and its structure, once its items are final."""

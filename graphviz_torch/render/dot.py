@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
-from ..graph import Finding, Graph, expect_graph
+from ..graph import Finding, Graph, TensorMeta, expect_graph
 from . import dot_text as say
 from .contents import contents
 from .dot_clusters import clustered
@@ -176,13 +176,22 @@ def _attributed(
     if source >= 0 and target >= 0 and times == 1 and source not in several:
         return f"{ends} [{length}]"
     outputs = graph.nodes[edge.source].outputs
-    meta = outputs[edge.output_nr] if edge.output_nr < len(outputs) else None
-    parts = [f"[{edge.output_nr}]"] if source in several and times == 1 else []
+    label = _passing(outputs, edge.output_nr, source in several, times)
+    return f"{ends} [label={label} {length}]".replace(" ]", "]")
+
+
+@lru_cache(maxsize=4096)
+def _passing(
+    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
+) -> str:
+    """The label of an edge: which output passes, its shape, and how many tensors like it."""
+    meta = outputs[output_nr] if output_nr < len(outputs) else None
+    parts = [f"[{output_nr}]"] if several and times == 1 else []
     # A node with outputs of one shape says it itself.
     if meta is not None and not (parts and len({*outputs}) == 1):
         parts.append(say.shape(meta))
     parts += [f"{say.TIMES}{times}"] if times > 1 else []
-    return f"{ends} [label={say.quote(' '.join(parts))} {length}]".replace(" ]", "]")
+    return say.quote(" ".join(parts))
 
 
 def _stubs(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[tuple[int, str]]:

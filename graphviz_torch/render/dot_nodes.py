@@ -56,7 +56,7 @@ class Nodes:
             if i in special or node[3] or node[5] or node[8] or node[9] or node[11]:
                 result[i] = self._full(node)
                 continue
-            kind = node[1], node[2], node[4]
+            kind = node[4] or node[1], node[2]
             text = usual.get(kind)
             if text is None:
                 text = usual[kind] = self._look(node, "operation")[0]

@@ -72,10 +72,11 @@ def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) ->
         return Inner(folded, list(graph.edges))
     found = Inner(folded, [], many=many)
     inside, rest, user = found.inside, found.edges, found.user
+    inner = folded.union(many)
     fed = Counter(map(itemgetter(1), graph.edges))
     for edge in by_target(graph):  # so the edge into a carrier comes before the one out of it
         source, target = edge[0], edge[1]
-        if source not in folded and source not in many:
+        if source not in inner:
             rest.append(edge)
             continue
         if source not in user:
@@ -87,6 +88,7 @@ def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) ->
             and _only_carries(graph, target, nodes[source].device)
         ):
             folded.add(target)
+            inner.add(target)
             found.carried[target] = source
         elif target in inside:
             inside[target].append(edge)
