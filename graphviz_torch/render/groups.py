@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..graph import Edge, Graph, expect_graph
 from .cutting import Cutter, Item, Name, Part, flatten, split
@@ -21,8 +21,7 @@ from .uncollected import uncollected
 _NEAR = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Nodes that are drawn as one while it is closed."""
 
     id: int
@@ -231,16 +230,16 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
     groups = tuple(
         [
             Group(
-                id=number,
-                name=part.name.text,
-                path=paths[number],
-                parent=parents[number],
-                kind=part.kind,
-                children=tuple([numbers[inner] for inner in part.parts]),
-                nodes=tuple(part.nodes),
-                size=sizes[number],
-                span=part.span,
-                like=like.setdefault(part.structure, number),
+                number,
+                part.name.text,
+                paths[number],
+                parents[number],
+                part.kind,
+                tuple([numbers[inner] for inner in part.parts]),
+                tuple(part.nodes),
+                sizes[number],
+                part.span,
+                like.setdefault(part.structure, number),
             )
             for number, part in enumerate(parts)
         ]
