@@ -20,7 +20,7 @@ from .moving import Move, Moves
 from .parallel import batch_division
 from .record import record
 from .render.dot import to_dot
-from .render.html import to_html, view_payload, view_script
+from .render.html import to_html, view_graph, view_payload, view_script
 from .render.json import load
 from .render.tensorboard import to_pbtxt, to_tensorboard
 from .render.tensorboard_steps import add_distribution, add_gradients, add_transfers
@@ -79,6 +79,7 @@ __all__ = [
     "to_text",
     "trace",
     "verify",
+    "view_graph",
     "view_payload",
     "view_script",
     "walk",

@@ -1,39 +1,43 @@
-"""How fast the view opens and expands, and what it weighs, beside torchviz + dot and TensorBoard.
+"""How fast the view opens and expands, and what it weighs, beside torchviz, TensorBoard and others.
 
-    python tests/bench_view.py [--quick]
+    python tests/bench_view.py [--quick] [--model-explorer PYTHON]
 
 Every graph is that of a transformer recorded once and repeated, with all values, the measured ones
 made different for each node. `first` is from the start of the page to the first picture drawn, and
 `busy` the processor time that the page's thread had until then; `expand` is from a click on a
 closed group to the frame after its inside was drawn; `heap` is what JavaScript holds then. torchviz
 draws the same model's live graph with the Graphviz that this project uses; TensorBoard shows what
-`to_tensorboard` writes, and its time is from the start of the page to the first node.
+`to_tensorboard` writes, and its time is from the start of the page to the first node. `inside` is
+one click with shift on a closed group, a module call of 400 operations within a large graph, to the
+frame after all of them were drawn: the best and the worst of five pages.
+
+Model Explorer (`pip install ai-edge-model-explorer`, 660 MB, best in an environment of its own)
+gets the same nodes, modules and edges as its own JSON; its time is from the start of the page to
+its drawing surface without a spinner.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from models import Transformer, tokens
+from models import MLP, Transformer, tokens
 from playwright.sync_api import Browser, sync_playwright
+from torch import Tensor, nn
+from view_peers import bench_model_explorer, bench_tensorboard, bench_torchviz
 
-from graphviz_torch import record, to_html, to_tensorboard
+from graphviz_torch import record, to_html
 from graphviz_torch.graph import Edge, Graph
 from graphviz_torch.render.html import view_payload, view_script
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-PEER_SECONDS = 60
 EXPAND = """async (item) => {
   const view = document.querySelector("#view").firstChild.shadowRoot.querySelector(".view");
   const before = view.dataset.cards;
@@ -55,6 +59,17 @@ OPEN_ALL = """async () => {
   const spent = performance.now() - start;
   return [spent, +view.dataset.cards, performance.memory.usedJSHeapSize / 1e6];
 }"""
+INSIDE = """async () => {
+  const view = document.querySelector("#view").firstChild.shadowRoot.querySelector(".view");
+  const before = view.dataset.cards;
+  const groups = [...view.querySelectorAll(".card.group")];
+  const sign = groups.find((one) => one.textContent.includes("inline")).querySelector("[data-act]");
+  const start = performance.now();
+  sign.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: true }));
+  while (view.dataset.cards === before) await new Promise(requestAnimationFrame);
+  await new Promise(requestAnimationFrame);
+  return [performance.now() - start, view.dataset.cards - before + 1];
+}"""
 GROUPS = """() => {
   const view = document.querySelector("#view").firstChild.shadowRoot;
   return [...view.querySelectorAll(".card.group")].map((card) => card.dataset.item);
@@ -67,6 +82,37 @@ def recorded(depth: int) -> Graph:
     with record(model) as recording:
         model(tokens(8, 2)).sum().backward()
     return recording.graph
+
+
+class Inline(nn.Module):
+    """One call of 400 operations, a quarter of which also read an earlier one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rnd = random.Random(0)
+        past = [x]
+        count = 0
+        while count < 400:
+            past.append(rnd.choice((torch.tanh, torch.exp, torch.sin, torch.cos))(past[-1]))
+            count += 1
+            if rnd.random() < 0.25 and count < 400:
+                past[-1] = past[-1] + rnd.choice(past[-6:-1])
+                count += 1
+        return past[-1]
+
+
+def with_inline(graph: Graph) -> Graph:
+    """The graph, and beside it a module call of 400 operations."""
+    model = nn.Sequential()
+    model.add_module("inline", Inline())
+    with record(model) as recording:
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+    shift = len(graph.nodes)
+    moved = [node._replace(id=node.id + shift, saved=()) for node in recording.graph.nodes]
+    edges = [
+        e._replace(source=e.source + shift, target=e.target + shift) for e in recording.graph.edges
+    ]
+    outputs = tuple((node + shift, nr) for node, nr in recording.graph.outputs)
+    return Graph((*graph.nodes, *moved), (*graph.edges, *edges), graph.outputs + outputs)
 
 
 def repeated(base: Graph, count: int, *, modules: bool) -> Graph:
@@ -134,8 +180,13 @@ def bench_view(browser: Browser, name: str, graph: Graph, folder: Path) -> None:
     busy = next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
     first = page.evaluate("performance.getEntriesByName('graph drawn')[0].startTime")
     heap = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
-    page.evaluate(EXPAND, page.evaluate(GROUPS)[0]) if page.evaluate(GROUPS) else None
-    opened = [page.evaluate(EXPAND, item) for item in page.evaluate(GROUPS)[:4]]
+    # The first one warms up. Cards far from the window are not in the document: see all of them.
+    opened = []
+    for _ in range(5):
+        page.get_by_role("button", name="See all").click()
+        groups = page.evaluate(GROUPS)
+        opened += [page.evaluate(EXPAND, groups[len(groups) // 2])] if groups else []
+    opened = opened[1:]
     slow, cards, after = max(opened) if opened else (0.0, 0, heap)
     print(
         f"{name:16} {len(graph.nodes):7} nodes  {len(payload) / len(graph.nodes):5.1f} B/node  "
@@ -144,6 +195,37 @@ def bench_view(browser: Browser, name: str, graph: Graph, folder: Path) -> None:
         f"expand ({cards} cards) {slow / 1000:5.2f} s  heap {after:4.0f} MB"
     )
     page.close()
+
+
+def bench_small() -> None:
+    model = MLP()
+    with record(model) as recording:
+        model(torch.ones(3, 4)).sum().backward()
+    sizes = [(len(g.nodes), len(view_payload(g))) for g in (recording.graph, recorded(2))]
+    for count, size in sizes:
+        print(f"payload          {count:7} nodes  {size / count:5.1f} B/node  {size} B")
+
+
+def bench_inside(browser: Browser, graph: Graph, folder: Path) -> None:
+    path = folder / "inside.html"
+    to_html(graph, path)
+    times, shown = [], 0
+    for _ in range(5):
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(path.as_uri())
+        page.wait_for_selector(".view[data-cards]")
+        page.locator("input[type=search]").fill("inline")
+        page.locator(".found button").first.click()
+        page.wait_for_selector(".card.group.selected")
+        page.keyboard.press("Escape")
+        page.wait_for_timeout(500)
+        spent, shown = page.evaluate(INSIDE)
+        times.append(spent / 1000)
+        page.close()
+    print(
+        f"inside           {len(graph.nodes):7} nodes  a call of 400 operations: {shown} cards in "
+        f"{min(times):5.2f} to {max(times):5.2f} s"
+    )
 
 
 def bench_open_all(browser: Browser, graph: Graph, folder: Path) -> None:
@@ -157,63 +239,17 @@ def bench_open_all(browser: Browser, graph: Graph, folder: Path) -> None:
     page.close()
 
 
-def bench_torchviz(depth: int) -> None:
-    code = (
-        "import sys, time, torch; sys.path.insert(0, sys.argv[1]); import torchviz\n"
-        "from graphviz_torch.render.layout import layout\n"
-        "from models import Transformer, tokens\n"
-        f"model = Transformer({depth}, 16); y = model(tokens(8, 2)).sum()\n"
-        "start = time.perf_counter()\n"
-        "dot = torchviz.make_dot(y, dict(model.named_parameters())).source\n"
-        f"layout(dot, 'svg', timeout={PEER_SECONDS})\n"
-        "print(f'{time.perf_counter() - start:.2f} s')"
-    )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    said = done.stdout.strip() or done.stderr.strip().splitlines()[-1][:100]
-    print(f"torchviz + dot   {depth} layers: {said}")
-
-
-def bench_tensorboard(browser: Browser, graph: Graph, folder: Path) -> None:
-    start = time.perf_counter()
-    to_tensorboard(graph, folder / "runs")
-    written = time.perf_counter() - start
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = ["--logdir", str(folder / "runs"), "--port", str(port), "--load_fast=false"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        address = f"http://127.0.0.1:{port}/"
-        while server.poll() is None:
-            with suppress(OSError):
-                urllib.request.urlopen(address).close()
-                break
-            time.sleep(0.2)
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        start = time.perf_counter()
-        page.goto(f"{address}#graphs")
-        page.locator("g.node").first.wait_for(state="attached", timeout=PEER_SECONDS * 1000)
-        print(
-            f"TensorBoard      {len(graph.nodes):7} nodes  written {written:5.2f} s  "
-            f"first {time.perf_counter() - start:5.2f} s"
-        )
-        page.close()
-    finally:
-        server.terminate()
-        server.wait()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="no peers, nothing above 10,000 nodes")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--model-explorer", metavar="PYTHON", help="the Python of an environment that has it"
+    )
+    options = parser.parse_args()
+    quick, explorer = options.quick, options.model_explorer
     base = recorded(12)
     print(f"the view itself  {len(view_script().encode()) / 1000:.0f} KB")
+    bench_small()
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         browser = playwright.chromium.launch(
@@ -223,6 +259,8 @@ def main() -> None:
             for modules in (True, False):
                 graph = repeated(base, count, modules=modules)
                 bench_view(browser, "modules" if modules else "no modules", graph, folder)
+        large = repeated(base, 10_000 if quick else 100_000, modules=True)
+        bench_inside(browser, with_inline(large), folder)
         for depth in (9, 12, 33):  # about 400, 500 and 1,500 cards
             bench_open_all(browser, recorded(depth), folder)
         if not quick:
@@ -230,6 +268,16 @@ def main() -> None:
                 bench_torchviz(depth)
             for count in (700, 10_000):
                 bench_tensorboard(browser, repeated(base, count, modules=True), folder)
+            if explorer is None and find_spec("model_explorer"):
+                explorer = sys.executable
+            if explorer is None:
+                print(
+                    "Model Explorer   is not installed here; name a Python: --model-explorer PYTHON"
+                )
+            else:
+                for count in (700, 10_000, 100_000):
+                    graph = repeated(base, count, modules=True)
+                    bench_model_explorer(browser, explorer, graph, folder)
         browser.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from viewed import Open, block, mlp, worked
 
 from graphviz_torch import to_html
 from graphviz_torch.graph import Finding, Graph
-from graphviz_torch.render.html import notebook, view_payload, view_script
+from graphviz_torch.render.html import view_graph, view_payload, view_script
 
 pytest_plugins = ["view_fixtures"]
 GOLDEN = Path(__file__).parent / "golden"
@@ -126,20 +127,41 @@ def test_it_draws_where_workers_are_forbidden(browser: Browser, tmp_path: Path) 
     page.close()
 
 
-def test_it_works_in_a_notebooks_frame(browser: Browser, tmp_path: Path) -> None:
-    (tmp_path / "cell.html").write_text(notebook(worked()), encoding="utf-8")
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src * 'unsafe-inline'; "
+    "img-src * data: blob:; child-src https: data:"
+)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{cell}",
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{{cell}}',  # no workers
+        '<iframe sandbox="allow-scripts" width="900" height="600" srcdoc="{escaped}"></iframe>',
+    ],
+    ids=["in the page", "in a webview with a policy", "in a frame of its own origin"],
+)
+def test_it_works_in_a_notebooks_cell(browser: Browser, tmp_path: Path, around: str) -> None:
+    cell = view_graph(worked())._repr_html_()
+    text = around.format(cell=cell, escaped=html.escape(cell))
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{text}", encoding="utf-8")
     page = browser.new_page()
     page.goto((tmp_path / "cell.html").as_uri())
     frame = page.frame_locator("iframe")
+    if "escaped" in around:
+        frame = frame.frame_locator("iframe")
     frame.locator(".card").first.wait_for()
     assert frame.locator(".card").count() == 5
+    frame.locator('.card[data-item="1"]').click()
+    assert "a" in frame.locator(".panel h2").inner_text()
     page.close()
 
 
 def test_a_notebook_without_scripts_shows_the_still_picture(
     browser: Browser, tmp_path: Path
 ) -> None:
-    (tmp_path / "cell.html").write_text(notebook(worked()), encoding="utf-8")
+    (tmp_path / "cell.html").write_text(view_graph(worked())._repr_html_(), encoding="utf-8")
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((tmp_path / "cell.html").as_uri())

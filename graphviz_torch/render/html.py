@@ -12,13 +12,20 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from ..graph import Finding, Graph
+from ..graph import Finding, Graph, expect_graph
 from .dot import to_dot
 from .layout import LayoutError, layout
 from .view import view_script, view_style
 from .view.payload import view_payload
 
-__all__ = ["notebook", "to_html", "view_payload", "view_script", "view_style"]
+__all__ = [
+    "NotebookView",
+    "to_html",
+    "view_graph",
+    "view_payload",
+    "view_script",
+    "view_style",
+]
 
 _STILL_LIMIT = 250  # things to show
 _STILL_SECONDS = 5.0
@@ -26,6 +33,10 @@ _STILL_SECONDS = 5.0
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent);
 """
+
+# What a page shows where no script runs; in a frame, what lies behind the frame.
+_ALONE = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
+_FRAMED = ""
 
 _PAGE = """\
 <!doctype html>
@@ -39,7 +50,7 @@ _PAGE = """\
 </head>
 <body>
 <div id="view" class="graphviz-torch-view"></div>
-<noscript>This view of an autograd graph needs JavaScript.</noscript>
+{without}
 <script type="text/plain" id="graph">{payload}</script>
 <script type="module">{script}</script>
 </body>
@@ -66,20 +77,40 @@ def to_html(
     return page
 
 
-def notebook(graph: Graph, *, findings: Sequence[Finding] = (), height: int = 560) -> str:
-    """HTML for a notebook's cell: the view in a frame of its own, `height` CSS pixels high.
+class NotebookView:
+    """The view of a graph as the value of a notebook's cell."""
 
-    Where a notebook runs no scripts, a still picture is seen in its place.
+    def __init__(self, graph: Graph, findings: Sequence[Finding], height: int) -> None:
+        self.graph = graph
+        self._findings = tuple(findings)
+        self._height = height
+
+    def _repr_html_(self) -> str:
+        page = html.escape(_page(self.graph, "Autograd graph", self._findings, _FRAMED))
+        # The frame lies on the still picture, which is seen where frames are taken out of a cell;
+        # and through the frame, which is empty, where no script runs in it.
+        height = f"height: {self._height}px"
+        return (
+            f'<div style="position: relative; {height}; overflow: hidden">{_still(self.graph)}'
+            f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
+            f'title="Autograd graph" style="position: absolute; top: 0; left: 0; width: 100%; '
+            f'{height}; border: 0"></iframe></div>'
+        )
+
+
+def view_graph(
+    graph: Graph, *, findings: Sequence[Finding] = (), height: int = 560
+) -> NotebookView:
+    """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
+
+    The cell needs no network and no extension. Where a notebook runs no scripts, a still picture is
+    seen in its place.
 
     Raises:
-        FileNotFoundError: if the view was never built (see `view_script`).
+        TypeError: if `graph` is no Graph.
     """
-    page = html.escape(_page(graph, "Autograd graph", findings))
-    return (
-        f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" title="Autograd graph" '
-        f'style="width: 100%; height: {height}px; border: 0"></iframe>'
-        f"<noscript>{_still(graph)}</noscript>"
-    )
+    expect_graph(graph)
+    return NotebookView(graph, findings, height)
 
 
 def _still(graph: Graph) -> str:
@@ -88,10 +119,13 @@ def _still(graph: Graph) -> str:
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")
     data = b64encode(picture).decode()
-    return f'<img src="data:image/svg+xml;base64,{data}" alt="Autograd graph">'
+    return (
+        f'<img src="data:image/svg+xml;base64,{data}" alt="Autograd graph" '
+        'style="display: block; margin: auto; max-width: 100%; height: 100%; object-fit: contain">'
+    )
 
 
-def _page(graph: Graph, title: str, findings: Sequence[Finding]) -> str:
+def _page(graph: Graph, title: str, findings: Sequence[Finding], without: str = _ALONE) -> str:
     script = view_script() + _MOUNT
     style = view_style()
     policy = (
@@ -102,6 +136,7 @@ def _page(graph: Graph, title: str, findings: Sequence[Finding]) -> str:
         policy=policy,
         title=html.escape(title),
         style=style,
+        without=without,
         payload=view_payload(graph, findings, title=title),
         script=script,
     )
