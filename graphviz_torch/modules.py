@@ -29,7 +29,7 @@ from torch.nn.modules.module import (
 from .dispatch import sequence_number
 from .following import tensors
 from .names import local_variables
-from .places import Foreign, Place, lines
+from .places import Foreign, Place, lines, user_frame
 
 Names = tuple[str, str]  # a module's path, and the scope of a call of it
 
@@ -54,7 +54,7 @@ class Modules:
 
     Args:
         model: its submodules are called as in `named_modules()`. None: the first module called is
-            the model. A module outside it goes by the name of its class.
+            the model. A module outside it goes by the variable that holds it, else by its class.
         finished: called with the outputs of every outermost module call.
     """
 
@@ -68,7 +68,7 @@ class Modules:
         self._numbers: list[int] = []  # from this number on, nodes were made in ...
         self._names: list[Names] = []  # ... this module and scope
         self._made: list[tuple[int, int, Place]] = []  # start <= number < end were made there
-        self._foreign = Foreign()
+        self.foreign = Foreign()
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self._named: list[tuple[str, torch.Tensor]] = []
         self._named_of = 0  # how many modules they are of
@@ -182,7 +182,7 @@ class Modules:
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the user's own code from `frame` outwards."""
-        foreign, running = self._foreign, self._running
+        foreign, running = self.foreign, self._running
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
         found = None
@@ -224,7 +224,7 @@ class Modules:
 
     def lines(self) -> Callable[[Place | None], str]:
         """Turns a place into "train.py:41", with as many folders as tell files apart."""
-        return lines(file for file, foreign in self._foreign.items() if not foreign)
+        return lines(file for file, foreign in self.foreign.items() if not foreign)
 
     def _adopt(self, module: torch.nn.Module, prefix: str) -> None:
         # As named_modules(), in half the time; a module that is there twice has its first name.
@@ -248,7 +248,7 @@ class Modules:
             return
         known = self._modules.get(id(module))
         if known is None:
-            self._adopt(module, type(module).__name__ if self._modules else "")
+            self._adopt(module, _variable(module) if self._modules else "")
             known = self._modules[id(module)]
         path = known[1]
         frame = sys._getframe(1)
@@ -289,6 +289,14 @@ class Modules:
         self._names.append(running[-1].names if running else ("", ""))
         if not running and output is not None:
             self._finished(output)
+
+
+def _variable(module: torch.nn.Module) -> str:
+    """What the user's code that calls a module calls it; the name of its class if nothing."""
+    frame = user_frame(sys._getframe(2))
+    variables = {} if frame is None else local_variables(frame)
+    found = (name for name, value in variables.items() if value is module)
+    return next(found, type(module).__name__)
 
 
 def _forwards() -> set[CodeType]:

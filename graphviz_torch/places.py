@@ -42,6 +42,18 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def raised(error: BaseException, foreign: Foreign) -> Place | None:
+    """The innermost place in the user's own code that an exception came through."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not foreign[code.co_filename]:
+            found = (code, trace.tb_lasti)
+        trace = trace.tb_next
+    return found
+
+
 def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
     """Turns a place in one of the files into "train.py:41"; "" for None.
 

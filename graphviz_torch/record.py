@@ -28,7 +28,7 @@ from .memcpy import Clock, match
 from .modules import Modules
 from .names import caller, caller_names, local_variables
 from .nesting import is_nesting
-from .places import user_frame
+from .places import raised, user_frame
 from .run import End, Run, sinks
 from .steps import StepWatch
 from .tracer import _uncollected, flatten, tensor_meta
@@ -47,8 +47,9 @@ def record(
 
     Args:
         model: gives modules and parameters their names, as in `named_modules()`, and has its
-            parameters listed, and no others. None: the first module that is called gives the
-            names, and the parameters of every module that is called are listed.
+            parameters listed, and no others. None: the first module that is called is the model;
+            another outside it goes by the variable that holds it, else by its class; and the
+            parameters of every module that is called are listed.
         gradients: describe the gradient at every node, and time it.
         transfers: note the copies between devices.
         memory: note what each node keeps for backward.
@@ -62,6 +63,7 @@ def record(
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
 
     Raises:
+        TypeError: if `model` is no module.
         RuntimeError: for `clock=True` without CUDA.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
@@ -71,6 +73,11 @@ def record(
     >>> [round(value, 4) for value in recording.graph.nodes[0].grad_outputs[0].values]
     [2.0, 2.6667, 3.3333]
     """
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward runs "
+            "in the block, or nothing: with record() as recording."
+        )
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     return Recording(model, gradients=gradients, transfers=transfers, memory=memory, clock=clock)
@@ -183,7 +190,7 @@ class Recording:
         if here is not self._frame:
             named += self._names_in(self._frame)
         cuts = self._calls.cuts.take()
-        run = Run(ends, named + parameters, parameters, len(self._runs), cuts, failed)
+        run = Run(ends, named + parameters, parameters, self._runs, cuts, failed)
         if self._with["memory"]:
             known: list[tuple[SavedKind, Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
@@ -303,11 +310,7 @@ class Recording:
     def _fail(self, error: BaseException) -> None:
         failed = self._calls.failed
         if failed is None or failed.error is not error:
-            frame = None
-            trace = error.__traceback__
-            while trace is not None:
-                frame, trace = trace.tb_frame, trace.tb_next
-            failed = Failed(error, place=self._modules.place(frame))
+            failed = Failed(error, place=raised(error, self._modules.foreign))
         if not (self._runs and self._runs[-1].broken):
             ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
             run = self._read(ends or self._last_ends(), failed=True)

@@ -43,14 +43,12 @@ class Scratch:
     def nonzero(self, block: Tensor) -> int:
         """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
         if self._flags is None:
-            self._flags = torch.zeros(_BLOCK, dtype=torch.bool)
-            self._bytes = self._flags.view(torch.uint8).view(_LANES, -1)
-        if len(block) == _BLOCK:
-            self._flags.copy_(block)
-        else:
-            self._flags[: len(block)].copy_(block)
-            self._flags[len(block) :].zero_()
-        return int(self._bytes.sum(0, dtype=torch.uint8).sum())
+            self._flags = torch.empty(_BLOCK, dtype=torch.bool)
+        flags = self._flags[: -(-len(block) // _LANES) * _LANES]
+        flags[: len(block)].copy_(block)
+        if len(block) < len(flags):
+            flags[len(block) :].zero_()
+        return int(flags.view(torch.uint8).view(_LANES, -1).sum(0, dtype=torch.uint8).sum())
 
 
 def flat(gradient: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ class Run:
         ends: what backward starts from.
         named: names and tensors; the first of a node wins.
         parameters: the model's parameters by name.
-        position: the number of this run in its recording.
+        before: the runs of the recording before this one.
         cuts: where gradients were cut on the way here.
         failed: an exception ended the recording; any of the cuts may be why.
     """
@@ -39,23 +40,30 @@ class Run:
         ends: list[End],
         named: list[tuple[str, Tensor]],
         parameters: list[tuple[str, Tensor]],
-        position: int,
+        before: list[Run],
         cuts: list[SeenCut],
         failed: bool = False,
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = _connected([fn for fn, _ in ends])
-        cut_off = list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
-        hidden = cut_off if failed else _hidden(cut_off, set(ids), names)
+        # A number read of what an earlier backward has reached, as a loss that is logged, cut nothing.
+        reached = {variable for run in before for variable in run.reached}
+        hidden = _behind(cuts)
+        if not failed:
+            read = _behind(cut for cut in cuts if cut.pending and not cut.after)
+            cut_off = [fn for fn in hidden if fn not in read]
+            hidden = _hidden(cut_off, ids, names, set()) + _hidden(read, ids, names, reached)
+        own = ids
         if hidden:  # what lies before a cut is drawn too
             ids, edges = _connected([fn for fn, _ in ends] + hidden)
-        self.position = position
+        self.position = len(before)
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
         self.failed: Failed | None = None  # the exception that ended the recording
         self.ids = ids  # the live nodes, while it runs
         self.graph: Graph = _read(ids, edges, ends, named)
         self.leaves: dict[int, int] = {}  # nodes of the leaves, by id() of the variable
+        self.reached: set[int] = set()  # id() of the variables that backward reaches
         self._names: dict[int, str] = {}  # of the leaves that are parameters of the model
         self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
         for fn, node in zip(ids, self.graph.nodes, strict=True):
@@ -63,8 +71,12 @@ class Run:
                 variable = id(fn.variable)
                 self.leaves[variable] = node.id
                 self._numbers[node.id] = -1
+                if fn in own:
+                    self.reached.add(variable)
                 if variable in names:
                     self._names[node.id] = names[variable]
+        if len(set(self._numbers)) < len(ids) - len(self.leaves):
+            self._numbers = _unique(self._numbers)
         shown = set(hidden)
         self._cuts = [
             (cut, label, self.ids.get(fn))
@@ -167,15 +179,36 @@ def sinks(ends: list[End]) -> list[End]:
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
-def _hidden(cut_off: Iterable[GradFn], seen: set[GradFn], names: dict[int, str]) -> list[GradFn]:
-    """Those behind which there is a parameter that the graph does not have."""
+def _behind(cuts: Iterable[SeenCut]) -> list[GradFn]:
+    """What made the operands of the cuts, each once."""
+    return list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
+
+
+def _hidden(
+    cut_off: list[GradFn], seen: Container[GradFn], names: dict[int, str], reached: set[int]
+) -> list[GradFn]:
+    """Those behind which there is a parameter that the graph does not have.
+
+    Args:
+        cut_off: nodes before cuts.
+        seen: the nodes of the graph.
+        names: the parameters that matter, by id(); all of them if empty.
+        reached: id() of the parameters that do not.
+    """
     found = []
     for fn in cut_off:
         if fn not in seen:
             leaves = [leaf for leaf in _walk([fn]) if type(leaf).__name__ == "AccumulateGrad"]
-            if any(f not in seen and (not names or id(f.variable) in names) for f in leaves):
+            variables = [id(leaf.variable) for leaf in leaves if leaf not in seen]
+            if any(v not in reached and (not names or v in names) for v in variables):
                 found.append(fn)
     return found
+
+
+def _unique(numbers: list[int]) -> list[int]:
+    """-1 in place of numbers that are there twice: threads count apart, and one is another's."""
+    counts = Counter(numbers)
+    return [number if counts[number] == 1 else -1 for number in numbers]
 
 
 def _column(values: Mapping[int, Any], length: int, missing: Any) -> list[Any]:

@@ -304,3 +304,16 @@ def test_an_exception_that_torch_did_not_raise_leaves_the_graph_so_far() -> None
     assert recording.graph.failure.error == "KeyError"
     assert recording.graph.failure.where.startswith("test_cuts.py:")
     assert [node.title for node in recording.graph.nodes if not node.leaf] == ["t", "addmm"]
+
+
+def test_a_loss_that_is_read_after_its_backward_cuts_nothing_of_the_next() -> None:
+    critic, actor = nn.Linear(2, 1), nn.Linear(2, 1)
+    with record(nn.ModuleDict({"critic": critic, "actor": actor})) as recording:
+        loss = critic(torch.ones(1, 2)).sum()
+        loss.backward()
+        loss.item()
+        loss.mean().item()
+        actor(torch.ones(1, 2)).sum().backward()
+    assert [graph.cuts for graph in recording.graphs] == [(), ()]
+    names = {parameter.name: parameter.node for parameter in recording.graph.parameters}
+    assert names["critic.weight"] is None and names["actor.weight"] is not None

@@ -133,8 +133,15 @@ def test_without_a_model_the_first_one_called_gives_the_names() -> None:
     model, criterion = Twice(), nn.MSELoss()
     with record() as recording:
         criterion(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
-    assert dict(column(recording.graph, "module"))["mse_loss"] == "MSELoss"
+    assert dict(column(recording.graph, "module"))["mse_loss"] == "criterion"
     assert dict(column(recording.graph, "module"))["tanh"] == "cell"
+
+
+def test_a_module_outside_the_model_that_no_variable_holds_goes_by_its_class() -> None:
+    model = Twice()
+    with record(model) as recording:
+        nn.MSELoss()(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
+    assert dict(column(recording.graph, "module"))["mse_loss"] == "MSELoss"
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -144,7 +151,7 @@ def test_the_parameters_listed_are_those_of_the_model_or_of_all_modules_called(g
         other(model(torch.ones(1, 3))).sum().backward()
     names = [parameter.name for parameter in recording.graph.parameters]
     own = [name for name, _ in model.named_parameters()]
-    assert names == (own if given else [*own, "Linear.weight", "Linear.bias"])
+    assert names == (own if given else [*own, "other.weight", "other.bias"])
     assert all(parameter.called and parameter.has_grad for parameter in recording.graph.parameters)
     nodes = [parameter.node for parameter in recording.graph.parameters]
     assert all(recording.graph.nodes[node].leaf == "parameter" for node in nodes)
@@ -286,3 +293,28 @@ def test_the_modules_of_another_thread_do_not_disturb() -> None:
         out.sum().backward()
     assert len(recording.graphs) == 1
     assert dict(column(recording.graph, "scope"))["tanh"] == "cell#2"
+
+
+def test_of_nodes_that_another_thread_made_with_the_same_numbers_nothing_is_said() -> None:
+    graphs, made = [], []
+    x = torch.ones(3, requires_grad=True)
+
+    def beside() -> None:
+        made.append(x.clone().sin().cos())
+
+    def recorded() -> None:  # both threads are new, so both count from the same number
+        model = nn.Linear(3, 3)
+        with record(model) as recording:
+            y = model(x).exp()
+            thread = threading.Thread(target=beside)
+            thread.start()
+            thread.join()
+            (y.sum() + made[0].sum()).backward()
+        graphs.append(recording.graph)
+
+    thread = threading.Thread(target=recorded)
+    thread.start()
+    thread.join()
+    rows = {node.title: (node.module, node.source) for node in graphs[0].nodes}
+    assert rows["clone"] == rows["sin"] == rows["cos"] == ("", "")
+    assert rows["sum"][1].startswith("test_modules.py:")

@@ -210,6 +210,12 @@ def test_one_recording_inside_another_leaves_both_right() -> None:
     assert inner.graph.nodes[1].grad_outputs == outer.graphs[1].nodes[1].grad_outputs
 
 
+@pytest.mark.parametrize("model", [3, torch.ones(1), nn.Linear])
+def test_what_is_no_module_is_refused_in_a_sentence(model: Any) -> None:
+    with pytest.raises(TypeError, match="model is a .* not an nn.Module. Pass the model"):
+        record(model)
+
+
 def test_a_recording_is_entered_once_at_a_time() -> None:
     recording = record()
     with recording, pytest.raises(RuntimeError, match="entered once"):
