@@ -75,8 +75,8 @@ def record(
     """
     if model is not None and not isinstance(model, torch.nn.Module):
         raise TypeError(
-            f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward runs "
-            "in the block, or nothing: with record() as recording."
+            f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward "
+            "runs in the block, or nothing: with record() as recording."
         )
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")

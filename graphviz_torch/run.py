@@ -46,7 +46,7 @@ class Run:
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = _connected([fn for fn, _ in ends])
-        # A number read of what an earlier backward has reached, as a loss that is logged, cut nothing.
+        # A number read of what an earlier backward reached, as of a loss to log it, cut nothing.
         reached = {variable for run in before for variable in run.reached}
         hidden = _behind(cuts)
         if not failed:

@@ -212,7 +212,7 @@ def test_one_recording_inside_another_leaves_both_right() -> None:
 
 @pytest.mark.parametrize("model", [3, torch.ones(1), nn.Linear])
 def test_what_is_no_module_is_refused_in_a_sentence(model: Any) -> None:
-    with pytest.raises(TypeError, match="model is a .* not an nn.Module. Pass the model"):
+    with pytest.raises(TypeError, match=r"model is a .* not an nn\.Module\. Pass the model"):
         record(model)
 
 
