@@ -191,7 +191,7 @@ PAGES: dict[str, tuple[str, Callable[[], Graph], dict[str, object]]] = {
     "gpt2_shape": (
         "48 blocks of a GPT-2 shape: blocks of one structure are drawn once",
         lambda: of_model(GPT(48), torch.arange(8)[None]),
-        {"fold": True},
+        {},
     ),
     "gpt2_depth": (
         "The same, one level deep",
@@ -201,7 +201,7 @@ PAGES: dict[str, tuple[str, Callable[[], Graph], dict[str, object]]] = {
     "resnet50": (
         "ResNet-50, by time in backward",
         lambda: of_model(resnet50(), torch.randn(2, 3, 64, 64)),
-        {"fold": True, "color_by": "time"},
+        {"color_by": "time"},
     ),
     "rnn": ("An RNN cell unrolled 1,000 steps, without modules", rnn, {}),
     "dense_block": (
