@@ -160,9 +160,13 @@ def _edges(graph: Graph, drawn: Visible) -> list[str]:
         for edge in drawn.edges
     ]
     result += [_attributed(graph, line, several, long) for line in drawn.lines]
-    stub = "[style=dashed arrowsize=0.5]"
-    result += [f"\tfrom_{dot_id(key)} -> {dot_id(key)} {stub}" for key in drawn.before]
-    result += [f"\t{dot_id(key)} -> to_{dot_id(key)} {stub}" for key in drawn.behind]
+    stub = "style=dashed arrowsize=0.5"
+    for key in drawn.before:
+        here, there = f"from_{dot_id(key)}", dot_id(key)
+        both = key in drawn.behind
+        ends = f"{here} -> {there} [{stub}]" if both else f"{there} -> {here} [{stub} dir=back]"
+        result.append(f"\t{ends}")
+    result += [f"\t{dot_id(key)} -> to_{dot_id(key)} [{stub}]" for key in drawn.behind]
     return result
 
 
@@ -201,7 +205,10 @@ def _stubs(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[
             names = [_called(graph, drawn, other) for other in others[:3]]
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             text = say.small(say.escape(f"{arrow} {', '.join(names)}{more}"), colors["muted"])
-            yield key, f'\t{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
+            stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
+            # Beside its node: above or below, it would push the next module out of the column.
+            both = key in drawn.before and key in drawn.behind
+            yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"
 
 
 def _called(graph: Graph, drawn: Visible, key: int) -> str:
