@@ -207,19 +207,18 @@ class Modules:
         """Module, scope and line of the node with each sequence number; "" where not known."""
         first, last = self._numbers[0], max(self.reached, self._numbers[-1])
         spans = map(operator.sub, (*self._numbers[1:], last), self._numbers)
-        names = list(chain.from_iterable(map(repeat, self._names, spans)))
+        names = chain.from_iterable(map(repeat, self._names, spans))
         sources = [""] * (last - first)
         line = self.lines()
         for start, end, place in self._made:
-            sources[start - first : end - first] = repeat(line(place), end - start)
-        after = (*self._names[-1], "")
+            if end - start == 1:
+                sources[start - first] = line(place)
+            else:
+                sources[start - first : end - first] = repeat(line(place), end - start)
+        known = [(*name, source) for name, source in zip(names, sources, strict=True)]
+        known.append((*self._names[-1], ""))  # what is made after the last call
         return [
-            (*names[i], sources[i])
-            if 0 <= (i := number - first) < last - first
-            else after
-            if i >= 0
-            else _UNKNOWN
-            for number in numbers
+            _UNKNOWN if number < first else known[min(number, last) - first] for number in numbers
         ]
 
     def lines(self) -> Callable[[Place | None], str]:

@@ -25,20 +25,25 @@ class Scratch:
     """Memory to reduce in: fresh memory for each gradient would cost more than to reduce it."""
 
     def __init__(self) -> None:
-        self._rows: dict[torch.dtype, Tensor] = {}
+        self._rows: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
         self._flags: Tensor | None = None
 
     def rows(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Small CPU gradients of equal shape, a row for each, and as much memory beside them."""
+        """CPU gradients of equal shape, a row for each, and as much memory beside them.
+
+        All of them together are at most `_BLOCK` elements.
+        """
         first = gradients[0]
         count, elements = len(gradients), first.numel()
         memory = self._rows.get(first.dtype)
-        if memory is None or len(memory) < 2 * count * elements:
-            memory = self._rows[first.dtype] = first.new_empty(2 * count * elements)
-        rows = memory[: count * elements].view(count, *first.shape)
-        torch.stack(gradients, out=rows)
-        beside = memory[count * elements : 2 * count * elements]
-        return rows.view(count, elements), beside.view(count, elements)
+        if memory is None:
+            memory = self._rows[first.dtype] = first.new_empty(_BLOCK), first.new_empty(_BLOCK)
+        beside = memory[1][: count * elements].view(count, elements)
+        if count == 1:
+            return first.detach().reshape(1, elements), beside
+        rows = memory[0][: count * elements]
+        torch.stack(gradients, out=rows.view(count, *first.shape))
+        return rows.view(count, elements), beside
 
     def nonzero(self, block: Tensor) -> int:
         """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
