@@ -73,6 +73,33 @@ def test_a_group_opens_with_all_inside_it(opened: Open, transformer: Graph) -> N
     assert inside <= cards(page)
 
 
+def test_a_long_row_stands_in_columns(opened: Open) -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x
+    for _ in range(80):
+        y = y.tanh()
+    page = opened(trace(y, names={}))
+    assert len(cards(page)) == 81
+    boxes = [card.bounding_box() for card in page.locator(".card").all()]
+    columns = {round(box["x"] + box["width"] / 2) for box in boxes if box}
+    assert 3 <= len(columns) <= 20
+
+
+def test_edges_that_reach_far_show_at_a_click(opened: Open) -> None:
+    past = [torch.ones(2, requires_grad=True)]
+    for _ in range(14):
+        past.append(torch.stack(past).sum(0))
+    graph = trace(past[-1], names={})
+    page = opened(graph)
+    page.get_by_role("button", name="See all").click()
+    far = page.locator(".wire.distant")
+    assert far.count() > 8
+    assert not any(wire.is_visible() for wire in far.all())
+    page.locator('.card[data-item="0"]').click()
+    shown = [wire for wire in far.all() if wire.is_visible()]
+    assert 0 < len(shown) < far.count()
+
+
 def test_a_group_opens_by_double_click_and_by_enter(opened: Open, transformer: Graph) -> None:
     page = opened(transformer)
     item = bring(page, "2")
@@ -119,6 +146,22 @@ def test_search_finds_what_a_scan_finds(
     expected = {n.id for n in graph.nodes if holds(n)}
     # Source lines of this file hold many words: a free word may find more.
     assert expected <= set(found) if ":" not in words else expected == set(found)
+
+
+def test_a_break_in_a_name_shows_as_a_sign(opened: Open) -> None:
+    page = opened(worked().annotate(label={1: "two\nlines"}))
+    assert "two⏎lines" in (page.locator('.card[data-item="1"]').text_content() or "")
+    page.locator('.card[data-item="1"]').click()
+    assert page.locator(".panel h2").inner_text() == "two⏎lines"
+
+
+def test_a_long_name_is_shortened_and_told_in_full(opened: Open) -> None:
+    name = "scaled_dot_product_flash_attention_for_cpu"
+    card = opened(worked().annotate(operation={1: name})).locator('.card[data-item="1"]')
+    written = card.locator("text").first.text_content() or ""
+    assert "…" in written
+    assert name not in written
+    assert name in (card.locator("title").first.text_content() or "")
 
 
 def test_what_tells_two_search_results_apart_is_not_cut_off(opened: Open) -> None:

@@ -143,8 +143,10 @@ export class Drawing {
     this.svg.classList.toggle("lit", lit !== null);
     const of = (item: number) => lit?.get(item) ?? 0;
     for (const { path, element } of this.wires) {
-      const both = of(path.from) & of(path.to);
-      const on = both > 0 || (of(path.from) === (TO_LEAVES | TO_OUTPUTS) && of(path.to) > 0);
+      const [from, to] = [of(path.from), of(path.to)];
+      const chosen = TO_LEAVES | TO_OUTPUTS;
+      const along = (from & to) > 0 || (from === chosen && to > 0);
+      const on = along && (!path.cut || from === chosen || to === chosen);
       element.classList.toggle("on", on);
       if (on && lit) this.paths.append(element);
     }

@@ -7,9 +7,10 @@ import type { Scene } from "./scene";
 const SIDE = 150;
 
 export class Minimap {
-  readonly element = html("canvas", { class: "minimap", width: 2 * SIDE, height: 2 * SIDE, title: "The whole picture: drag to move" });
+  private readonly canvas = html("canvas");
+  private readonly window = html("i");
+  readonly element = html("div", { class: "minimap", title: "The whole picture: drag to move" }, this.canvas, this.window);
   private scene: Scene | null = null;
-  private ground: ImageData | null = null;
 
   constructor(
     private readonly camera: Camera,
@@ -18,8 +19,8 @@ export class Minimap {
   ) {
     const go = (event: PointerEvent): void => {
       if (!this.scene || !event.buttons) return;
-      const { left, top, width } = this.element.getBoundingClientRect();
-      const scale = (this.scale * width) / this.element.width;
+      const { left, top } = this.canvas.getBoundingClientRect();
+      const scale = this.scale / 2;
       camera.centre((event.clientX - left) / scale, (event.clientY - top) / scale);
     };
     this.element.addEventListener("pointerdown", (event) => {
@@ -35,12 +36,12 @@ export class Minimap {
 
   draw(scene: Scene): void {
     this.scene = scene;
-    const { element, scale } = this;
-    element.width = Math.max(24, Math.ceil(scene.width * scale));
-    element.height = Math.max(24, Math.ceil(scene.height * scale));
-    element.style.width = `${element.width / 2}px`;
-    element.style.height = `${element.height / 2}px`;
-    const context = this.context;
+    const { canvas, scale } = this;
+    canvas.width = Math.max(24, Math.ceil(scene.width * scale));
+    canvas.height = Math.max(24, Math.ceil(scene.height * scale));
+    canvas.style.width = `${canvas.width / 2}px`;
+    canvas.style.height = `${canvas.height / 2}px`;
+    const context = canvas.getContext("2d") as CanvasRenderingContext2D;
     context.strokeStyle = this.color("cluster_line");
     for (const { x, y, width, height } of scene.frames) context.strokeRect(x * scale, y * scale, width * scale, height * scale);
     const line = this.color("operation_line");
@@ -50,24 +51,16 @@ export class Minimap {
       context.fillStyle = this.fill(card.item);
       if (card.height * scale > 4) context.fillRect(x * scale + 1, y * scale + 1, card.width * scale - 2, card.height * scale - 2);
     }
-    this.ground = context.getImageData(0, 0, element.width, element.height);
     this.move();
   }
 
-  /** Draw the frame of what is seen. */
+  /** Show the frame of what is seen. */
   move(): void {
-    if (!this.ground || !this.scene) return;
-    const { context, scale } = this;
-    context.putImageData(this.ground, 0, 0);
+    if (!this.scene) return;
     const { x, y, width, height } = this.camera.window;
     const all = x <= 0 && y <= 0 && x + width >= this.scene.width && y + height >= this.scene.height;
     this.element.classList.toggle("whole", all);
-    context.lineWidth = 3;
-    context.strokeStyle = this.color("info");
-    context.strokeRect(x * scale, y * scale, width * scale, height * scale);
-  }
-
-  private get context(): CanvasRenderingContext2D {
-    return this.element.getContext("2d", { willReadFrequently: true }) as CanvasRenderingContext2D;
+    const scale = this.scale / 2;
+    for (const [side, value] of Object.entries({ left: x, top: y, width, height })) this.window.style.setProperty(side, `${value * scale}px`);
   }
 }

@@ -68,6 +68,7 @@ export class Model {
   readonly findingsOf = new Map<number, Finding[]>();
   readonly transfersOf = new Map<number, Transfer[]>();
   private readonly texts = new Map<TextColumn, { at: Column; table: string[] }>();
+  private readonly times: Column | null;
   private readonly edgeInput: Column;
   private readonly savedOf: Column;
   private readonly gradientStart: Uint32Array;
@@ -93,6 +94,7 @@ export class Model {
     this.texts.set("label", this.labels(payload.column("label", count), header.label));
     this.leaf = payload.column("leaf", count);
     this.order = payload.has("order") && header.ordered ? payload.column("order", count) : null;
+    this.times = payload.has("seconds") ? payload.column("seconds", count) : null;
     this.shapeOf = payload.column("shapes", count);
     this.savedOf = payload.column("saved", count);
     const kept = header.saved.map((rows) => rows.reduce((sum, [, , nbytes]) => sum + nbytes, 0));
@@ -144,6 +146,7 @@ export class Model {
   private labels(at: Column, written: Payload["header"]["label"]): { at: Column; table: string[] } {
     const known = new Map([["", 0]]);
     const places = Uint32Array.from({ length: this.count }, (_, node) => {
+      if (at[node] === 0) return 0;
       const row = written[at[node] as number] as string | [string];
       const label = typeof row === "string" ? row : `${this.text("module", node)}.${row[0]}`;
       const place = known.get(label) ?? known.size;
@@ -222,12 +225,12 @@ export class Model {
   }
 
   get recordedSeconds(): boolean {
-    return this.payload.has("seconds");
+    return this.times !== null;
   }
 
   /** In backward; NaN where it was not measured. */
   seconds(node: number): number {
-    return this.recordedSeconds ? (this.payload.column("seconds", this.count)[node] as number) : Number.NaN;
+    return this.times ? (this.times[node] as number) : Number.NaN;
   }
 
   /** The largest norm among a node's gradients; NaN where none was recorded. */

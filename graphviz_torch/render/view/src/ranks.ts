@@ -44,6 +44,7 @@ const PORT_GAP = 12; // between the frame's edge and the first or last rank
 // dagre halves the gap and doubles the length of edges, to have a rank for labels between any two:
 // with half the length there is none.
 const UNLABELLED = { minlen: 0.5 };
+const BEYOND = 10; // so far an edge goes on upright: the curve would cut a corner
 const ENTRY = "entry";
 const EXIT = "exit";
 
@@ -90,8 +91,9 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
   const heights = new Map<number, number>();
   for (const { y, height } of found) heights.set(Math.round(y), Math.max(heights.get(Math.round(y)) ?? 0, height));
   const passed = ({ x, y }: Centred): number[] => {
-    const half = (heights.get(Math.round(y)) ?? 0) / 2;
-    if (!Number.isFinite(x) || !half) return [];
+    const highest = heights.get(Math.round(y));
+    if (!Number.isFinite(x) || !highest) return [];
+    const half = highest / 2 + BEYOND;
     return [y - half, y, y + half].flatMap((level) => [x, within(level)]);
   };
   const path = (from: number | typeof ENTRY, to: number | typeof EXIT): number[] => {
