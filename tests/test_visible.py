@@ -170,6 +170,33 @@ def test_never_more_than_the_limit_is_shown_unless_asked_for() -> None:
         assert len(whole.nodes) > LIMIT
 
 
+class Collecting(nn.Module):
+    """Joins the results of all its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for part in self.parts:
+            x = part(x)
+            found.append(x)
+        return torch.cat(found)
+
+
+def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> None:
+    graph = recorded(Collecting(), torch.ones(2, 4))
+    (cat,) = named(graph, "cat")
+    (first, *_) = named(graph, "addmm")
+    drawn = visible(graph, fold=True)
+    assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
+    assert [edge[:2] for edge in drawn.edges] == [(cat, cat + 1)]
+    assert f'{first} -> {cat} [label="f32[2, 4] \N{MULTIPLICATION SIGN}5"]' in to_dot(
+        graph, fold=True
+    )
+
+
 class Interleaved(nn.Module):
     """Two lists of modules that take turns."""
 

@@ -158,9 +158,15 @@ class Keys:
         self.hidden = {inner: number for number in opener.hidden for inner in tree.below(number)}
         operations = tree.operations if opener.hidden else ()
         self.position = dict(zip(operations, range(len(operations)), strict=True))
+        self.known: dict[int, int | None] = {}
 
     def of(self, node: int) -> int | None:
         """The key of a node; None for one that is neither drawn nor in a closed group."""
+        if node not in self.known:
+            self.known[node] = self._find(node)
+        return self.known[node]
+
+    def _find(self, node: int) -> int | None:
         groups = self.tree.groups
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
@@ -204,7 +210,8 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
         last=last,
         keys=keys,
     )
-    lines: dict[tuple[int, int], Line] = {}
+    # By both ends: an edge for each tensor that passes, by its node and output.
+    lines: dict[tuple[int, int], dict[tuple[int, int], Edge]] = defaultdict(dict)
     before: dict[int, dict[int, None]] = defaultdict(dict)
     behind: dict[int, dict[int, None]] = defaultdict(dict)
     for edge in inner.edges:
@@ -226,16 +233,18 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
             if source is not None and end not in hidden:
                 behind[source][edge[1]] = None
         elif source != target:
-            line = lines.get((source, target))
-            if line is None:
-                lines[source, target] = Line(source, target, edge)
-            elif line.edge[:3:2] != edge[:3:2]:  # another tensor, by node and output
-                lines[source, target] = line._replace(times=line.times + 1)
-    for line in lines.values():
-        if line.source >= 0 and line.target >= 0 and line.times == 1:
-            drawn.edges.append(Edge(line.source, line.target, *line.edge[2:]))
+            lines[source, target].setdefault((edge[0], edge[2]), edge)
+    if lines:
+        for edge in drawn.edges:
+            if edge[:2] in lines:
+                lines[edge[:2]].setdefault((edge[0], edge[2]), edge)
+        drawn.edges = [edge for edge in drawn.edges if edge[:2] not in lines]
+    for (source, target), passing in lines.items():
+        edge = next(iter(passing.values()))
+        if source >= 0 and target >= 0 and len(passing) == 1:
+            drawn.edges.append(Edge(source, target, edge[2], edge[3]))
         else:
-            drawn.lines.append(line)
+            drawn.lines.append(Line(source, target, edge, len(passing)))
     _place_leaves(graph, drawn)
     # A run that is drawn for itself only means nothing to a reader.
     drawn.opened -= {n for n in opener.opened if tree.groups[n].kind == "run" and n not in last}
