@@ -25,11 +25,13 @@ from torch import Tensor
 
 from .dispatch import unseen
 from .graph import GradientStats, TensorMeta
-from .reductions import COLUMNS, SMALL, Numbers, Scratch, flat, on_cpu, rows_on_cpu, table
+from .reductions import COLUMNS, SMALL, Numbers, Scratch, flat, numbers, on_cpu, rows_on_cpu, table
 from .tracer import tensor_meta
 
 _BATCHED = 1 << 17  # elements: smaller gradients are described together with others of their shape
 _PENDING = 1 << 18  # elements of one shape that may wait: 1 MB of float32
+
+_DENSE = torch.strided
 
 Where = tuple[int, int]  # node and output_nr
 # Numbers of a gradient, the values that are kept, and what tensor it is.
@@ -73,7 +75,7 @@ class Gradients:
         # to itself.
         self._stamps: list[tuple[int, bool, float, float]] = []
         self._events: dict[int, tuple[Any, Any]] = {}
-        self._batches: dict[Any, _Batch] = {}
+        self._batches: dict[Any, _Batch] = {}  # by what the gradients are like
         self._scratch = Scratch()
         self._found: dict[Where, Row] = {}
         # For each device: what was reduced there, and whose it is: kept values and shape.
@@ -106,7 +108,7 @@ class Gradients:
     def add(self, node: int, output_nr: int, gradient: Tensor | None) -> None:
         """Describe a gradient that no hook was given."""
         if gradient is not None and all(stamp[0] != node for stamp in self._stamps):
-            self._see((node, output_nr), gradient, None)
+            self._see(self._batch(gradient), (node, output_nr), gradient)
 
     def _before(
         self,
@@ -118,7 +120,11 @@ class Gradients:
         timed = False
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
-                batch = self._see((node, output_nr), gradient, outputs[output_nr])
+                batch = self._batches.get(outputs[output_nr])
+                # The engine sees to it that a dense gradient is like the output.
+                if batch is None or gradient.layout is not _DENSE or type(gradient) is not Tensor:
+                    batch = self._batch(gradient)
+                self._see(batch, (node, output_nr), gradient)
                 timed = batch.cpu
                 if batch.cuda and node not in self._events:
                     self._events[node] = (_event(), _event())
@@ -130,23 +136,15 @@ class Gradients:
         if node in self._events:
             self._events[node][1].record()
 
-    def _see(self, where: Where, gradient: Tensor, output: TensorMeta | None) -> _Batch:
-        """Have a gradient described. `output`: what it is the gradient of, if that is known."""
-        key: Any = output  # the engine sees to it that a dense gradient is like the output
-        if type(gradient) is not Tensor or gradient.layout is not torch.strided:
-            key = None
-        batch = self._batches.get(key)
-        if batch is None or key is None:
-            batch = self._batch(gradient)
+    def _see(self, batch: _Batch, where: Where, gradient: Tensor) -> None:
         batch.wheres.append(where)
         batch.gradients.append(gradient)
         if len(batch.gradients) >= batch.limit:
             self._describe(batch)
-        return batch
 
     def _batch(self, gradient: Tensor) -> _Batch:
         meta = tensor_meta(gradient)
-        dense = gradient.layout is torch.strided and not gradient.is_nested
+        dense = gradient.layout is _DENSE and not gradient.is_nested
         key: Any = meta if dense and type(gradient) is Tensor else (type(gradient), dense, meta)
         batch = self._batches.get(key)
         if batch is None:
@@ -171,7 +169,7 @@ class Gradients:
         if not _has_values(first):
             return
         elements = first.numel()
-        dense = first.layout is torch.strided and not first.is_nested
+        dense = first.layout is _DENSE and not first.is_nested
         keep = elements <= SMALL and dense and not first.is_complex()
         if elements == 0:
             self._found[wheres[0]] = (0.0, 0.0, 0.0, 0.0, 0, 0), None, meta
@@ -184,13 +182,12 @@ class Gradients:
             self._whose.setdefault(first.device, []).append((wheres, keep * elements, meta))
         elif elements > _BATCHED or not dense or first.is_complex():
             for where, gradient in zip(wheres, gradients, strict=True):
-                numbers = on_cpu(flat(gradient), elements, self._scratch)
-                self._found[where] = numbers, None, meta
+                self._found[where] = on_cpu(flat(gradient), elements, self._scratch), None, meta
         else:
             rows, beside = self._scratch.rows(gradients)
             kept = [tuple(row) for row in rows.tolist()] if keep else [None] * len(rows)
-            for where, numbers, values in zip(wheres, rows_on_cpu(rows, beside), kept, strict=True):
-                self._found[where] = numbers, values, meta
+            for where, found, values in zip(wheres, rows_on_cpu(rows, beside), kept, strict=True):
+                self._found[where] = found, values, meta
 
     def statistics(self, outputs: list[int]) -> dict[int, tuple[GradientStats | None, ...]]:
         """`grad_outputs` of each node that backward reached: one copy from each device.
@@ -200,11 +197,14 @@ class Gradients:
         """
         self._fetch()
         rows: dict[int, list[GradientStats | None]] = {}
-        for (node, output_nr), (numbers, values, meta) in self._found.items():
-            norm, max_abs, mean, zeros, nan, inf = numbers
-            stats = GradientStats(norm, max_abs, mean, zeros, int(nan), int(inf), values, meta)
-            rows.setdefault(node, [None] * outputs[node])[output_nr] = stats
-        return {node: tuple(row) for node, row in rows.items()}
+        found: dict[int, tuple[GradientStats | None, ...]] = {}
+        for (node, output_nr), (row, values, meta) in self._found.items():
+            stats = GradientStats(*row, values, meta)
+            if outputs[node] == 1:
+                found[node] = (stats,)
+            else:
+                rows.setdefault(node, [None] * outputs[node])[output_nr] = stats
+        return found | {node: tuple(row) for node, row in rows.items()}
 
     def _fetch(self) -> None:
         """Bring over what was reduced on other devices."""
@@ -216,7 +216,7 @@ class Gradients:
                 for where in wheres:
                     middle, end = at + COLUMNS, at + COLUMNS + kept
                     values = tuple(row[middle:end]) if kept else None
-                    self._found[where] = tuple(row[at:middle]), values, meta
+                    self._found[where] = numbers(row[at:middle]), values, meta
                     at = end
         self._reduced, self._whose = {}, {}
 

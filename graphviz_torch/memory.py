@@ -88,13 +88,11 @@ def _saved(
     kinds: dict[int, SavedKind],
     counted: dict[int, int],
 ) -> SavedTensor:
-    like: Any = None
-    meta = None
-    if not tensor.is_nested:  # such a one has no plain shape
+    if tensor.is_nested:  # it has no plain shape
+        meta = tensor_meta(tensor)
+    else:
         like = (tensor.shape, tensor.dtype, tensor.device)
-        meta = metas.get(like)
-    if meta is None:
-        meta = metas[like] = tensor_meta(tensor)
+        meta = metas.get(like) or metas.setdefault(like, tensor_meta(tensor))
     nbytes = 0
     shared: int | None = None
     kind: SavedKind = "activation"

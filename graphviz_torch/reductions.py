@@ -18,7 +18,7 @@ _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # bytes that are added up in a byte: less than 256
 
 # norm, max_abs, mean, zero_fraction, nan, inf
-Numbers = tuple[float, float, float, float, float, float]
+Numbers = tuple[float, float, float, float, int, int]
 
 
 class Scratch:
@@ -78,7 +78,7 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
         block = _wide(block)
         squares += float(torch.dot(block, block))
         if not math.isfinite(squares):
-            return _numbers(table(row[None], elements)).pop()
+            return numbers(table(row[None], elements)[0].tolist())
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += scratch.nonzero(block)
@@ -91,7 +91,7 @@ def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
     norms = torch.linalg.vector_norm(rows, dim=1).tolist()
     elements = rows.shape[1]
     if not math.isfinite(sum(norms)):
-        return _numbers(table(rows, elements))
+        return list(map(numbers, table(rows, elements).tolist()))
     # Five times as fast as count_nonzero along a dimension; rows are short, so the sum is exact.
     nonzero = torch.ne(rows, 0, out=_wide(beside)).sum(1).tolist()
     high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
@@ -125,5 +125,7 @@ def _wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
 
 
-def _numbers(reduced: Tensor) -> list[Numbers]:
-    return list(map(tuple, reduced.tolist()))
+def numbers(row: list[float]) -> Numbers:
+    """A row of `table`, brought over."""
+    norm, max_abs, mean, zero_fraction, nan, inf = row
+    return norm, max_abs, mean, zero_fraction, int(nan), int(inf)
