@@ -22,7 +22,7 @@ Parameters = Literal["fold", "nodes"]
 _MOST_LEAVES = 20
 # A leaf with more users than this is written inside each, and its own node stands alone: with all
 # these edges it would pull the whole drawing out of shape.
-MOST_USERS = 8
+_MOST_USERS = 8
 # Forwards that hand on all elements of their one input, and nothing else.
 _CARRYING = {
     *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
@@ -67,7 +67,7 @@ def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) ->
     uses = Counter(map(itemgetter(0), graph.edges))
     folded = set() if parameters == "nodes" else _leaves(leaves, uses, parameters, scoped)
     folded.difference_update([node for node, _ in graph.outputs])
-    many = {leaf[0]: uses[leaf[0]] for leaf in leaves if uses[leaf[0]] > MOST_USERS}
+    many = {leaf[0]: uses[leaf[0]] for leaf in leaves if uses[leaf[0]] > _MOST_USERS}
     if not folded and not many:
         return Inner(folded, list(graph.edges))
     found = Inner(folded, [], many=many)
@@ -112,7 +112,7 @@ def _leaves(
         leaf[0]
         for leaf in leaves
         if (times := uses[leaf[0]])
-        and (all_tensors if leaf[5] == "tensor" else all_parameters or times > MOST_USERS)
+        and (all_tensors if leaf[5] == "tensor" else all_parameters or times > _MOST_USERS)
     }
 
 
