@@ -68,7 +68,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
         nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
         torch.randn(2, 5, 8),
     ),
-    "wide": lambda: (nn.Linear(300, 300), torch.randn(2, 300)),  # weights beyond the batched size
+    "wide": lambda: (nn.Linear(400, 400), torch.randn(2, 400)),  # weights beyond the batched size
 }
 
 
