@@ -282,8 +282,12 @@ class Modules:
         if number != self.reached:  # made unseen, inside this call: the line that called it
             self.made(self.reached, number, sys._getframe(1))
         running = self._running
-        while running and running.pop().module is not module:
-            pass  # its end was not seen: an interrupt that somebody caught
+        depth = len(running) - 1
+        while depth >= 0 and running[depth].module is not module:
+            depth -= 1  # its end was not seen: an interrupt that somebody caught
+        if depth < 0:
+            return  # its begin was not seen: another's hook raised before ours
+        del running[depth:]
         self._numbers.append(number)
         self._names.append(running[-1].names if running else ("", ""))
         if not running and output is not None:

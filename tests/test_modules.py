@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import models
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Graph, record
@@ -266,6 +268,31 @@ def test_a_module_that_raised_and_was_caught_is_not_taken_for_the_caller_of_the_
     rows = dict(column(recording.graph, "scope"))
     assert rows["addmm"] == "good"
     assert rows["sum"] == ""
+
+
+def test_a_module_that_a_hook_kept_from_running_does_not_end_its_parent() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.broken = nn.Linear(2, 2)
+            self.sound = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with suppress(ValueError):
+                x = self.broken(x)
+            return self.sound(x).exp()
+
+    part = Tries()
+
+    def refuse(module: nn.Module, _: Any) -> None:
+        if module is part.broken:
+            raise ValueError
+
+    model = nn.ModuleDict({"part": part})
+    with register_module_forward_pre_hook(refuse), record(model) as recording:
+        part(torch.ones(1, 2)).sum().backward()
+    modules = dict(column(recording.graph, "module"))
+    assert (modules["addmm"], modules["exp"], modules["sum"]) == ("part.sound", "part", "")
 
 
 def test_a_compiled_module_goes_by_the_name_of_what_it_wraps() -> None:
