@@ -83,10 +83,14 @@ class Gradients:
         self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
 
     def __enter__(self) -> Gradients:
-        for node, (fn, outputs) in enumerate(self._nodes):
-            self._handles.append(fn.register_prehook(partial(self._before, node, outputs)))
-            if self._cuda:
-                self._handles.append(fn.register_hook(partial(self._after, node)))
+        before, after = self._before, self._after
+        self._handles = [
+            fn.register_prehook(partial(before, node, outputs))
+            for node, (fn, outputs) in enumerate(self._nodes)
+        ]
+        if self._cuda:
+            for node, (fn, _) in enumerate(self._nodes):
+                self._handles.append(fn.register_hook(partial(after, node)))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -100,8 +100,9 @@ class Run:
     def start(self, asked: list[End]) -> None:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
         self._asked = asked
-        cuda = any(node.device.startswith("cuda") for node in self.graph.nodes)
-        outputs = (node.outputs for node in self.graph.nodes)
+        outputs = [node.outputs for node in self.graph.nodes]
+        devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
+        cuda = any(device.startswith("cuda") for device in devices)
         self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
         self._gradients.__enter__()
 
