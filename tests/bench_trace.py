@@ -6,7 +6,8 @@ measurement), the median of interleaved rounds:
     walk        an iterative depth-first walk over next_functions that keeps nothing
     rows        plain rows of what autograd notes, in no order: the least that a reader could do
     trace       `trace(y)`, with the nodes and edges of the graph
-    dot         `trace(y)` and `to_dot`
+    whole       `trace(y)` and `to_dot` of every node, as torchviz draws
+    dot         `trace(y)` and `to_dot` as it stands: from 150 nodes on it looks for repeats
     torchviz    `torchviz.make_dot(y)`; it is recursive, and fails beyond about 1,000 nodes
 
 `--wide` takes the models at their real widths (10 GB of memory, minutes), `--long` adds chains of
@@ -82,6 +83,7 @@ MEASURED: dict[str, Callable[[Tensor], object]] = {
     "walk": walk,
     "rows": rows,
     "trace": trace,
+    "whole": lambda y: to_dot(trace(y), fold=False, limit=sys.maxsize),
     "dot": lambda y: to_dot(trace(y)),
 }
 if make_dot is not None:
@@ -115,7 +117,7 @@ def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, flo
     nodes = 0
     for _ in range(rounds):
         for name, run in MEASURED.items():
-            if nodes > 10_000 and name in ("dot", "torchviz"):
+            if nodes > 10_000 and name in ("whole", "dot", "torchviz"):
                 continue  # a drawing of the whole helps nobody
             y = make()
             if nodes > 10_000 or not nodes:
@@ -154,16 +156,17 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {'real widths' if options.wide else 'narrow models'}")
-    heads = [*MEASURED, "trace/walk", "trace/rows", "torchviz/dot"]
-    print(f"{'µs a node':20}{'nodes':>9}" + "".join(f"{head:>14}" for head in heads))
+    heads = [*MEASURED, "trace/walk", "trace/rows", "torchviz/whole", "torchviz/dot"]
+    print(f"{'µs a node':20}{'nodes':>9}" + "".join(f"{head:>15}" for head in heads))
     for name, make in workloads(options.wide, options.long).items():
         rounds = options.rounds if "000,000" not in name else 3
         nodes, seconds = measure(make, rounds)
         figures = [second / nodes * 1e6 for second in seconds.values()]
         figures.append(seconds["trace"] / seconds["walk"])
         figures.append(seconds["trace"] / seconds["rows"])
-        figures.append(seconds.get("torchviz", float("nan")) / seconds["dot"])
-        print(f"{name:20}{nodes:9,}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)
+        peer = seconds.get("torchviz", float("nan"))
+        figures += [peer / seconds["whole"], peer / seconds["dot"]]
+        print(f"{name:20}{nodes:9,}" + "".join(f"{figure:15.2f}" for figure in figures), flush=True)
     if options.long:
         before, after = peak(1_000_000)
         print(
