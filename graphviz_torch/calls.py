@@ -67,7 +67,7 @@ class Calls(TorchFunctionMode):
             return result
         else:
             self.cuts.see(func, (args, kwargs), result)
-        if self.following:
+        if self.following.trails:
             self.following.call(func, (args, kwargs), start, end, result)
         if self.copied:
             self._follow(result)

@@ -63,7 +63,7 @@ class SeenCut:
         if end > start:
             fns = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
             self.after.extend(fn._sequence_nr() for fn in fns)
-        elif made := list(tensors(result)):
+        elif made := tensors(result):
             self.carry(made)
         elif (name := name_of(func)) in _READS:
             self.read = name
@@ -111,7 +111,7 @@ class Cuts:
         name = name_of(func)
         if name == "get":  # a property: `data` alone gets here
             name = "data"
-        made = list(tensors(result))
+        made = tensors(result)
         if not made:
             if name not in _READS:
                 return

@@ -24,14 +24,11 @@ class Following:
     """Tensors that are followed, by identity."""
 
     def __init__(self) -> None:
-        self._trails: dict[int, tuple[weakref.ref[Tensor], list[Trail]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._trails)
+        self.trails: dict[int, tuple[weakref.ref[Tensor], list[Trail]]] = {}
 
     def add(self, tensor: Tensor, trail: Trail) -> bool:
         """Follow a tensor for `trail`; False if that was so already."""
-        known = self._trails.get(id(tensor))
+        known = self.trails.get(id(tensor))
         if known is not None and known[0]() is tensor:
             if trail in known[1]:
                 return False
@@ -39,33 +36,33 @@ class Following:
             return True
         key, trails = id(tensor), [trail]
         ref = weakref.ref(tensor, lambda ref: self._freed(key, ref))
-        self._trails[key] = (ref, trails)
+        self.trails[key] = (ref, trails)
         return True
 
     def drop(self, trails: Iterable[Trail]) -> None:
         """Follow nothing for these trails any more."""
         gone = {id(trail) for trail in trails}
-        for key, (_, kept) in list(self._trails.items()):
+        for key, (_, kept) in list(self.trails.items()):
             kept[:] = [trail for trail in kept if id(trail) not in gone]
             if not kept:
-                del self._trails[key]
+                del self.trails[key]
 
     def call(self, func: Any, arguments: Any, start: int, end: int, result: Any) -> None:
         """Tell the trails of the tensors among the arguments of a call."""
         for tensor in tensors(arguments):
-            known = self._trails.get(id(tensor))
+            known = self.trails.get(id(tensor))
             if known is not None and known[0]() is tensor:
                 for trail in tuple(known[1]):
                     trail.taken(func, start, end, result)
 
     def clear(self) -> None:
         """Follow nothing any more."""
-        self._trails.clear()
+        self.trails.clear()
 
     def _freed(self, key: int, ref: weakref.ref[Tensor]) -> None:
-        known = self._trails.get(key)
+        known = self.trails.get(key)
         if known is not None and known[0] is ref:
-            del self._trails[key]
+            del self.trails[key]
             for trail in known[1]:
                 trail.freed()
 
