@@ -6,9 +6,9 @@ group, a gradient), as planes: first the lowest byte of every row, then the next
 (texts, tensors, saved tensors) stands once in the header, and a column holds its position. A label
 in a list of its own goes on the module's path; a scope that is not given is the module's path.
 
-Numbers that were measured are off by less than one part in 8,000 (a small graph 30,000), times by
-one in 1,000: with all its values a large graph then takes less than 16 bytes a node. Of a
-gradient's elements only a few are kept where there are many nodes.
+Numbers that were measured are off by at most one part in 16,000, times by one in 1,000, which is
+less than the view shows: with all its values a large graph then takes less than 16 bytes a node. Of
+a gradient's elements only a few are kept where there are many nodes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from .. import style
 from ..groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-_FINE, _COARSE, _TIME = 14, 12, 9  # bits kept of a measured number's fraction
+_FRACTION, _TIME = 13, 9  # bits kept of a measured number's fraction; the view shows 4, 3 digits
 _MANY = 50  # nodes: more are not all looked at in every element
-_LARGE = 500
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "source", "note")
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
@@ -38,7 +37,6 @@ _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str = "") -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
     columns = _Columns()
-    fraction = _FINE if len(graph.nodes) <= _LARGE else _COARSE
     header: dict[str, Any] = {
         "title": title,
         "style": _style(),
@@ -56,7 +54,7 @@ def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str =
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
-    _add_gradients(graph.nodes, columns, header, metas, fraction)
+    _add_gradients(graph.nodes, columns, header, metas)
     _add_groups(graph, columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
@@ -194,13 +192,12 @@ def _add_gradients(
     columns: _Columns,
     header: dict[str, Any],
     metas: _Table,
-    fraction: int,
 ) -> None:
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
     for name, field in _MEASURED.items():
         values = [None if stats is None else getattr(stats, field) for stats in rows]
-        columns.measured(name, values, fraction)
+        columns.measured(name, values, _FRACTION)
     columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]

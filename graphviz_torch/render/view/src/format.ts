@@ -11,16 +11,16 @@ export function bytes(count: number): string {
 }
 
 export function seconds(value: number): string {
-  if (value >= 1) return `${number(value)} s`;
-  if (value >= 1e-3) return `${number(value * 1e3)} ms`;
-  return `${number(value * 1e6)} µs`;
+  if (value >= 1) return `${number(value, 3)} s`;
+  if (value >= 1e-3) return `${number(value * 1e3, 3)} ms`;
+  return `${number(value * 1e6, 3)} µs`;
 }
 
-export function number(value: number): string {
+export function number(value: number, digits = 4): string {
   if (value === 0 || !Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
-  return String(Number(value.toPrecision(4)));
+  return String(Number(value.toPrecision(digits)));
 }
 
 export function count(value: number, noun: string): string {
