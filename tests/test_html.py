@@ -113,14 +113,14 @@ def test_the_payload_holds_every_value_of_every_node() -> None:
         "zeros": [node.grad_outputs[0].zero_fraction for node in graph.nodes],
         "seconds": [node.seconds for node in graph.nodes],
     }.items():
-        rel = 2**-10 if name == "seconds" else 2**-15
+        rel = 2**-10 if name == "seconds" else 2**-14
         assert columns[name] == pytest.approx(values, rel=rel)
 
 
-def test_numbers_of_a_large_graph_are_off_by_less_than_one_in_8000() -> None:
+def test_numbers_of_a_large_graph_are_off_by_at_most_one_part_in_16000() -> None:
     graph = chain(6_000)
     norms = Payload(view_payload(graph)).columns["norm"]
-    assert norms == pytest.approx([node.grad_outputs[0].norm for node in graph.nodes], rel=2**-13)
+    assert norms == pytest.approx([node.grad_outputs[0].norm for node in graph.nodes], rel=2**-14)
 
 
 def test_what_was_not_recorded_is_absent_or_no_number() -> None:
