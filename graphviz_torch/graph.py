@@ -42,8 +42,8 @@ def itemsize(dtype: str) -> int | None:
     return bits // 8 if bits and bits % 8 == 0 else None
 
 
-# Node, Edge and TensorMeta are named tuples, not dataclasses: `trace` makes them by the hundred
-# thousand, and a frozen dataclass takes five times as long to make.
+# What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
+# and a frozen dataclass takes five times as long to make.
 class TensorMeta(NamedTuple):
     """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1."""
 
@@ -66,8 +66,7 @@ class TensorMeta(NamedTuple):
         return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}"
 
 
-@dataclass(frozen=True, slots=True)
-class GradientStats:
+class GradientStats(NamedTuple):
     """What one gradient looked like when it reached a node's output in backward.
 
     NaN and Inf elements are counted, and left out of norm, max_abs and mean.
@@ -88,8 +87,7 @@ class GradientStats:
         return self.nan + self.inf
 
 
-@dataclass(frozen=True, slots=True)
-class SavedTensor:
+class SavedTensor(NamedTuple):
     """A tensor that a node keeps for backward."""
 
     name: str  # "self", "weight", "result"; "" for a custom Function's

@@ -23,7 +23,6 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -133,8 +132,7 @@ def repeated(base: Graph, count: int, *, modules: bool) -> Graph:
             factor = [rnd.uniform(0.5, 2) for _ in range(4)]
             gradients = tuple(
                 stats
-                and replace(
-                    stats,
+                and stats._replace(
                     norm=stats.norm * factor[0],
                     max_abs=stats.max_abs * factor[1],
                     mean=stats.mean * factor[2],
@@ -143,7 +141,7 @@ def repeated(base: Graph, count: int, *, modules: bool) -> Graph:
                 for stats in node.grad_outputs
             )
             saved = tuple(
-                replace(s, shared_with=None if s.shared_with is None else s.shared_with + shift)
+                s._replace(shared_with=None if s.shared_with is None else s.shared_with + shift)
                 for s in node.saved
             )
             nodes.append(

@@ -101,7 +101,7 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
     )
     other = base.annotate(
         outputs={0: (META._replace(dtype="float64"),), 1: (META._replace(device="cuda:0"),)},
-        grad_outputs={1: (replace(stats, norm=1.1),), 2: (replace(stats, norm=1 + 1e-6),)},
+        grad_outputs={1: (stats._replace(norm=1.1),), 2: (stats._replace(norm=1 + 1e-6),)},
         seconds={2: 0.01},
     )
     found = [(change.b, change.what) for change in diff(base, other).changed]
@@ -113,7 +113,7 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
 def test_a_gradient_that_became_nan_is_changed_whatever_its_norm() -> None:
     stats = GradientStats(1.0, 1.0, 0.5, 0.0)
     a = chain("x", "mul").annotate(grad_outputs={0: (stats,)})
-    b = chain("x", "mul").annotate(grad_outputs={0: (replace(stats, nan=2),)})
+    b = chain("x", "mul").annotate(grad_outputs={0: (stats._replace(nan=2),)})
     (change,) = diff(a, b).changed
     assert change.after == "norm 1, max 1 with 2 NaN and 0 Inf"
 
