@@ -8,6 +8,7 @@ three layers, batch 32. A recorded step is the whole `with` block with `recordin
 Printed: the median over the rounds of a row's time divided by that of the bare steps before and
 after it, for a busy machine drifts, and beside it the middle half. Time is the process's own on the
 CPU, in one thread, so that other processes count less. A row that takes seconds has fewer rounds.
+TorchLens comes last: from its first trace on, every call into torch takes longer.
 """
 
 from __future__ import annotations
@@ -69,9 +70,7 @@ def mlp() -> tuple[torch.nn.Module, torch.Tensor, Step]:
     return model, batch, step
 
 
-def rows(
-    model: torch.nn.Module, inputs: torch.Tensor, step: Step
-) -> dict[str, Callable[[], object]]:
+def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
     def recorded(**options: bool) -> Callable[[], object]:
         def run() -> object:
             with record(model, **options) as recording:
@@ -100,7 +99,6 @@ def rows(
         "torch.profiler, stacks": under(
             lambda: torch.profiler.profile(activities=cpu, with_stack=True, record_shapes=True)
         ),
-        **torchlens(model, inputs),
     }
 
 
@@ -131,16 +129,8 @@ def runnable(runs: dict[str, Callable[[], object]]) -> Iterator[tuple[str, Calla
             yield name, run
 
 
-def bench(
-    title: str,
-    model: torch.nn.Module,
-    inputs: torch.Tensor,
-    step: Step,
-    rounds: int,
-    names: list[str],
-) -> None:
+def bench(title: str, step: Step, wanted: dict[str, Callable[[], object]], rounds: int) -> None:
     print(f"\n{title}", flush=True)
-    wanted = {k: run for k, run in rows(model, inputs, step).items() if not names or k in names}
     step()
     runs = dict(runnable(wanted))
     gc.collect()
@@ -170,7 +160,14 @@ if __name__ == "__main__":
     parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    shapes = {"GPT-2, width 64": gpt2(64, 4, 512), "MLP, three layers": mlp()}
     if not options.quick:
-        bench("GPT-2 small", *gpt2(768, 12, 50257), options.rounds, options.rows)
-    bench("GPT-2, width 64", *gpt2(64, 4, 512), 3 * options.rounds, options.rows)
-    bench("MLP, three layers", *mlp(), 3 * options.rounds, options.rows)
+        shapes = {"GPT-2 small": gpt2(768, 12, 50257), **shapes}
+    for title, (model, _, step) in shapes.items():
+        wanted = rows(model, step)
+        chosen = {name: wanted[name] for name in options.rows or wanted if name in wanted}
+        bench(title, step, chosen, options.rounds * (1 if title == "GPT-2 small" else 3))
+    for title, (model, inputs, step) in shapes.items():
+        peer = torchlens(model, inputs)
+        if peer and not options.rows:
+            bench(title, step, peer, options.rounds)
