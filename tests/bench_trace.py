@@ -137,9 +137,10 @@ def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, flo
 def peak(length: int) -> tuple[float, float]:
     """Memory in GB of a process that made a chain, and its peak once it has traced it too."""
     code = (
-        "import sys, resource; sys.path.insert(0, sys.argv[1]); import models;"
+        "import sys; sys.path.insert(0, sys.argv[1]); import models;"
         "from graphviz_torch import trace;"
-        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        # Not getrusage: a child counts its parent's memory there.
+        "used = lambda: open('/proc/self/status').read().split('VmHWM:')[1].split()[0];"
         "y = models.chain(int(sys.argv[2])); before = used(); graph = trace(y);"
         "print(before, used())"
     )
