@@ -38,17 +38,17 @@ class Nodes:
         self.marks = marks
         self.outputs = {node for node, _ in graph.outputs}
         self.transfers = _transfers(graph)
-        self.inner: dict[
-            tuple[object, ...], str
-        ] = {}  # lines of unnamed leaves, by kind and outputs
+        # Of lines for leaves inside operations what stands before the name, a name for those that
+        # have none, and what stands behind: by kind, outputs and what follows the name. Outputs go
+        # by identity here and below: equal ones are mostly the same, and slow to hash.
+        self.inner: dict[tuple[str, int, str], tuple[str, str, str]] = {}
         self.roles: set[Role] = set()
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
         nodes, inner = self.graph.nodes, self.drawn.inner.inside
         special = {*self.outputs, *self.transfers, *self.marks.lines, *self.shading.fills}
-        usual: dict[tuple[object, ...], str] = {}  # text of operations that have no more to say
-        known, many = self.inner, self.drawn.inner.many
+        usual: dict[tuple[str, int], str] = {}  # text of operations that have no more to say
         result: dict[int, str] = {}
         for i in self.drawn.nodes:
             node = nodes[i]
@@ -56,16 +56,13 @@ class Nodes:
             if i in special or node[3] or node[5] or node[8] or node[9] or node[11]:
                 result[i] = self._full(node)
                 continue
-            kind = node[4] or node[1], node[2]
+            kind = node[4] or node[1], id(node[2])
             text = usual.get(kind)
             if text is None:
                 text = usual[kind] = self._look(node, "operation")[0]
             if i in inner:
                 for edge in inner[i]:
-                    leaf = nodes[edge[0]]
-                    unnamed = None if leaf[3] or edge[0] in many else leaf[5]
-                    line = known.get((unnamed, leaf[2])) if unnamed else None
-                    text += line or self._inner(node, edge[0])
+                    text += self._inner(node, edge[0])
             result[i] = f"\t{i} [label=<{text}>]"
         for number in self.drawn.boxes:
             result[~number] = self._box(number)
@@ -109,19 +106,26 @@ class Nodes:
 
     def _inner(self, node: Node, folded: int) -> str:
         """A leaf, and what carries it, in a line inside the operation that uses it."""
-        nodes, many = self.graph.nodes, self.drawn.inner.many
-        chain = self.drawn.inner.chain(folded)
-        leaf = nodes[chain[-1]]
-        what: str = role(leaf, (), ())
-        carriers = [nodes[i].operation for i in chain[-2::-1]]
-        text = ".".join([say.within(node, leaf.label) if leaf.label else what, *carriers])
-        text += f" ({many[leaf.id]}{say.TIMES})" if leaf.id in many else ""
-        shapes = [say.shape(meta) for meta in nodes[folded].outputs if meta is not None]
-        text = say.escape(" ".join([text, *shapes]))
-        line = f"<BR/>{say.small(text, self.colors[f'{what}_line'])}"
-        if not carriers and not leaf.label and leaf.id not in many:
-            self.inner[leaf.leaf, leaf.outputs] = line
-        return line
+        nodes, inner = self.graph.nodes, self.drawn.inner
+        leaf = last = nodes[folded]
+        after = ""  # the name
+        if folded in inner.carried:
+            chain = inner.chain(folded)
+            leaf = nodes[chain[-1]]
+            after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
+        if leaf[0] in inner.many:
+            after += f" ({inner.many[leaf[0]]}{say.TIMES})"
+        _, _, _, name, _, kind, *_ = leaf
+        parts = self.inner.get((kind, id(last[2]), after))
+        if parts is None:
+            what: str = role(leaf, (), ())
+            shapes = "".join([f" {say.shape(meta)}" for meta in last.outputs if meta is not None])
+            line = say.small(f"|{say.escape(f'{after}{shapes}')}", self.colors[f"{what}_line"])
+            before, behind = f"<BR/>{line}".split("|")
+            self.inner[kind, id(last[2]), after] = parts = before, what, behind
+        before, unnamed, behind = parts
+        name = say.escape(say.within(node, name)) if name else unnamed
+        return f"{before}{name}{behind}"
 
     def _box(self, number: int) -> str:
         tree = self.drawn.groups
