@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .devices import to_device
 from .graph import Graph, Node
 from .names import caller_names
-from .tracer import flatten, read, roots, walk
+from .tracer import connected, flatten, read, roots
 
 
 class Difference(NamedTuple):
@@ -130,8 +130,8 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
                 out = model(*given) if isinstance(given, tuple) else model(given)
         outputs = [tensor for _, tensor in flatten(out)]
         ends = roots(out)
-        fns = walk(out)
-        graph = read(fns, ends, caller_names(model))
+        fns, edges = connected([fn for fn, _ in ends])
+        graph = read(fns, edges, ends, caller_names(model))
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         arriving: dict[int, tuple[torch.Tensor | None, ...]] = {}
         hooks = [

@@ -31,8 +31,9 @@ from .nesting import is_nesting
 from .places import raised, user_frame
 from .run import End, Run, sinks
 from .steps import StepWatch
-from .tracer import _uncollected, flatten, tensor_meta
+from .tracer import flatten, tensor_meta
 from .transfers import OPERATORS, Transfers
+from .uncollected import uncollected
 
 
 def record(
@@ -172,7 +173,7 @@ class Recording:
         if not runs and (ends := self._last_ends()):
             runs = [self._read(ends)]
             runs[0].finish()
-        with _uncollected():
+        with uncollected():
             return [self._graph(run) for run in runs]
 
     def _last_ends(self) -> list[End]:
@@ -293,7 +294,7 @@ class Recording:
         ends = [end for output in outputs for end in _end(output)]
         if not ends or self._running is not None or _is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
-        with _uncollected():
+        with uncollected():
             run = self._running = self._read(ends)
             self._runs.append(run)
             if self._with["gradients"]:
@@ -302,7 +303,7 @@ class Recording:
 
     def _end(self, run: Run | None, gradients: Any) -> None:
         if run is not None:
-            with _uncollected():
+            with uncollected():
                 run.finish(gradients)
             run.broken = gradients is None
             self._running = None

@@ -17,7 +17,7 @@ from .gradients import Gradients
 from .graph import Cut, Graph, Node, SavedKind, SavedTensor
 from .memory import saved
 from .modules import Modules
-from .tracer import GradFn, _connected, _read, _walk
+from .tracer import GradFn, connected, read
 from .transfers import Seen
 
 End = tuple[GradFn, int]  # a live node and the number of its output
@@ -45,23 +45,23 @@ class Run:
         failed: bool = False,
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
-        ids, edges = _connected([fn for fn, _ in ends])
+        ids, edges = connected([fn for fn, _ in ends])
         # A number read of what an earlier backward reached, as of a loss to log it, cut nothing.
         reached = {variable for run in before for variable in run.reached}
         hidden = _behind(cuts)
         if not failed:
-            read = _behind(cut for cut in cuts if cut.pending and not cut.after)
-            cut_off = [fn for fn in hidden if fn not in read]
-            hidden = _hidden(cut_off, ids, names, set()) + _hidden(read, ids, names, reached)
+            logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
+            cut_off = [fn for fn in hidden if fn not in logged]
+            hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
         own = ids
         if hidden:  # what lies before a cut is drawn too
-            ids, edges = _connected([fn for fn, _ in ends] + hidden)
+            ids, edges = connected([fn for fn, _ in ends] + hidden)
         self.position = len(before)
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
         self.failed: Failed | None = None  # the exception that ended the recording
         self.ids = ids  # the live nodes, while it runs
-        self.graph: Graph = _read(ids, edges, ends, named)
+        self.graph: Graph = read(ids, edges, ends, named)
         self.leaves: dict[int, int] = {}  # nodes of the leaves, by id() of the variable
         self.reached: set[int] = set()  # id() of the variables that backward reaches
         self._names: dict[int, str] = {}  # of the leaves that are parameters of the model
@@ -175,7 +175,7 @@ class Run:
 
 def sinks(ends: list[End]) -> list[End]:
     """The ends that no other end is computed from, each once."""
-    fns = _walk([fn for fn, _ in ends])
+    fns, _ = connected([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
@@ -199,7 +199,8 @@ def _hidden(
     found = []
     for fn in cut_off:
         if fn not in seen:
-            leaves = [leaf for leaf in _walk([fn]) if type(leaf).__name__ == "AccumulateGrad"]
+            fns, _ = connected([fn])
+            leaves = [leaf for leaf in fns if type(leaf).__name__ == "AccumulateGrad"]
             variables = [id(leaf.variable) for leaf in leaves if leaf not in seen]
             if any(v not in reached and (not names or v in names) for v in variables):
                 found.append(fn)

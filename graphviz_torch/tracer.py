@@ -6,10 +6,8 @@ Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor o
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -28,6 +26,7 @@ from .metadata import tensor_meta as tensor_meta
 from .names import BufferName, Names, ParameterName, caller_names
 from .nesting import flatten as flatten
 from .nesting import is_nesting
+from .uncollected import uncollected
 
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any
@@ -47,7 +46,7 @@ def walk(outputs: Any) -> list[GradFn]:
     Raises:
         TypeError, ValueError: as `trace`.
     """
-    return _walk([root for root, _ in roots(outputs)])
+    return list(connected([root for root, _ in roots(outputs)])[0])
 
 
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
@@ -110,29 +109,8 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     """
     ends = roots(outputs)
     named = caller_names(names, outputs)
-    ids, edges = _connected([fn for fn, _ in ends])
-    return _read(ids, edges, ends, named)
-
-
-def read(
-    fns: list[GradFn], ends: list[tuple[GradFn, int]], named: Iterable[tuple[str, Tensor]]
-) -> Graph:
-    """The Graph of live nodes that `walk` put in order.
-
-    Args:
-        fns: the nodes.
-        ends: node and `output_nr` of each output.
-        named: names and tensors; the first name of a tensor wins.
-    """
-    with _uncollected():
-        ids = dict(zip(fns, range(len(fns)), strict=True))
-        edges = tuple(
-            _new(Edge, (ids[source], target, output_nr, input_nr))
-            for fn, target in ids.items()
-            for input_nr, (source, output_nr) in enumerate(fn.next_functions)
-            if source is not None
-        )
-    return _read(ids, edges, ends, named)
+    ids, edges = connected([fn for fn, _ in ends])
+    return read(ids, edges, ends, named)
 
 
 @lru_cache(maxsize=4096)
@@ -165,13 +143,12 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
             operations[i] = operation(names[i])
 
 
-def _walk(starts: list[GradFn]) -> list[GradFn]:
-    return list(_connected(starts)[0])
+def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+    """All live nodes behind `starts` with their ids, inputs before users, and their edges.
 
-
-def _connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """All nodes behind `starts`, inputs before users, and their edges; safe to free."""
-    with _uncollected():
+    Makes the graph safe to free. The ids hold its nodes.
+    """
+    with uncollected():
         ids, edges = _ordered(starts)
         brace(ids, edges)
     return ids, edges
@@ -211,14 +188,21 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     return ids, tuple(found)
 
 
-def _read(
+def read(
     ids: Ids,
     edges: tuple[Edge, ...],
     ends: list[tuple[GradFn, int]],
     named: Iterable[tuple[str, Tensor]],
 ) -> Graph:
+    """The Graph of live nodes.
+
+    Args:
+        ids, edges: what `connected` gave.
+        ends: node and `output_nr` of each output.
+        named: names and tensors; the first name of a tensor wins.
+    """
     # No torch-function mode and no tensor subclass is to see what is read.
-    with _uncollected(), torch._C.DisableTorchFunction():
+    with uncollected(), torch._C.DisableTorchFunction():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
         outputs = _outputs(fns, edges, roots)
@@ -316,18 +300,6 @@ def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
     # A leaf: this finds its accumulator, and makes one if it has none yet.
     with torch.inference_mode(False):
         return torch.autograd.graph.get_gradient_edge(tensor).node, 0
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pauses the garbage collector, which would look at every node again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _shorten(value: Any) -> str:

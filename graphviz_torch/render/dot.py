@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ..graph import Finding, Graph, TensorMeta, expect_graph
+from ..uncollected import uncollected
 from . import dot_text as say
 from .contents import contents
 from .dot_clusters import clustered
@@ -17,7 +18,6 @@ from .dot_shade import VALUES, ColorBy, shade
 from .inner import Parameters
 from .straight import lengths
 from .style import FORMS, Theme, palette
-from .uncollected import uncollected
 from .untangle import untangle
 from .visible import LIMIT, Line, Visible, dot_id, visible
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from ..graph import Edge, Graph, expect_graph
+from ..uncollected import uncollected
 from .cutting import Cutter, Item, Name, Part, flatten, split
-from .uncollected import uncollected
 
 # Without modules, an order is good enough if every result is used within so many nodes.
 _NEAR = 100
