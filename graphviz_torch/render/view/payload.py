@@ -6,9 +6,10 @@ group, a gradient), as planes: first the lowest byte of every row, then the next
 (texts, tensors, saved tensors) stands once in the header, and a column holds its position. A label
 in a list of its own goes on the module's path; a scope that is not given is the module's path.
 
-Numbers that were measured are off by at most one part in 16,000, times by one in 1,000, which is
-less than the view shows: with all its values a large graph then takes less than 16 bytes a node. Of
-a gradient's elements only a few are kept where there are many nodes.
+Numbers that were measured are off by at most one part in 16,000 (a small graph: in 2,000,000, so
+that all four digits shown are right), times by one in 1,000: with all its values a large graph then
+takes less than 16 bytes a node. Of a gradient's elements only a few are kept where there are many
+nodes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from .. import style
 from ..groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-_FRACTION, _TIME = 13, 9  # bits kept of a measured number's fraction; the view shows 4, 3 digits
+_FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
+_LARGE = 500
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "source", "note")
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
@@ -195,9 +197,10 @@ def _add_gradients(
 ) -> None:
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
+    fraction = _FINE if len(nodes) <= _LARGE else _COARSE
     for name, field in _MEASURED.items():
         values = [None if stats is None else getattr(stats, field) for stats in rows]
-        columns.measured(name, values, _FRACTION)
+        columns.measured(name, values, fraction)
     columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]

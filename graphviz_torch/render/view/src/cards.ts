@@ -138,11 +138,8 @@ export class Cards {
 
   private group(item: number): Card {
     const { tree } = this;
-    const nodes = tree.nodes(item);
-    let operations = 0;
-    for (const node of nodes) operations += Number(!tree.folded[node]);
     const alike = tree.alikes(item);
-    const size: Span[] = [{ text: count(operations, "node"), look: "quiet" }];
+    const size: Span[] = [{ text: count(tree.nodes(item).length, "node"), look: "quiet" }];
     if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
     return this.sized({
       item,
