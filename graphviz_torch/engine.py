@@ -69,4 +69,4 @@ def _watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _end(end: End, run: Any, results: list[Any]) -> None:
-    end(run, results[0] if results else None)
+    end(run, (results[0] or ()) if results else None)  # `backward` returns None

@@ -4,7 +4,8 @@ Statistics are reduced on the gradient's own device and brought over in one copy
 Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
 wait for others of their shape, a few at a time, and so live that much longer. A complex
 gradient is described by its absolute values, a sparse one as the dense tensor that it stands for.
-Not described: gradients without values (meta, fake, batched by vmap).
+Not described: gradients without values (meta, fake, batched by vmap) or of a kind that PyTorch has
+no norm for, and one that a hook changed in place while it waited.
 
 `seconds` of a node on the CPU is the time from when it has its gradients until the engine has
 handed the next node its own: the node's work, its hooks, and the sums of gradients that it takes
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from itertools import compress
 from time import perf_counter
 from typing import Any
 
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from .dispatch import unseen
 from .graph import GradientStats, TensorMeta
+from .metadata import is_custom
 from .reductions import COLUMNS, SMALL, Numbers, Scratch, flat, numbers, on_cpu, rows_on_cpu, table
 from .tracer import tensor_meta
 
@@ -41,7 +45,7 @@ Row = tuple[Numbers, "tuple[Any, ...] | None", TensorMeta]
 class _Batch:
     """Gradients of one kind that wait to be described together."""
 
-    __slots__ = ("cpu", "cuda", "gradients", "limit", "meta", "wheres")
+    __slots__ = ("cpu", "cuda", "gradients", "limit", "meta", "versions", "wheres")
 
     def __init__(self, meta: TensorMeta, alone: bool) -> None:
         self.meta = meta
@@ -55,6 +59,7 @@ class _Batch:
     def clear(self) -> None:
         self.wheres: list[Where] = []
         self.gradients: list[Tensor] = []
+        self.versions: list[int] = []
 
 
 class Gradients:
@@ -85,7 +90,7 @@ class Gradients:
     def __enter__(self) -> Gradients:
         before, after = self._before, self._after
         self._handles = [
-            fn.register_prehook(partial(before, node, outputs))
+            fn.register_prehook(partial(before, node, outputs, is_custom(type(fn))))
             for node, (fn, outputs) in enumerate(self._nodes)
         ]
         if self._cuda:
@@ -98,8 +103,7 @@ class Gradients:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for batch in self._batches.values():
-            self._describe(batch)
+        self._describe_all()
         self._batches.clear()
         self._nodes.clear()
         self._scratch = Scratch()
@@ -118,6 +122,7 @@ class Gradients:
         self,
         node: int,
         outputs: tuple[TensorMeta | None, ...],
+        custom: bool,
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
@@ -132,6 +137,8 @@ class Gradients:
                 timed = batch.cpu
                 if batch.cuda and node not in self._events:
                     self._events[node] = (_event(), _event())
+        if custom:  # its backward may change in place what waits
+            self._describe_all()
         if self._cuda and node in self._events:
             self._events[node][0].record()
         self._stamps.append((node, timed and not self._cuda, entered, perf_counter()))
@@ -143,6 +150,7 @@ class Gradients:
     def _see(self, batch: _Batch, where: Where, gradient: Tensor) -> None:
         batch.wheres.append(where)
         batch.gradients.append(gradient)
+        batch.versions.append(gradient._version)
         if len(batch.gradients) >= batch.limit:
             self._describe(batch)
 
@@ -155,13 +163,27 @@ class Gradients:
             batch = self._batches[key] = _Batch(meta, alone=not dense)
         return batch
 
+    def _describe_all(self) -> None:
+        for batch in self._batches.values():
+            self._describe(batch)
+
     def _describe(self, batch: _Batch) -> None:
-        wheres, gradients = batch.wheres, batch.gradients
+        wheres, gradients, versions = batch.wheres, batch.gradients, batch.versions
         batch.clear()
+        if any(g._version != v for g, v in zip(gradients, versions, strict=True)):
+            # A hook changed one in place after it arrived: what it was is lost.
+            kept = [g._version == v for g, v in zip(gradients, versions, strict=True)]
+            wheres, gradients = list(compress(wheres, kept)), list(compress(gradients, kept))
         if not gradients:
             return
-        # Our own operators are no part of the user's program: no graph, no mode sees them.
-        with torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+        # Our own operators are no part of the user's program: no graph, no mode sees them, and
+        # one that PyTorch does not have for this kind of tensor is not to end it.
+        with (
+            suppress(Exception),
+            torch.no_grad(),
+            torch._C.DisableTorchFunction(),
+            unseen(),
+        ):
             if type(gradients[0]) is Tensor:
                 with torch._C._DisableTorchDispatch():
                     self._reduce(wheres, gradients, batch.meta)
@@ -213,8 +235,11 @@ class Gradients:
     def _fetch(self) -> None:
         """Bring over what was reduced on other devices."""
         for device, tables in self._reduced.items():
-            with torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+            row: list[float] = []
+            with suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
                 row = torch.cat(tables).cpu().tolist()
+            if not row:  # a tensor subclass that has no values to give
+                continue
             at = 0
             for wheres, kept, meta in self._whose[device]:
                 for where in wheres:

@@ -57,7 +57,10 @@ def saved(
             names = _names[type(fn)] = _saved_names(type(fn))
         row: list[SavedTensor] = []
         for attribute, name in names:
-            raw = getattr(fn, attribute)
+            try:
+                raw = getattr(fn, attribute)
+            except RuntimeError:
+                continue  # an earlier backward has freed it
             for one in raw if isinstance(raw, tuple) else (raw,):
                 data: Any = None if one is None else one.data
                 if type(data) in _PLAIN:

@@ -110,7 +110,7 @@ class Recording:
         self._entered = True
         self._frame = caller()
         self._thread = get_ident()
-        self._first = sequence_number()
+        self._first = sequence_number()  # nodes from this number on are in no run yet
         self._runs: list[Run] = []
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
@@ -307,6 +307,7 @@ class Recording:
                 run.finish(gradients)
             run.broken = gradients is None
             self._running = None
+            self._first = sequence_number()
 
     def _fail(self, error: BaseException) -> None:
         failed = self._calls.failed
@@ -314,11 +315,13 @@ class Recording:
             failed = Failed(error, place=raised(error, self._modules.foreign))
         if not (self._runs and self._runs[-1].broken):
             ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
-            run = self._read(ends or self._last_ends(), failed=True)
-            for part in failed.operands:
-                part.node = run.ids.get(part.fn)
-            run.finish()
-            self._runs.append(run)
+            ends = ends or self._last_ends()
+            if ends or not self._runs:
+                run = self._read(ends, failed=True)
+                for part in failed.operands:
+                    part.node = run.ids.get(part.fn)
+                run.finish()
+                self._runs.append(run)
         self._runs[-1].failed = failed
 
 

@@ -82,6 +82,8 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += scratch.nonzero(block)
+    if high and squares < _least(row):
+        return numbers(table(row[None], elements)[0].tolist())
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
@@ -90,11 +92,16 @@ def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
     rows = _wide(rows)
     norms = torch.linalg.vector_norm(rows, dim=1).tolist()
     elements = rows.shape[1]
-    if not math.isfinite(sum(norms)):
+    high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
+    least = math.sqrt(_least(rows))
+    lost = any(
+        norm < least and (above or below)
+        for norm, above, below in zip(norms, high, low, strict=True)
+    )
+    if lost or not math.isfinite(sum(norms)):
         return list(map(numbers, table(rows, elements).tolist()))
     # Five times as fast as count_nonzero along a dimension; rows are short, so the sum is exact.
     nonzero = torch.ne(rows, 0, out=_wide(beside)).sum(1).tolist()
-    high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
     return [
         (norm, max(above, -below), total / elements, 1 - count / elements, 0, 0)
         for norm, above, below, total, count in zip(
@@ -110,9 +117,11 @@ def table(rows: Tensor, elements: int) -> Tensor:
     clean = torch.where(finite, wide, 0.0)
     nan = torch.isnan(wide).sum(1)
     inf = torch.isinf(wide).sum(1)
+    high = clean.abs().amax(1)
+    unit = torch.where(high > 0, high, 1.0)  # so that no square is too large or too small
     columns = [
-        torch.linalg.vector_norm(clean, dim=1),
-        clean.abs().amax(1),
+        unit * torch.linalg.vector_norm(clean / unit[:, None], dim=1),
+        high,
         clean.sum(1) / (elements - nan - inf).clamp(min=1),
         1 - torch.count_nonzero(wide, dim=1) / elements,
         nan,
@@ -122,7 +131,13 @@ def table(rows: Tensor, elements: int) -> Tensor:
 
 
 def _wide(rows: Tensor) -> Tensor:
-    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    return rows.float() if rows.dtype.itemsize < 4 else rows
+
+
+def _least(rows: Tensor) -> float:
+    """A sum of squares below this has lost digits, for the squares are too small to be held."""
+    info = torch.finfo(_wide(rows[:0]).dtype)
+    return info.tiny / info.eps
 
 
 def numbers(row: list[float]) -> Numbers:

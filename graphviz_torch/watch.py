@@ -6,6 +6,7 @@ unscaled by AMP's scaler, after clipping. A step that is not measured costs a co
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -40,11 +41,11 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
         norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient.dtype))
         norms.setdefault(gradient.device, []).append(norm.double())
         positions.setdefault(gradient.device, []).append(i)
-    squares: dict[str, float] = dict.fromkeys(owners, 0.0)
+    found: dict[str, float] = dict.fromkeys(owners, 0.0)
     for device, parts in norms.items():
         for i, value in zip(positions[device], torch.stack(parts).tolist(), strict=True):
-            squares[owners[i]] += value**2
-    return {path: square**0.5 for path, square in squares.items()}
+            found[owners[i]] = math.hypot(found[owners[i]], value)  # squares would overflow
+    return found
 
 
 class Watching:

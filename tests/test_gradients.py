@@ -248,3 +248,63 @@ def test_nodes_on_cuda_are_timed_by_events() -> None:
     with record() as recording:
         F.relu(x @ x).sum().backward()
     assert all((node.seconds or 0) > 0 for node in recording.graph.nodes)
+
+
+class _InPlaceReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.clamp(min=0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        gradient[y == 0] = 0
+        return gradient
+
+
+def test_a_gradient_that_a_custom_backward_changes_in_place_is_described_as_it_arrived() -> None:
+    x = torch.tensor([-1.0, 2.0], requires_grad=True)
+    with record() as recording:
+        (_InPlaceReLU.apply(x * 1) * 3).sum().backward()
+    found = {node.name: node.grad_outputs for node in recording.graph.nodes}
+    (arrived,), (passed_on,) = found["_InPlaceReLUBackward"], found["AccumulateGrad"]
+    assert arrived is not None
+    assert passed_on is not None
+    assert (arrived.values, passed_on.values) == ((3.0, 3.0), (0.0, 3.0))
+
+
+def test_a_gradient_that_a_hook_changed_while_it_waited_is_not_described() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        a = x * 5
+        b = a + 0
+        a.register_hook(lambda gradient: (gradient.zero_(), None)[1])
+        (b * 3).sum().backward()
+    (node,) = [node for node in recording.graph.nodes if node.name == "AddBackward0"]
+    assert node.grad_outputs in ((), (None,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [3, 200, 200_000])
+def test_a_tiny_gradient_has_a_norm(dtype: torch.dtype, size: int) -> None:
+    value = 1e-25 if dtype == torch.float32 else 1e-200
+    x = torch.ones(size, dtype=dtype, requires_grad=True)
+    with record() as recording:
+        (x * value).sum().backward()
+    (stats,) = recording.graph.nodes[0].grad_outputs
+    assert stats is not None
+    assert stats.norm == pytest.approx(value * size**0.5, rel=1e-4)
+    assert stats.max_abs == pytest.approx(value)
+
+
+@pytest.mark.parametrize("size", [5, 1 << 18])
+def test_a_gradient_of_a_dtype_without_a_norm_ends_no_backward(size: int) -> None:
+    x = torch.ones(size, requires_grad=True)
+    with record() as recording:
+        x.to(torch.float8_e4m3fn).float().sum().backward()
+    assert torch.equal(x.grad, torch.ones(size))  # type: ignore[arg-type]
+    (stats,) = recording.graph.nodes[0].grad_outputs
+    assert stats is not None
+    assert stats.norm == pytest.approx(size**0.5, rel=1e-3)

@@ -357,3 +357,45 @@ def test_a_loss_kept_with_its_history_shows_as_a_growing_graph() -> None:
             total.backward(retain_graph=True)
     sizes = [len(graph.nodes) for graph in recording.graphs]
     assert sizes == sorted(set(sizes))
+
+
+def test_what_an_earlier_backward_freed_is_no_error() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record():
+        y = x[torch.tensor([0, 1])]
+        y.sum().backward()
+        (gradient,) = torch.autograd.grad((y * 2).sum(), y)
+    assert gradient.tolist() == [2, 2]
+
+
+def test_a_failure_after_a_backward_has_a_graph_of_its_own() -> None:
+    x = torch.ones(3, requires_grad=True)
+
+    def program() -> None:
+        (x * 2).sum().backward()
+        y = x.exp().sin()
+        y + torch.ones(7)
+
+    with pytest.raises(RuntimeError, match="size"), record() as recording:
+        program()
+    first, last = recording.graphs
+    assert [node.name for node in first.nodes] == ["AccumulateGrad", "MulBackward0", "SumBackward0"]
+    assert first.failure is None
+    assert [node.name for node in last.nodes] == ["AccumulateGrad", "ExpBackward0", "SinBackward0"]
+    assert last.failure is not None
+    assert last.failure.operands[0].node == 2
+
+
+def test_an_error_of_the_program_itself_belongs_to_the_last_backward() -> None:
+    x = torch.ones(3, requires_grad=True)
+
+    def program() -> None:
+        loss = (x * 2).sum()
+        loss.backward()
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"), record() as recording:
+        program()
+    (graph,) = recording.graphs
+    assert graph.failure is not None
+    assert graph.nodes[0].grad_outputs[0] is not None

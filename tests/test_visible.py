@@ -228,3 +228,72 @@ def test_a_closed_group_counts_all_that_is_in_it() -> None:
     for number in drawn.boxes:
         figures = contents(graph, drawn.groups, number)
         assert figures.nodes == tuple(i for i in range(len(graph.nodes)) if drawn.key(i) == ~number)
+
+
+class Fan(nn.Module):
+    """Four modules side by side; the input of the third is read outside too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arms = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+        ys = [arm(x) for arm, x in zip(self.arms, xs, strict=True)]
+        return torch.stack(ys).sum() + (xs[2] * 3).sum()
+
+
+def test_an_input_of_a_block_that_is_not_drawn_is_named_where_else_it_is_read() -> None:
+    a, b, c, d = (torch.ones(2, 4, requires_grad=True) for _ in range(4))
+    with record(model := Fan()) as recording:
+        model(a, b, c, d).backward()
+    graph = recording.graph
+    (leaf,) = [node.id for node in graph.nodes if node.label == "c"]
+    dot = to_dot(graph, fold=True, findings=[Finding("rule-of-c", "error", "", nodes=(leaf,))])
+    assert f"from_{named(graph, 'mul')[0]} [label=<" in dot
+    assert "from c #" in dot
+    assert "rule-of-c" in lines(dot, named(graph, "addmm")[-1])
+
+
+@pytest.mark.parametrize(("chain", "said"), [(True, "each feeds the next"), (False, "with edges")])
+def test_blocks_drawn_as_one_say_how_they_are_linked(chain: bool, said: str) -> None:
+    class Linked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ys = [self.parts[0](x.relu())]
+            for part in self.parts[1:]:
+                ys.append(part(ys[-1 if chain else 0]))
+            return torch.stack(ys)
+
+    graph = recorded(Linked(), torch.ones(2, 4, requires_grad=True))
+    dot = to_dot(graph, fold=True, depth=1)
+    assert said in dot
+    assert (", each feeds the next" in dot) is chain
+
+
+def test_tensors_of_several_shapes_that_pass_together_are_only_counted() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(4, 4), nn.Linear(4, 6)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.narrow(x), self.wide(x)
+
+    class Join(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.cat([a * 2, b * 2], dim=1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.two, self.join = Two(), Join()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            joined: torch.Tensor = self.join(*self.two(x))
+            return joined
+
+    graph = recorded(Both(), torch.ones(2, 4, requires_grad=True))
+    assert 'label="2 tensors"' in to_dot(graph, depth=0, fold=False)

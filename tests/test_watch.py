@@ -84,3 +84,10 @@ def test_a_summary_writer_gets_the_norms_and_a_ridge_of_them_by_depth(tmp_path: 
     (ridge,) = events.Tensors("gradient_norm by depth")
     counts = make_ndarray(ridge.tensor_proto)[:, 2]
     assert counts.tolist() == pytest.approx([norm.item() for norm in norms])
+
+
+def test_the_norm_of_a_huge_gradient_is_no_error() -> None:
+    model = torch.nn.Linear(1, 1, dtype=torch.float64)
+    model.weight.grad = torch.full_like(model.weight, 3e200)
+    model.bias.grad = torch.full_like(model.bias, 4e200)
+    assert gradient_norms(model) == {"": pytest.approx(5e200)}

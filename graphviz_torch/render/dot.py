@@ -174,21 +174,23 @@ def _attributed(
     graph: Graph, line: Line, several: set[int], long: dict[tuple[int, int], int]
 ) -> str:
     """An edge that spans more ranks, or that says what passes where neither of its ends tells."""
-    source, target, edge, times = line
+    source, target, edge, times, alike = line
     ends = f"\t{dot_id(source)} -> {dot_id(target)}"
     length = f"minlen={long[source, target]}" if (source, target) in long else ""
     if source >= 0 and target >= 0 and times == 1 and source not in several:
         return f"{ends} [{length}]"
     outputs = graph.nodes[edge.source].outputs
-    label = _passing(outputs, edge.output_nr, source in several, times)
+    label = _passing(outputs, edge.output_nr, source in several, times, alike)
     return f"{ends} [label={label} {length}]".replace(" ]", "]")
 
 
 @lru_cache(maxsize=4096)
 def _passing(
-    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
+    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int, alike: bool
 ) -> str:
     """The label of an edge: which output passes, its shape, and how many tensors like it."""
+    if not alike:
+        return say.quote(f"{times} tensors")
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
     # A node with outputs of one shape says it itself.

@@ -37,8 +37,10 @@ def untangle(drawn: Visible) -> None:
         cut.add(i)
     for i in sorted(cut):
         source, target = ends[i]
-        drawn.before.setdefault(target, []).append(source)
-        drawn.behind.setdefault(source, []).append(target)
+        for named, key, other in ((drawn.before, target, source), (drawn.behind, source, target)):
+            others = named.setdefault(key, [])
+            if other not in others:
+                others.append(other)
     whole = len(drawn.edges)
     drawn.lines = [line for i, line in enumerate(drawn.lines) if i + whole not in cut]
     drawn.edges = [edge for i, edge in enumerate(drawn.edges) if i not in cut]

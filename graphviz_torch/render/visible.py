@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ class Line(NamedTuple):
     target: int  # key
     edge: Edge  # the first of the edges it stands for
     times: int = 1  # how many tensors pass
+    alike: bool = True  # have they one shape and dtype
 
 
 @dataclass(slots=True)
@@ -46,14 +48,14 @@ class Visible:
     home: dict[int, int | None] = field(default_factory=dict)  # key -> innermost open group
     times: dict[int, int] = field(default_factory=dict)  # group -> how many alike it stands for
     last: dict[int, int] = field(default_factory=dict)  # group -> the last of those
-    chained: set[int] = field(default_factory=set)  # groups of `times` of which each feeds the next
+    linked: dict[int, str] = field(default_factory=dict)  # group of `times` -> how these are linked
     keys: Keys | None = None  # None: every node is drawn, or written inside one that is
     before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
     behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
 
     def ends(self) -> list[tuple[int, int]]:
         """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
-        return [(edge[0], edge[1]) for edge in (*self.edges, *self.lines)]
+        return [edge[:2] for edge in self.edges] + [line[:2] for line in self.lines]
 
     def key(self, node: int) -> int:
         """The key under which a node is drawn: its own, or that of what stands for it.
@@ -62,8 +64,10 @@ class Visible:
         block that is drawn for several.
         """
         host = self.inner.host(node)
-        key = None if self.keys is None else self.keys.of(host)
-        return host if key is None else key
+        if self.keys is None:
+            return host
+        key = self.keys.of(host)
+        return self.keys.users.get(host, host) if key is None else key
 
     def path(self, key: int) -> list[int]:
         """The open groups around a key, outermost first."""
@@ -89,7 +93,7 @@ class Visible:
             stem = re.sub(r"[\d#-]*$", "", part.name)
             last = last[len(stem) :] if last.startswith(stem) and last != stem else last
             name += f" … {last}  \N{MULTIPLICATION SIGN}{times}"
-            name += ", each feeds the next" if number in self.chained else ""
+            name += self.linked.get(number, "")
         return name
 
 
@@ -159,6 +163,7 @@ class Keys:
         operations = tree.operations if opener.hidden else ()
         self.position = dict(zip(operations, range(len(operations)), strict=True))
         self.known: dict[int, int | None] = {}
+        self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
 
     def of(self, node: int) -> int | None:
         """The key of a node; None for one that is neither drawn nor in a closed group."""
@@ -179,12 +184,11 @@ class Keys:
             return node
         return ~self.box[number] if number in self.box else None
 
-    def between(self, source: int, target: int) -> set[int]:
-        """Families of groups drawn as one of which an edge goes from one to another."""
-        ends = [self._folded(source), self._folded(target)]
-        families = [{self.family[number] for number in end} for end in ends]
-        shared = families[0] & families[1]
-        return {self.family[number] for number in ends[0] ^ ends[1]} & shared
+    def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:
+        """Families of groups drawn as one of which an edge goes from one to another: from, to."""
+        ends = [{self.family[n]: n for n in self._folded(node)} for node in (source, target)]
+        pairs = {family: (n, ends[1][family]) for family, n in ends[0].items() if family in ends[1]}
+        return {family: pair for family, pair in pairs.items() if pair[0] != pair[1]}
 
     def _folded(self, node: int) -> set[int]:
         """The groups around a node that are drawn as one with others."""
@@ -214,21 +218,27 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
     lines: dict[tuple[int, int], dict[tuple[int, int], Edge]] = defaultdict(dict)
     before: dict[int, dict[int, None]] = defaultdict(dict)
     behind: dict[int, dict[int, None]] = defaultdict(dict)
+    links: dict[int, set[tuple[int, int]]] = defaultdict(set)  # by family
     for edge in inner.edges:
         if edge[0] in shown and edge[1] in shown:
             drawn.edges.append(edge)
             continue
         start, end = of[edge[0]], of[edge[1]]
+        if start in hidden and graph.nodes[edge[0]].leaf:
+            user = keys.of(edge[1])
+            if user is not None:
+                keys.users.setdefault(edge[0], user)
         if start == end and (start in hidden or start in keys.box):
             continue
         if start in hidden or end in hidden:
             families = keys.between(edge[0], edge[1])
-            drawn.chained |= families
+            for family, pair in families.items():
+                links[family].add(pair)
             if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
         source, target = keys.of(edge[0]), keys.of(edge[1])
         if source is None or target is None:
-            if target is not None and not graph.nodes[edge[0]].leaf:
+            if target is not None:
                 before[target][edge[0]] = None
             if source is not None and end not in hidden:
                 behind[source][edge[1]] = None
@@ -244,7 +254,9 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
         if source >= 0 and target >= 0 and len(passing) == 1:
             drawn.edges.append(Edge(source, target, edge[2], edge[3]))
         else:
-            drawn.lines.append(Line(source, target, edge, len(passing)))
+            shapes = {graph.nodes[node].outputs[nr : nr + 1] for node, nr in passing}
+            drawn.lines.append(Line(source, target, edge, len(passing), len(shapes) == 1))
+    drawn.linked = {family: _linked(family, pairs, keys) for family, pairs in links.items()}
     _place_leaves(graph, drawn)
     # A run that is drawn for itself only means nothing to a reader.
     drawn.opened -= {n for n in opener.opened if tree.groups[n].kind == "run" and n not in last}
@@ -252,6 +264,15 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
     drawn.before = {end: list(names) for end, names in before.items()}
     drawn.behind = {end: list(names) for end, names in behind.items()}
     return drawn
+
+
+def _linked(family: int, pairs: set[tuple[int, int]], keys: Keys) -> str:
+    """How the groups of a family are linked among themselves, in words."""
+    groups = keys.tree.groups
+    members = [number for number, first in keys.family.items() if first == family]
+    members.sort(key=lambda number: groups[number].span)
+    row = set(pairwise(members))
+    return ", each feeds the next" if pairs == row else ", with edges between them"
 
 
 def _scattered(drawn: Visible) -> set[int]:

@@ -35,7 +35,8 @@ export class Player {
     const from = this.playback.step === null || this.playback.step >= steps ? 0 : this.playback.step;
     const began = performance.now();
     const tick = (now: number): void => {
-      const step = Math.min(steps, from + Math.floor(((now - began) / 1000) * pace));
+      // A frame can have begun before the click that it serves.
+      const step = Math.min(steps, from + Math.floor((Math.max(0, now - began) / 1000) * pace));
       if (step !== this.playback.step) this.set(step);
       if (step < steps) this.timer = requestAnimationFrame(tick);
       else this.stop();
