@@ -8,6 +8,7 @@ can be fetched later.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += scratch.nonzero(block)
-    if high and squares < _least(row):
+    if high and squares < _least(row.dtype):
         return numbers(table(row[None], elements)[0].tolist())
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
@@ -93,8 +94,8 @@ def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
     norms = torch.linalg.vector_norm(rows, dim=1).tolist()
     elements = rows.shape[1]
     high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
-    least = math.sqrt(_least(rows))
-    lost = any(
+    least = math.sqrt(_least(rows.dtype))
+    lost = min(norms) < least and any(
         norm < least and (above or below)
         for norm, above, below in zip(norms, high, low, strict=True)
     )
@@ -134,9 +135,10 @@ def _wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype.itemsize < 4 else rows
 
 
-def _least(rows: Tensor) -> float:
+@cache
+def _least(dtype: torch.dtype) -> float:
     """A sum of squares below this has lost digits, for the squares are too small to be held."""
-    info = torch.finfo(_wide(rows[:0]).dtype)
+    info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
     return info.tiny / info.eps
 
 
