@@ -10,7 +10,10 @@ Where there is no device but the CPU nothing can be copied to another, and no ke
 one that is called hundreds of times a step from inside others would cost a quarter of a small step.
 
 What stays after the last watch: that every operator falls through the key, registered once. The key
-itself is switched off for the thread, and the kernels of the watched operators are taken away.
+itself is switched off for the thread, and the kernels of the watched operators are taken away. Where
+the last watch of a thread is left by another thread, which cannot reach the switch, or inside a
+watched operator, whose guard would turn it back, the key stays on and passes everything until the
+thread leaves its next watch.
 
 Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
 its backend is gone from PyTorch, so nothing else registers there.
@@ -32,7 +35,7 @@ from .metadata import DEVICE_LABELS
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)
-_lock = threading.Lock()
+_lock = threading.RLock()  # the collector may leave a forgotten watch while this thread holds it
 _watchers: list[Watch] = []
 _libraries: list[Library] = []
 
@@ -93,15 +96,12 @@ class Watch:
             _watchers.append(self)
         if DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules:
             watch_devices()
-        self._before = (
-            torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
-            torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
-        )
-        _switch(included=True, excluded=False)
+        self._key = _here.key
+        self._key.enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        _switch(*self._before)
+        self._key.leave()
         with _lock:
             _watchers.remove(self)
             if not _watchers:
@@ -109,9 +109,46 @@ class Watch:
                     _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
 
 
+class _Key:
+    """The key of one thread: on while a watch of that thread is open, in whatever order they end."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._before: tuple[bool, bool] | None = None  # included, excluded; None while untouched
+
+    def enter(self) -> None:
+        with _lock:
+            self._open += 1
+            if self._before is None:
+                self._before = (
+                    torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
+                    torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
+                )
+                _switch(included=True, excluded=False)
+
+    def leave(self) -> None:
+        with _lock:
+            self._open -= 1
+            if self._open or self is not _here.key or self._before is None:
+                return
+            if not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY):
+                _switch(*self._before)
+                self._before = None
+
+
+class _Here(threading.local):
+    """What belongs to the thread that asks."""
+
+    def __init__(self) -> None:
+        self.key = _Key()
+
+
 def _switch(included: bool, excluded: bool) -> None:
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
+
+
+_here = _Here()
 
 
 @cache
