@@ -10,10 +10,10 @@ Where there is no device but the CPU nothing can be copied to another, and no ke
 one that is called hundreds of times a step from inside others would cost a quarter of a small step.
 
 What stays after the last watch: that every operator falls through the key, registered once. The key
-itself is switched off for the thread, and the kernels of the watched operators are taken away. Where
-the last watch of a thread is left by another thread, which cannot reach the switch, or inside a
-watched operator, whose guard would turn it back, the key stays on and passes everything until the
-thread leaves its next watch.
+itself is switched off for the thread, and the kernels of the watched operators are taken away.
+Where the last watch of a thread is left by another thread, which cannot reach the switch, or inside
+a watched operator, whose guard would turn it back, the key stays on and passes everything until
+the thread leaves its next watch.
 
 Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
 its backend is gone from PyTorch, so nothing else registers there.
@@ -110,7 +110,7 @@ class Watch:
 
 
 class _Key:
-    """The key of one thread: on while a watch of that thread is open, in whatever order they end."""
+    """The key of one thread: on while a watch of the thread is open, in whatever order they end."""
 
     def __init__(self) -> None:
         self._open = 0

@@ -19,8 +19,16 @@ from torch.nn.parallel import _functions, comm
 from .graph import Graph
 from .simulated_tensor import FIRST
 
-_HERE = threading.local()  # .devices: those of the innermost simulate_accelerator() block
-_LOCK = threading.Lock()
+
+class _Here(threading.local):
+    """What belongs to the thread that asks."""
+
+    def __init__(self) -> None:
+        self.blocks: list[list[torch.device]] = []  # of each simulate_accelerator() that is open
+
+
+_HERE = _Here()
+_LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
 _ENTERED: list[int] = []  # one entry for each block that is open, in any thread
 _REPLACED: list[tuple[Any, str, Any]] = []
 
@@ -54,22 +62,22 @@ def batch_division(graph: Graph) -> list[tuple[str, int]]:
 
 def simulated_devices() -> list[torch.device]:
     """Those of the innermost `simulate_accelerator()` block of this thread."""
-    return list(getattr(_HERE, "devices", None) or [])
+    return list(_HERE.blocks[-1]) if _HERE.blocks else []
 
 
 @contextmanager
 def data_parallel_on(devices: list[torch.device]) -> Iterator[None]:
     """Let `nn.DataParallel` run on simulated devices in this thread."""
-    outer = getattr(_HERE, "devices", None)
+    blocks = _HERE.blocks  # also where another thread ends this one's block
     with _LOCK:
         if not _ENTERED:
             _replace()
         _ENTERED.append(0)
-    _HERE.devices = devices
+    blocks.append(devices)
     try:
         yield
     finally:
-        _HERE.devices = outer
+        blocks[:] = [block for block in blocks if block is not devices]
         with _LOCK:
             _ENTERED.pop()
             if not _ENTERED:

@@ -17,26 +17,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import overrides
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-
-# Private: the stacks of modes, to stand below the modes that are there (2.11 to 2.14).
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .dispatch import watch_devices
+from .mode_stacks import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from .parallel import data_parallel_on
 from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
 from .tracer import DEVICE_LABELS
 
 _PINNED = "_simulated_pin"
-_HERE = threading.local()  # .depth: how many simulate_accelerator() blocks this thread is in
+_LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
 
 
 @contextmanager
@@ -65,22 +62,18 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
     devices = [torch.device("meta", FIRST + k) for k in range(count)]
     DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
     watch_devices()
-    outermost = not simulating()
-    _HERE.depth = getattr(_HERE, "depth", 0) + 1
+    simulation = _HERE.simulation
+    simulation.enter()
     try:
-        with ExitStack() as stack:
-            stack.enter_context(data_parallel_on(devices))
-            if outermost:
-                stack.enter_context(_at_the_bottom(_Placement(), _OPERATORS))
-                stack.enter_context(_at_the_bottom(_Construction(), _FUNCTIONS))
+        with data_parallel_on(devices):
             yield devices
     finally:
-        _HERE.depth -= 1
+        simulation.leave()
 
 
 def simulating() -> bool:
     """True in a thread that is inside `simulate_accelerator()`."""
-    return getattr(_HERE, "depth", 0) > 0
+    return _HERE.simulation.blocks > 0
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
@@ -91,6 +84,42 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
     setattr(tensor.untyped_storage(), _PINNED, True)  # views share the storage, and the flag
     return tensor
+
+
+class _Simulation:
+    """What one thread simulates, from the first block that is entered there to the last one left.
+
+    A device lies below whatever watches it, so that a mode sees the same calls and the same tensors
+    whether it was entered before the simulation or after.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = 0  # that are open
+        self._modes: list[tuple[Any, Stack]] = []
+
+    def enter(self) -> None:
+        with _LOCK:
+            self.blocks += 1
+            if not self._modes:
+                self._modes = [(_Placement(), OPERATORS), (_Construction(), FUNCTIONS)]
+                for mode, stack in self._modes:
+                    enter_below(mode, stack)
+
+    def leave(self) -> None:
+        with _LOCK:
+            self.blocks -= 1
+            while self._modes and not self.blocks:
+                leave(*self._modes.pop())
+
+
+class _Here(threading.local):
+    """What belongs to the thread that asks."""
+
+    def __init__(self) -> None:
+        self.simulation = _Simulation()
+
+
+_HERE = _Here()
 
 
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -190,50 +219,3 @@ def _attention(
     return scaled_dot_product_attention(
         q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
-
-
-class _Stack(NamedTuple):
-    """One of PyTorch's two stacks of modes."""
-
-    pop: Callable[[], Any]
-    push: Callable[[Any], None]
-    size: Callable[[], int]
-
-
-_OPERATORS = _Stack(_pop_mode, _push_mode, torch._C._len_torch_dispatch_stack)
-_FUNCTIONS = _Stack(overrides._pop_mode, overrides._push_mode, torch._C._len_torch_function_stack)
-
-
-@contextmanager
-def _at_the_bottom(mode: Any, stack: _Stack) -> Iterator[None]:
-    # A device lies below whatever watches it, so that a mode sees the same calls and the same
-    # tensors whether it was entered before the simulation or after.
-    above = _lift(stack)
-    try:
-        mode.__enter__()
-    finally:
-        _lower(stack, above)
-    try:
-        yield
-    finally:
-        above = _lift(stack, mode)
-        try:
-            mode.__exit__(None, None, None)
-        finally:
-            _lower(stack, above)
-
-
-def _lift(stack: _Stack, until: Any = None) -> list[Any]:
-    above: list[Any] = []
-    while stack.size():
-        mode = stack.pop()
-        if mode is until or isinstance(mode, DeviceContext):  # that one insists on the bottom
-            stack.push(mode)
-            break
-        above.append(mode)
-    return above
-
-
-def _lower(stack: _Stack, above: list[Any]) -> None:
-    for mode in reversed(above):
-        stack.push(mode)
