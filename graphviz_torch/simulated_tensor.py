@@ -191,7 +191,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     held_args = [found.hold(arg) for arg in args]
     held_kwargs = {key: found.hold(value) for key, value in kwargs.items()}
     foreach = name.startswith("_foreach_")
-    if foreach:
+    if foreach and name not in _CROSSES:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
             _Found.of(row).check(name)
     elif name in _INDEXES:
