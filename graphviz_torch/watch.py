@@ -7,6 +7,7 @@ unscaled by AMP's scaler, after clipping. A step that is not measured costs a co
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -25,7 +26,8 @@ class Writer(Protocol):
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
 
-    Modules without a gradient are left out; "" is the model itself. One copy for each device.
+    Modules without a gradient are left out; "" is the model itself. One copy for each device, and
+    another where a norm is too large or too small for a sum of squares.
     """
     owners: list[str] = []
     gradients: list[torch.Tensor] = []
@@ -35,17 +37,51 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
             sparse = gradient.layout == torch.sparse_coo
             owners.append(name.rpartition(".")[0])
             gradients.append(gradient.coalesce().values() if sparse else gradient)
-    norms: dict[torch.device, list[torch.Tensor]] = {}
-    positions: dict[torch.device, list[int]] = {}
-    for i, gradient in enumerate(gradients):
-        norm = torch.linalg.vector_norm(gradient, dtype=_wide(gradient.dtype))
-        norms.setdefault(gradient.device, []).append(norm.double())
-        positions.setdefault(gradient.device, []).append(i)
+    wide = [_wide(gradient.dtype) for gradient in gradients]
+    norms = _fetched(
+        [
+            torch.linalg.vector_norm(gradient, dtype=dtype)
+            for gradient, dtype in zip(gradients, wide, strict=True)
+        ]
+    )
+    lost = [
+        i
+        for i, norm in enumerate(norms)
+        if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
+    ]
+    for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
+        norms[i] = norm
     found: dict[str, float] = dict.fromkeys(owners, 0.0)
-    for device, parts in norms.items():
-        for i, value in zip(positions[device], torch.stack(parts).tolist(), strict=True):
-            found[owners[i]] = math.hypot(found[owners[i]], value)  # squares would overflow
+    for owner, norm in zip(owners, norms, strict=True):
+        found[owner] = math.hypot(found[owner], norm)
     return found
+
+
+def _fetched(numbers: list[torch.Tensor]) -> list[float]:
+    """The values of tensors of one number each: one copy for each device."""
+    values = [0.0] * len(numbers)
+    positions: dict[torch.device, list[int]] = {}
+    for i, number in enumerate(numbers):
+        positions.setdefault(number.device, []).append(i)
+    for device, here in positions.items():
+        widest = torch.float32 if device.type == "mps" else torch.float64
+        row = torch.stack([numbers[i].to(widest) for i in here]).tolist()
+        for i, value in zip(here, row, strict=True):
+            values[i] = value
+    return values
+
+
+def _scaled(gradients: list[torch.Tensor]) -> list[float]:
+    """Their norms, by way of numbers of which the largest is one."""
+    units, ratios = [], []
+    for gradient in gradients:
+        sizes = gradient.abs()
+        high = sizes.amax()
+        unit = torch.where((high > 0) & high.isfinite(), high, 1)
+        units.append(unit)
+        ratios.append(torch.linalg.vector_norm(sizes / unit))
+    found = _fetched(units + ratios)
+    return [u * r for u, r in zip(found, found[len(units) :], strict=False)]
 
 
 class Watching:
@@ -123,5 +159,13 @@ def watch(
     return Watching(model, writer, every, tag)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype | None:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+@cache
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@cache
+def _least(dtype: torch.dtype) -> float:
+    """A norm below this has lost digits: the squares are too small to be held."""
+    info = torch.finfo(dtype)
+    return math.sqrt(info.tiny / info.eps)

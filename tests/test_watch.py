@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 from torch.utils.tensorboard import SummaryWriter
 
-from graphviz_torch import watch
+from graphviz_torch import record, simulate_accelerator, watch
 from graphviz_torch.watch import gradient_norms
 
 
@@ -91,3 +92,47 @@ def test_the_norm_of_a_huge_gradient_is_no_error() -> None:
     model.weight.grad = torch.full_like(model.weight, 3e200)
     model.bias.grad = torch.full_like(model.bias, 4e200)
     assert gradient_norms(model) == {"": pytest.approx(5e200)}
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (1e30, torch.float32),  # the square is too large for float32
+        (3e38, torch.float32),  # the norm too
+        (1e-30, torch.float32),
+        (1e-44, torch.float32),
+        (1e300, torch.float64),
+        (1e-300, torch.float64),
+        (3e38, torch.bfloat16),
+        (1e30, torch.complex64),
+        (0.0, torch.float32),
+    ],
+)
+def test_a_norm_is_right_where_no_square_can_be_held(value: float, dtype: torch.dtype) -> None:
+    model = torch.nn.Linear(3, 1, bias=False, dtype=dtype)
+    model.weight.grad = torch.full((1, 3), value, dtype=dtype)
+    exact = math.hypot(*(abs(v) for v in model.weight.grad[0].tolist()))
+    assert gradient_norms(model) == {"": pytest.approx(exact, rel=1e-6, abs=0)}
+
+
+def test_a_norm_says_inf_and_nan_where_the_gradient_has_them() -> None:
+    model = torch.nn.Linear(3, 1)
+    model.weight.grad = torch.tensor([[1.0, math.inf, 2.0]])
+    model.bias.grad = torch.zeros(1)
+    assert gradient_norms(model) == {"": math.inf}
+    model.weight.grad = torch.tensor([[1.0, math.nan, 2.0]])
+    assert math.isnan(gradient_norms(model)[""])
+
+
+def test_a_norm_that_needs_no_second_look_is_one_copy_from_the_device() -> None:
+    def copies(value: float) -> int:
+        with simulate_accelerator() as [device]:
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(device)
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, value)
+            with record() as recording:
+                gradient_norms(model)
+                torch.ones(1, requires_grad=True).sum().backward()
+        return len(recording.graph.transfers)
+
+    assert (copies(1.0), copies(1e30)) == (1, 2)
