@@ -1,7 +1,9 @@
 """Noticing that backward runs: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
 
 Private: all three go through `torch.autograd.graph._engine_run_backward`, which `torch.autograd`
-holds by name too (2.13); it is replaced while anybody watches. Not noticed: a run started from C++.
+holds by name too (2.13); it is replaced while anybody watches. Whoever replaces it in turn keeps
+theirs: what we put there then passes every run until they take it out. Not noticed: a run started
+from C++.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -18,9 +21,10 @@ Begin = Callable[[Any, Any, Any], Any]
 # Called after it with what `Begin` returned, and the gradients; None for these if it raised.
 End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None"], None]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # the collector may leave a forgotten watch while this thread holds it
 _watchers: list[tuple[int, Begin, End]] = []
-_run_backward: Callable[..., Any] = torch.autograd.graph._engine_run_backward
+_theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
+_here = threading.local()  # .outputs: of the run that this thread was last told of
 
 
 class EngineWatch:
@@ -40,14 +44,17 @@ class EngineWatch:
     def __exit__(self, *_: object) -> None:
         with _lock:
             _watchers.remove(self._entry)
-            if not _watchers:
-                _set(_run_backward)
+            current = torch.autograd.graph._engine_run_backward
+            if not _watchers and current in _theirs:
+                _set(_theirs[current])
 
 
 def _replace() -> None:
-    global _run_backward
-    _run_backward = torch.autograd.graph._engine_run_backward
-    _set(_watched)
+    current = torch.autograd.graph._engine_run_backward
+    if current not in _theirs:
+        ours = _around(current)
+        _theirs[ours] = current
+        _set(ours)
 
 
 def _set(function: Callable[..., Any]) -> None:
@@ -55,17 +62,24 @@ def _set(function: Callable[..., Any]) -> None:
     torch.autograd._engine_run_backward = function  # type: ignore[attr-defined]
 
 
-def _watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-    thread = threading.get_ident()
-    gradients, _, _, inputs = args[:4]
-    results: list[Any] = []  # none if it raises
-    with ExitStack() as stack:
-        for owner, begin, end in tuple(_watchers):
-            if owner == thread:
-                run = begin(outputs, gradients, inputs)
-                stack.callback(_end, end, run, results)
-        results.append(_run_backward(outputs, *args, **kwargs))
-    return results[0]
+def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _watchers or getattr(_here, "outputs", None) is outputs:
+            return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
+        thread = threading.get_ident()
+        gradients, _, _, inputs = args[:4]
+        results: list[Any] = []  # none if it raises
+        with ExitStack() as stack:
+            for owner, begin, end in tuple(_watchers):
+                if owner == thread:
+                    run = begin(outputs, gradients, inputs)
+                    stack.callback(_end, end, run, results)
+            outer, _here.outputs = getattr(_here, "outputs", None), outputs
+            stack.callback(setattr, _here, "outputs", outer)
+            results.append(theirs(outputs, *args, **kwargs))
+        return results[0]
+
+    return watched
 
 
 def _end(end: End, run: Any, results: list[Any]) -> None:
