@@ -181,6 +181,7 @@ class Parameter:
     called: bool | None = None  # did a forward use its module
     has_grad: bool | None = None  # after the block
     in_optimizer: bool | None = None  # None where no optimizer stepped in the block
+    reached: bool | None = None  # did a backward of the block give it a gradient
 
 
 @dataclass(frozen=True, slots=True)

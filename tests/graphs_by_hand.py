@@ -10,6 +10,7 @@ from graphviz_torch.graph import Cut, Failure, Operand, Parameter, SavedTensor
 
 META = TensorMeta((64, 8), "float32", "cpu")
 GPU = META._replace(device="cuda:0")
+NUMBER = META._replace(shape=())
 MIB = 1 << 20
 
 
@@ -57,7 +58,7 @@ def sent(**fields: Any) -> Transfer:
 
 def read(**fields: Any) -> Transfer:
     """x comes back to the CPU."""
-    return sent(kind="DtoH", source="cuda:0", target="cpu", tensor=META, **fields)
+    return sent(**{"kind": "DtoH", "source": "cuda:0", "target": "cpu", "tensor": META} | fields)
 
 
 def moved(*transfers: Transfer) -> Graph:
@@ -166,6 +167,17 @@ def cut(cut: Cut = CUT, **fields: Any) -> Graph:
     return replace(graph, parameters=(parameter("body.weight", node=0), lost))
 
 
+def passed(*norms: float | None, step: str = "MulBackward0") -> Graph:
+    """body.weight, a step and a sum in a row, with the gradient that backward had at each."""
+    graph = chain("body.weight", step, "SumBackward0")
+    given = {
+        i: (None,) if norm is None else stats(norm, zeros=float(norm == 0))
+        for i, norm in enumerate(norms)
+    }
+    graph = graph.annotate(order={i: 2 - i for i in range(3)}, grad_outputs=given)
+    return replace(graph, parameters=(lost("body.weight", node=0),))
+
+
 def lost(name: str, **fields: Any) -> Parameter:
     return parameter(name, has_grad=False, **fields)
 
@@ -193,6 +205,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         [
             model(parameter("head.weight", called=False)),  # used without its module
             model(lost("head.weight", called=False, requires_grad=False)),
+            model(lost("head.weight", called=False, reached=True)),  # in an earlier backward
             # No backward ran in the block: nothing has a gradient yet.
             Graph((), parameters=(lost("a.weight", called=True), lost("b.weight", called=False))),
         ],
@@ -208,6 +221,22 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         "warning",
         "head.weight got no gradient: head ran, but backward did not come by it.",
         [model(lost("head.weight", called=False)), cut()],
+    ),
+    "dropped-gradient": (
+        passed(None, 1.0, 1.0, step="ScaleBackward0"),
+        "error",
+        "body.weight got no gradient: scale received one and gave none to its inputs.",
+        [passed(1.0, 1.0, 1.0), passed(0.0, 1.0, 1.0), passed(None, None, None)],
+    ),
+    "zero-gradient": (
+        passed(0.0, 1.0, 1.0, step="RoundBackward0"),
+        "warning",
+        "body.weight got a gradient of zeros only: round has slope 0 everywhere.",
+        [
+            passed(1.0, 1.0, 1.0, step="RoundBackward0"),  # it came by another way
+            passed(0.0, 0.0, 0.0, step="RoundBackward0"),  # there was none to pass on
+            passed(0.0, 1.0, 1.0),  # a factor that is 0 now, as in LoRA at its start
+        ],
     ),
     "frozen": (
         model(lost("head.weight", requires_grad=False)),
@@ -269,6 +298,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             moved(*[sent(data=i) for i in range(3)]),  # another batch each time
             moved(*[sent() for _ in range(3)]),
             moved(sent(data=1), sent(data=1, target="cuda:1"), sent(data=1, target="cuda:2")),
+            moved(*[read(data=1, operation="item", tensor=NUMBER) for _ in range(3)]),
         ],
     ),
     "round-trip": (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from graphs_by_hand import (
@@ -30,7 +32,9 @@ from hypothesis import HealthCheck, given, settings
 from test_json import graphs
 
 from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, rules
-from graphviz_torch.graph import Failure
+from graphviz_torch.graph import Failure, Parameter
+
+README = Path(__file__).parent.parent / "README.md"
 
 
 def only(rule: str, graph: Graph) -> list[Finding]:
@@ -43,6 +47,11 @@ def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
     assert set(CASES) == set(table) - {"growing-graph", "skipped-parameter"}
     assert all(sentence.endswith(".") and len(sentence) > 30 for sentence in table.values())
     assert all(misses for _, _, _, misses in CASES.values())
+
+
+def test_the_readme_says_of_every_rule_what_it_finds() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", README.read_text(), re.MULTILINE)
+    assert dict(rows) == dict(rules())
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -119,6 +128,47 @@ def test_many_parameters_of_one_cause_are_one_finding() -> None:
     names = [f"head.{i}.weight" for i in range(6)]
     (found,) = only("never-called", model(*[lost(name, called=False) for name in names]))
     assert found.message.startswith("head.0.weight, head.1.weight, head.2.weight and 3 more got")
+
+
+def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> None:
+    experts = [lost(f"experts.{i}.0.weight", called=False) for i in (0, 2)]
+    graph = model(*experts, parameter("experts.1.0.weight"), lost("spare.weight", called=False))
+    spare, chosen = only("never-called", graph)
+    assert (spare.severity, chosen.severity) == ("warning", "info")
+    assert chosen.message == (
+        "experts.0.0.weight and experts.2.0.weight got no gradient: experts.0 and experts.2 were "
+        "not called, while experts.1 was."
+    )
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        parameter("experts.1.1.weight"),  # of another make
+        lost("experts.1.0.weight", called=False),  # nor was that
+        parameter("others.1.0.weight"),
+    ],
+)
+def test_what_has_no_like_that_was_called_was_never_called(beside: Parameter) -> None:
+    found = only("never-called", model(lost("experts.0.0.weight", called=False), beside))
+    assert [f.severity for f in found] == ["warning"]
+
+
+def test_a_module_that_backward_did_not_come_by_is_one_finding() -> None:
+    (found,) = only("unused-result", model(lost("head.0.weight"), lost("head.2.weight")))
+    assert found.message == (
+        "head.0.weight and head.2.weight got no gradient: head ran, but backward did not come by "
+        "it."
+    )
+
+
+def test_a_parameter_that_its_own_module_does_not_use_is_told_apart() -> None:
+    (found,) = only("unused-result", model(parameter("head.weight"), lost("head.scale")))
+    assert found.message == (
+        "head.scale got no gradient: the rest of head did, but what backward ran on does not "
+        "depend on this."
+    )
+    assert found.advice.startswith("Use head.scale in the forward of head")
 
 
 def test_a_loss_that_was_cut_everywhere_still_names_the_cut() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,9 @@ CUTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "argmax": (lambda x: x.argmax(1, keepdim=True).expand(-1, 4).float(), "argmax()"),
     "long": (lambda x: x.long().float(), "an integer cast"),
     "to": (lambda x: x.to(torch.int32).float(), "an integer cast"),
-    "sign": (lambda x: (x > 0).float(), "gt()"),
+    "sign": (lambda x: (x > 0).float(), "a comparison"),
+    "float": (lambda x: torch.ones_like(x) * float(x.sum()), "float()"),
+    "tensor": (lambda x: torch.tensor(x), "torch.tensor()"),
 }
 
 
@@ -159,6 +162,50 @@ def test_a_parameter_that_the_optimizer_never_heard_of_is_found() -> None:
         optimizer.step()
     found = only("not-in-optimizer", recording.graph)
     assert found.message.startswith("fc1.weight and fc1.bias got a gradient")
+
+
+class Doubled(torch.autograd.Function):
+    """y = 2 x, with a backward that forgets to return."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> None:
+        return None
+
+
+def test_a_function_whose_backward_returns_none_is_named_with_its_line() -> None:
+    model = Cutting(lambda x: Doubled.apply(x))
+    found = only("dropped-gradient", trained(model, torch.randn(64, 4)))
+    assert model.body.weight.grad is None
+    assert found.severity == "error"
+    assert found.message.startswith(
+        "body.weight and body.bias got no gradient: Doubled at test_findings_live.py:"
+    )
+    assert len(serious(trained(model, torch.randn(64, 4)))) == 1
+
+
+@pytest.mark.parametrize("step", [torch.round, torch.sign, torch.floor, torch.bernoulli])
+def test_a_step_gives_zeros_and_one_with_the_gradient_passed_through_does_not(
+    step: Callable[[Tensor], Tensor],
+) -> None:
+    def stepped(x: Tensor) -> Tensor:
+        return step(x.sigmoid())
+
+    def through(x: Tensor) -> Tensor:
+        return x + (stepped(x) - x).detach()
+
+    model = Cutting(stepped)
+    found = only("zero-gradient", trained(model, torch.randn(64, 4)))
+    assert model.body.weight.grad is not None
+    assert not model.body.weight.grad.any()
+    assert found.message.startswith(
+        f"body.weight and body.bias got a gradient of zeros only: {step.__name__} at "
+        "test_findings_live.py:"
+    )
+    assert serious(trained(Cutting(through), torch.randn(64, 4))) == []
 
 
 # Gradient values.

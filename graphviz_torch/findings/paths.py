@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..graph import Cut, Finding, Parameter, Severity
-from .rule import Reading, at, finding, grouped, listing, rule
+from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
 
 _MODES = ("no_grad", "inference_mode")
 _WORDS = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
     "inference_mode": "torch.inference_mode()",
+    "tensor": "torch.tensor()",
     **dict.fromkeys(("to", "type", "long", "short", "char", "byte"), "an integer cast"),
+    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne"), "a comparison"),
 }
 _ADVICE = {
     "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
@@ -21,7 +23,9 @@ _ADVICE = {
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
     "item": "Keep the tensor instead of the number that item() gives{at}.",
     "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
-    "numpy": "Compute with torch instead of NumPy{at}.",
+    "float": "Keep the tensor instead of the number that float() gives{at}.",
+    "tensor": "Use the tensor itself: torch.tensor() copies its values{at}.",
+    **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
 }
 _DISCRETE = (
     "{how}{at} has no gradient: replace it with something differentiable (softmax, a soft mask)."
@@ -33,13 +37,28 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
     lost = [p for p in _without_gradient(reading) if p.called is False and p.node is None]
     alive = {_module(p) for p in reading.graph.parameters if p.called is not False}
+    choices = _choices(reading)
+    passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
     for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
+        if module in choices:
+            passed_over.append((choices[module], (module, parameters)))
+            continue
         name = module or "the model"
         yield finding(
             _severity(parameters),
-            f"{_names(parameters)} got no gradient: {name} was never called.",
+            f"{names_of(parameters)} got no gradient: {name} was never called.",
             cause="never called",
             advice=f"Call {name} in forward, or remove it.",
+        )
+    for one_called, group in grouped(passed_over):
+        modules = listing(module for module, _ in group)
+        yield finding(
+            "info",
+            f"{names_of([p for _, parameters in group for p in parameters])} got no gradient: "
+            f"{modules} {'was' if len(group) == 1 else 'were'} not called, while {one_called} was.",
+            cause="not called this time",
+            advice="Nothing, if forward chooses among them (experts, dropped layers); else call "
+            f"{modules} too.",
         )
 
 
@@ -49,7 +68,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
     item, numpy, an integer cast, argmax and the like."""
     for cut, parameters in grouped(_explained(reading)):
         how = _WORDS.get(cut.how, f"{cut.how}()")
-        names, line = _names(parameters), at(cut.where)
+        names, line = names_of(parameters), at(cut.where)
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
         happened = f"{what} was cut by"
         if _ran_inside(cut, {p.node for p in parameters}):
@@ -61,7 +80,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
             cause=f"cut by {how}",
             advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
             where=cut.where,
-            nodes=(*_nodes(parameters), *before, *cut.after),
+            nodes=(*nodes_of(parameters), *before, *cut.after),
         )
 
 
@@ -73,16 +92,24 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         return  # there was no loss to be part of
     explained = {p.name for _, p in _explained(reading)}
     ran = [p for p in _without_gradient(reading) if p.called or p.node is not None]
-    lost = [p for p in ran if p.name not in explained]
-    for module, parameters in grouped((_module(p), p) for p in lost):
-        name = module or "the model"
+    lost = [p for p in ran if p.name not in explained and p.node not in reading.dropped]
+    alive = {_module(p) for p in reading.graph.parameters if p.name in reading.received}
+    for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
+        names, name = names_of(parameters), module or "the model"
+        why = f"{name} ran, but backward did not come by it"
+        advice = (
+            f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
+            "gradient), or do not call it."
+        )
+        if module in alive:
+            why = f"the rest of {name} did, but what backward ran on does not depend on this"
+            advice = f"Use {names} in the forward of {name}, or remove what is not used."
         yield finding(
             _severity(parameters),
-            f"{_names(parameters)} got no gradient: {name} ran, but backward did not come by it.",
+            f"{names} got no gradient: {why}.",
             cause="result not used",
-            advice=f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
-            "gradient), or do not call it.",
-            nodes=_nodes(parameters),
+            advice=advice,
+            nodes=nodes_of(parameters),
         )
 
 
@@ -93,10 +120,11 @@ def frozen(reading: Reading) -> Iterator[Finding]:
     if still:
         yield finding(
             "info",
-            f"{_names(still)} {'is' if len(still) == 1 else 'are'} frozen: requires_grad is False.",
+            f"{names_of(still)} {'is' if len(still) == 1 else 'are'} frozen: requires_grad is "
+            "False.",
             cause="frozen",
             advice="Call requires_grad_(True) on what should learn.",
-            nodes=_nodes(still),
+            nodes=nodes_of(still),
         )
 
 
@@ -109,7 +137,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         if p.requires_grad and p.in_optimizer is False and p.name in reading.received
     ]
     if idle:
-        names = _names(idle)
+        names = names_of(idle)
         yield finding(
             "warning",
             f"{names} got a gradient, but no optimizer that stepped holds "
@@ -117,7 +145,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
             cause="not in the optimizer",
             advice="Pass model.parameters() to the optimizer after the model is complete, or "
             f"freeze {names} with requires_grad_(False) to save the work.",
-            nodes=_nodes(idle),
+            nodes=nodes_of(idle),
         )
 
 
@@ -131,14 +159,18 @@ def _without_gradient(reading: Reading) -> list[Parameter]:
 
 def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     """Each parameter whose way was cut, with the cut."""
-    lost = [p for p in _without_gradient(reading) if p.called is not False or p.node is not None]
+    lost = [
+        p
+        for p in _without_gradient(reading)
+        if (p.called is not False or p.node is not None) and p.node not in reading.dropped
+    ]
     owned = {p.node for p in lost}
     modes: dict[str, Cut] = {}
     # A result that nothing used (an accuracy read with argmax) did not stand in the way.
     for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
         if not lost:
             return
-        behind = _upstream(reading, cut.before)
+        behind = set() if cut.before is None else reading.upstream(cut.before)
         whole = _ran_inside(cut, owned)
         explained = [
             p
@@ -186,18 +218,6 @@ def _may_concern(cut: Cut, parameter: Parameter) -> bool:
     return not cut.module or f"{_module(parameter)}.".startswith(f"{cut.module}.")
 
 
-def _upstream(reading: Reading, node: int | None) -> set[int | None]:
-    """A node and all that it was computed from."""
-    seen: set[int | None] = set() if node is None else {node}
-    stack = [] if node is None else [node]
-    while stack:
-        for edge in reading.inputs[stack.pop()]:
-            if edge.source not in seen:
-                seen.add(edge.source)
-                stack.append(edge.source)
-    return seen
-
-
 def _uncalled(module: str, alive: set[str]) -> str:
     """The outermost module around `module` in which nothing was called."""
     parts = module.split(".")
@@ -208,13 +228,22 @@ def _uncalled(module: str, alive: set[str]) -> str:
     return module
 
 
+def _choices(reading: Reading) -> dict[str, str]:
+    """For each numbered module (an entry of a list) one that is just like it and was called."""
+    parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    called: set[str] = set()
+    for parameter in reading.graph.parameters:
+        path = parameter.name.split(".")
+        for end, segment in enumerate(path, 1):
+            if segment.isdigit():
+                module, rest = ".".join(path[:end]), ".".join(path[end:])
+                parts.setdefault(module, []).append((rest, parameter.tensor.shape))
+                if parameter.called is not False:
+                    called.add(module)
+    kinds = {module: (module.rpartition(".")[0], *inside) for module, inside in parts.items()}
+    running = {kinds[module]: module for module in reversed(parts) if module in called}
+    return {module: running[kind] for module, kind in kinds.items() if kind in running}
+
+
 def _module(parameter: Parameter) -> str:
     return parameter.name.rpartition(".")[0]
-
-
-def _names(parameters: list[Parameter]) -> str:
-    return listing(parameter.name for parameter in parameters)
-
-
-def _nodes(parameters: list[Parameter]) -> tuple[int, ...]:
-    return tuple(p.node for p in parameters if p.node is not None)

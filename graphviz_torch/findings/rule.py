@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from ..graph import Edge, Finding, GradientStats, Graph, Severity, TensorMeta
+from ..graph import Edge, Finding, GradientStats, Graph, Parameter, Severity, TensorMeta
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -33,13 +33,34 @@ class Reading:
 
     @cached_property
     def received(self) -> frozenset[str]:
-        """Names of the parameters that a gradient reached."""
+        """Names of the parameters that a gradient reached, also in an earlier backward."""
         nodes = self.graph.nodes
         return frozenset(
             p.name
             for p in self.graph.parameters
-            if p.has_grad or (p.node is not None and nodes[p.node].order is not None)
+            if p.has_grad
+            or p.reached
+            or (
+                p.node is not None
+                and nodes[p.node].order is not None
+                and p.node not in self.dropped
+            )
         )
+
+    @cached_property
+    def dropped(self) -> dict[int, int]:
+        """For nodes that backward ran without a gradient: the node that had one, and gave none."""
+        nodes = self.graph.nodes
+        found: dict[int, int] = {}
+        for node in reversed(nodes):  # users before inputs
+            if node.order is None or any(node.grad_outputs):
+                continue
+            for edge in self.users[node.id]:
+                if any(nodes[edge.target].grad_outputs):
+                    found[node.id] = edge.target
+                elif edge.target in found:
+                    found[node.id] = found[edge.target]
+        return found
 
     @cached_property
     def backward_ran(self) -> bool:
@@ -59,6 +80,16 @@ class Reading:
         """What to call a node: a parameter's name in its model, or the user's label."""
         labels = {node.id: node.label for node in self.graph.nodes if node.label}
         return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
+
+    def upstream(self, node: int) -> set[int]:
+        """A node and all that it was computed from."""
+        seen, stack = {node}, [node]
+        while stack:
+            for edge in self.inputs[stack.pop()]:
+                if edge.source not in seen:
+                    seen.add(edge.source)
+                    stack.append(edge.source)
+        return seen
 
     def call(self, node: int) -> str:
         """What a user would call a node: its name, else "addmm in fc1"."""
@@ -131,6 +162,16 @@ def listing(names: Iterable[str], limit: int = 3) -> str:
     if len(names) > limit:
         return f"{', '.join(names[:limit])} and {len(names) - limit} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def names_of(parameters: Iterable[Parameter]) -> str:
+    """What to call several parameters."""
+    return listing(parameter.name for parameter in parameters)
+
+
+def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
+    """The nodes of those that are in the graph."""
+    return tuple(p.node for p in parameters if p.node is not None)
 
 
 def at(where: str) -> str:

@@ -50,7 +50,12 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
 @rule()
 def repeated_copy(reading: Reading) -> Iterator[Finding]:
     """The same tensor is copied to the same device again and again."""
-    known = [(i, t) for i, t in _forward(reading) if _origin(reading, t) is not None]
+    known = [
+        (i, t)
+        for i, t in _forward(reading)
+        # A number that is read again and again is no waste of bytes, but a wait.
+        if _origin(reading, t) is not None and (t.tensor.shape or t.operation not in _READS)
+    ]
     for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):
         first, extra = group[0][1], sum(t.nbytes or 0 for _, t in group[1:])
         if len(group) < (2 if extra >= LARGE else REPEATS):
@@ -246,7 +251,7 @@ def _about(group: Numbered) -> dict[str, object]:
 
 
 def _name(transfer: Transfer) -> str:
-    return transfer.label or f"a {transfer.tensor}"
+    return transfer.label or f"a {str(transfer.tensor).rpartition(' ')[0]}"  # on which device
 
 
 def _call(transfer: Transfer) -> str:

@@ -1,0 +1,74 @@
+"""Gradients that a node received and did not pass on: none at all, or zeros only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Finding, Node
+from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
+
+# Their slope is 0 wherever they have one: steps, and draws.
+_FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli")
+
+
+@rule()
+def dropped_gradient(reading: Reading) -> Iterator[Finding]:
+    """A parameter got no gradient because a node received one and gave none to its input, as a
+    custom Function does whose backward returns None."""
+    lost = [
+        (reading.dropped[p.node], p)
+        for p in reading.graph.parameters
+        if p.requires_grad and p.node in reading.dropped and p.name not in reading.received
+    ]
+    for dropping, parameters in grouped(lost):
+        node = reading.graph.nodes[dropping]
+        yield finding(
+            "error",
+            f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.source)} "
+            "received one and gave none to its inputs.",
+            cause="backward returned None",
+            advice=f"Return a gradient for every input that needs one in backward of {node.title}.",
+            where=node.source,
+            nodes=(dropping, *nodes_of(parameters)),
+        )
+
+
+@rule()
+def zero_gradient(reading: Reading) -> Iterator[Finding]:
+    """A parameter got a gradient of zeros only: on its way lies a step such as round or sign."""
+    nodes = reading.graph.nodes
+    step: dict[int, int] = {}  # for each node behind a step, that step
+    for node in reversed(nodes):  # users before inputs
+        for edge in reading.users[node.id]:
+            user = nodes[edge.target]
+            if user.title in _FLAT and _some(user):
+                step[node.id] = user.id
+            elif user.id in step:
+                step.setdefault(node.id, step[user.id])
+    starved = [
+        (step[p.node], p)
+        for p in reading.graph.parameters
+        if p.requires_grad and p.node in step and _zeros_only(nodes[p.node])
+    ]
+    for flat, parameters in grouped(starved):
+        node = nodes[flat]
+        yield finding(
+            "warning",
+            f"{names_of(parameters)} got a gradient of zeros only: {reading.call(flat)}"
+            f"{at(node.source)} has slope 0 everywhere.",
+            cause=f"{node.title} has no slope",
+            advice="Pass the gradient straight through, x + (torch."
+            f"{node.title}(x) - x).detach(), or use something smooth.",
+            where=node.source,
+            nodes=(flat, *nodes_of(parameters)),
+        )
+
+
+def _some(node: Node) -> bool:
+    return any(s is not None and s.zero_fraction < 1 for s in node.grad_outputs)
+
+
+def _zeros_only(node: Node) -> bool:
+    return bool(node.grad_outputs) and all(
+        s is not None and s.zero_fraction == 1 for s in node.grad_outputs
+    )
