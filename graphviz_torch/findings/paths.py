@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..graph import Cut, Finding, Parameter, Severity
 from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
@@ -36,10 +36,10 @@ _DISCRETE = (
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
     lost = [p for p in _without_gradient(reading) if p.called is False and p.node is None]
-    alive = {_module(p) for p in reading.graph.parameters if p.called is not False}
+    alive = _around_all(p for p in reading.graph.parameters if p.called is not False)
     choices = _choices(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
-    for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
+    for module, parameters in grouped((_outermost(_module(p), alive), p) for p in lost):
         if module in choices:
             passed_over.append((choices[module], (module, parameters)))
             continue
@@ -93,8 +93,8 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     explained = {p.name for _, p in _explained(reading)}
     ran = [p for p in _without_gradient(reading) if p.called or p.node is not None]
     lost = [p for p in ran if p.name not in explained and p.node not in reading.dropped]
-    alive = {_module(p) for p in reading.graph.parameters if p.name in reading.received}
-    for module, parameters in grouped((_uncalled(_module(p), alive), p) for p in lost):
+    alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
+    for module, parameters in grouped((_outermost(_module(p), alive), p) for p in lost):
         names, name = names_of(parameters), module or "the model"
         why = f"{name} ran, but backward did not come by it"
         advice = (
@@ -166,11 +166,12 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     ]
     owned = {p.node for p in lost}
     modes: dict[str, Cut] = {}
+    seen: set[int] = set()
     # A result that nothing used (an accuracy read with argmax) did not stand in the way.
     for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
         if not lost:
             return
-        behind = set() if cut.before is None else reading.upstream(cut.before)
+        behind = _upstream(reading, cut.before, seen)
         whole = _ran_inside(cut, owned)
         explained = [
             p
@@ -218,14 +219,33 @@ def _may_concern(cut: Cut, parameter: Parameter) -> bool:
     return not cut.module or f"{_module(parameter)}.".startswith(f"{cut.module}.")
 
 
-def _uncalled(module: str, alive: set[str]) -> str:
-    """The outermost module around `module` in which nothing was called."""
+def _upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
+    """A node and all that it was computed from, without what was seen before."""
+    found: set[int] = set()
+    stack = [] if node is None else [node]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            found.add(node)
+            stack.extend(edge.source for edge in reading.inputs[node])
+    return found
+
+
+def _around_all(parameters: Iterable[Parameter]) -> set[str]:
+    """Their modules, and every module around these."""
+    return {outer for p in parameters for outer in _outwards(_module(p))}
+
+
+def _outwards(module: str) -> list[str]:
+    """ "a.b.c" -> "a", "a.b" and "a.b.c"."""
     parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        outer = ".".join(parts[:end])
-        if not any(f"{name}.".startswith(f"{outer}.") for name in alive):
-            return outer
-    return module
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _outermost(module: str, alive: set[str]) -> str:
+    """The outermost module around `module` that is not among those that are `alive`."""
+    return next((outer for outer in _outwards(module) if outer not in alive), module)
 
 
 def _choices(reading: Reading) -> dict[str, str]:

@@ -81,16 +81,6 @@ class Reading:
         labels = {node.id: node.label for node in self.graph.nodes if node.label}
         return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
 
-    def upstream(self, node: int) -> set[int]:
-        """A node and all that it was computed from."""
-        seen, stack = {node}, [node]
-        while stack:
-            for edge in self.inputs[stack.pop()]:
-                if edge.source not in seen:
-                    seen.add(edge.source)
-                    stack.append(edge.source)
-        return seen
-
     def call(self, node: int) -> str:
         """What a user would call a node: its name, else "addmm in fc1"."""
         if node in self.names:
