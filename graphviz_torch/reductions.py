@@ -1,15 +1,20 @@
 """Norm, extremes, mean and zeros of gradients: what `GradientStats` says, as numbers.
 
-On the CPU a gradient is read in blocks that stay in the cache, once from memory, and the numbers
-are there at once. On another device everything is reduced there, into a table of a few numbers that
-can be fetched later.
+On the CPU small gradients are laid end to end and reduced together; a large one is read in blocks
+that stay in the cache, once from memory. On another device everything is reduced there, into a
+table of a few numbers that can be fetched later.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate, pairwise, repeat
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,41 +25,24 @@ _LANES = 128  # bytes that are added up in a byte: less than 256
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
+Values = tuple[Any, ...] | None  # of a gradient whose values are kept
 
 
-class Scratch:
-    """Memory to reduce in: fresh memory for each gradient would cost more than to reduce it."""
+class _Memory(threading.local):
+    """Memory to reduce in, a few megabytes that stay: to have it anew costs more than to reduce."""
 
     def __init__(self) -> None:
-        self._rows: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
-        self._flags: Tensor | None = None
+        self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
-    def rows(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """CPU gradients of equal shape, a row for each, and as much memory beside them.
+    def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """A row with some elements, of which nothing is known."""
+        size = elements * dtype.itemsize
+        if len(self._rows[name]) < size:
+            self._rows[name] = torch.empty(size, dtype=torch.uint8)
+        return self._rows[name][:size].view(dtype)
 
-        All of them together are at most `_BLOCK` elements.
-        """
-        first = gradients[0]
-        count, elements = len(gradients), first.numel()
-        memory = self._rows.get(first.dtype)
-        if memory is None:
-            memory = self._rows[first.dtype] = first.new_empty(_BLOCK), first.new_empty(_BLOCK)
-        beside = memory[1][: count * elements].view(count, elements)
-        if count == 1:
-            return first.detach().reshape(1, elements), beside
-        rows = memory[0][: count * elements]
-        torch.stack(gradients, out=rows.view(count, *first.shape))
-        return rows.view(count, elements), beside
 
-    def nonzero(self, block: Tensor) -> int:
-        """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
-        if self._flags is None:
-            self._flags = torch.empty(_BLOCK, dtype=torch.bool)
-        flags = self._flags[: -(-len(block) // _LANES) * _LANES]
-        flags[: len(block)].copy_(block)
-        if len(block) < len(flags):
-            flags[len(block) :].zero_()
-        return int(flags.view(torch.uint8).view(_LANES, -1).sum(0, dtype=torch.uint8).sum())
+_memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
@@ -71,7 +59,7 @@ def flat(gradient: Tensor) -> Tensor:
     return row.abs() if row.is_complex() else row
 
 
-def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
+def on_cpu(row: Tensor, elements: int) -> Numbers:
     """The numbers of one gradient; `elements` counts those that are left out of `row` too."""
     squares = high = total = 0.0
     nonzero = 0
@@ -82,32 +70,52 @@ def on_cpu(row: Tensor, elements: int, scratch: Scratch) -> Numbers:
             return numbers(table(row[None], elements)[0].tolist())
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
-        nonzero += scratch.nonzero(block)
+        nonzero += _nonzero(block)
     if high and squares < _least(row.dtype):
         return numbers(table(row[None], elements)[0].tolist())
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
-def rows_on_cpu(rows: Tensor, beside: Tensor) -> list[Numbers]:
-    """The numbers of each of several small gradients, a row each."""
-    rows = _wide(rows)
-    norms = torch.linalg.vector_norm(rows, dim=1).tolist()
-    elements = rows.shape[1]
-    high, low = rows.amax(1).tolist(), rows.amin(1).tolist()
-    least = math.sqrt(_least(rows.dtype))
-    lost = min(norms) < least and any(
-        norm < least and (above or below)
-        for norm, above, below in zip(norms, high, low, strict=True)
-    )
-    if lost or not math.isfinite(sum(norms)):
-        return list(map(numbers, table(rows, elements).tolist()))
-    # Five times as fast as count_nonzero along a dimension; rows are short, so the sum is exact.
-    nonzero = torch.ne(rows, 0, out=_wide(beside)).sum(1).tolist()
+def _nonzero(block: Tensor) -> int:
+    """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
+    flags = _memory.row("beside", -(-len(block) // _LANES) * _LANES, torch.bool)
+    flags[: len(block)].copy_(block)
+    if len(block) < len(flags):
+        flags[len(block) :].zero_()
+    return int(flags.view(torch.uint8).view(_LANES, -1).sum(0, dtype=torch.uint8).sum())
+
+
+def together(gradients: Sequence[Tensor], lengths: Sequence[int]) -> list[tuple[Numbers, Values]]:
+    """The numbers of each of several dense gradients on the CPU, and the values of small ones.
+
+    Args:
+        gradients: of one dtype, a real one that NumPy has or of 16 bits; none empty.
+        lengths: how many elements each has; less than 2 ** 24 in all.
+    """
+    dtype = torch.float32 if gradients[0].dtype.itemsize < 4 else gradients[0].dtype
+    ends = list(accumulate(lengths, initial=0))
+    rows = [_memory.row(name, ends[-1], dtype) for name in ("row", "beside")]
+    torch.cat([gradient.reshape(-1) for gradient in gradients], out=rows[0])
+    row, beside = (row.numpy() for row in rows)
+    starts, count = ends[:-1], np.array(lengths)
+    with np.errstate(all="ignore"):  # what overflows or is no number is looked at again
+        high = np.maximum.reduceat(np.abs(row, out=beside), starts)
+        low = np.minimum.reduceat(beside, starts)
+        squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
+        mean = np.add.reduceat(row, starts) / count
+    zeros = np.zeros(len(count))
+    if not low.all():
+        torch.eq(rows[0], 0, out=rows[1])
+        zeros = np.add.reduceat(beside, starts) / count
+    columns = np.sqrt(squares), high, mean, zeros
+    found: list[Numbers] = list(zip(*(c.tolist() for c in columns), repeat(0), repeat(0)))
+    spans = list(pairwise(ends))
+    for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
+        start, end = spans[i]
+        found[i] = numbers(table(rows[0][None, start:end], end - start)[0].tolist())
     return [
-        (norm, max(above, -below), total / elements, 1 - count / elements, 0, 0)
-        for norm, above, below, total, count in zip(
-            norms, high, low, rows.sum(1).tolist(), nonzero, strict=True
-        )
+        (them, tuple(row[start:end].tolist()) if end - start <= SMALL else None)
+        for them, (start, end) in zip(found, spans, strict=True)
     ]
 
 

@@ -1,0 +1,63 @@
+"""Hooks on many live nodes, put on and taken off together.
+
+Private: a node that is given a hook asks `torch.autograd.Function._register_hook` for the
+dictionary to keep it in (2.11 to 2.15). PyTorch's answer makes a handle with a weak reference too,
+which on a thousand nodes takes longer than all else that a hook costs. Here the answer is the
+dictionary alone, to the thread that asks for many.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+_lock = threading.Lock()
+
+
+class Hooks:
+    """Hooks that are on from `put` to `remove`."""
+
+    def __init__(self) -> None:
+        self._kept: list[OrderedDict[Any, Any]] = []  # the dictionaries that hold one of ours
+        self._handles: list[Any] = []
+
+    def put(self, hooks: Iterable[tuple[Callable[[Any], Any], Callable[..., Any]]]) -> None:
+        """Put hooks on nodes that have none of these yet.
+
+        Args:
+            hooks: pairs of a node's `register_prehook` or `register_hook`, and what to give it.
+        """
+        thread, kept = threading.get_ident(), self._kept
+
+        def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
+            if threading.get_ident() != thread:
+                return theirs(known, hook)  # type: ignore[no-any-return]
+            if known is None:
+                known = OrderedDict()
+            known[self] = hook
+            kept.append(known)
+            return known, None
+
+        function: Any = torch.autograd.Function
+        with _lock:
+            theirs = function._register_hook
+            function._register_hook = staticmethod(ours)
+            try:
+                self._handles += filter(None, [register(hook) for register, hook in hooks])
+            except BaseException:
+                self.remove()
+                raise
+            finally:
+                del function._register_hook  # what it inherits is there again
+
+    def remove(self) -> None:
+        """Take all of them off."""
+        for known in self._kept:
+            known.pop(self, None)
+        for handle in self._handles:
+            handle.remove()
+        self._kept, self._handles = [], []
