@@ -150,7 +150,7 @@ class Transfer:
     kind: TransferKind
     source: str  # device
     target: str  # device
-    tensor: TensorMeta  # as it arrives
+    tensor: TensorMeta  # as it goes over: a cast may come before or after
     phase: Phase
     node: int | None = None  # id of the node it belongs to
     where: str = ""  # the user's line: "train.py:41"

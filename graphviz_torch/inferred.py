@@ -73,9 +73,11 @@ def backward_copies(
                 kind: TransferKind = "DtoD"
                 if "cpu" in (after.device, before.device):
                     kind = "HtoD" if after.device == "cpu" else "DtoH"
+                # A cast of the gradient, too, is made on the CPU: see `transfers`.
+                moved = before if kind == "HtoD" else before._replace(dtype=after.dtype)
                 found.append(
                     Transfer(
-                        *(kind, after.device, before.device, before, "backward", edge.target),
+                        *(kind, after.device, before.device, moved, "backward", edge.target),
                         operation="to" if name == "ToCopyBackward0" else "copy_",
                     )
                 )

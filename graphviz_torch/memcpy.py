@@ -1,9 +1,12 @@
 """How long copies took on the device, from the profiler's memcpy events.
 
 Each event is matched to the first copy of its kind and its bytes that has none yet, in the order in
-which both happened. What PyTorch copies inside a kernel has no copy to match, and is listed for
-itself. Copies within one device are left out. Not seen on a GPU yet: written from the format of the
-profiler's trace, with made-up traces for its tests.
+which the program asked for both. What PyTorch copies inside a kernel has no copy to match, and is
+listed for itself. Copies within one device are left out.
+
+The format is Kineto's: CuptiActivity.cpp names an event "Memcpy HtoD (Pinned -> Device)" and gives
+its bytes, its correlation (the number of the call that asked for it), and its device, or for a copy
+between two cards both devices.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ _KINDS: dict[str, TransferKind] = {
 
 
 class Memcpy(NamedTuple):
-    """One copy that the device made."""
+    """One copy that a device made."""
 
     kind: TransferKind
     nbytes: int
     seconds: float
-    device: str
+    source: str  # device
+    target: str  # device
     name: str  # the profiler's: "Memcpy HtoD (Pageable -> Device)"
 
 
@@ -50,7 +54,9 @@ class Clock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.cuda.synchronize()
+        for device in range(torch.cuda.device_count()):
+            if torch.cuda.memory_reserved(device):  # to wait for an unused one would set it up
+                torch.cuda.synchronize(device)
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
@@ -59,23 +65,31 @@ class Clock:
 
 
 def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
-    """The copies between devices in a trace of the profiler, in order."""
+    """The copies between devices in a trace of the profiler, in the order of the calls."""
+    copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
     found = []
-    for event in sorted(events, key=lambda event: float(event.get("ts", 0))):
+    for event in sorted(copies, key=_asked):
         name = str(event.get("name", ""))
         kind = _KINDS.get(name[: len("Memcpy HtoD")])
-        if event.get("cat") == "gpu_memcpy" and kind is not None:
+        if kind is not None:
             details = event.get("args", {})
+            device = details.get("device", 0)
             found.append(
                 Memcpy(
                     kind,
                     int(details.get("bytes", 0)),
                     float(event["dur"]) / 1e6,
-                    f"cuda:{details.get('device', 0)}",
+                    "cpu" if kind == "HtoD" else f"cuda:{details.get('fromDevice', device)}",
+                    "cpu" if kind == "DtoH" else f"cuda:{details.get('toDevice', device)}",
                     name,
                 )
             )
     return found
+
+
+def _asked(event: dict[str, Any]) -> tuple[int, float]:
+    # Streams run at their own pace: the device's own order is not the program's.
+    return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))
 
 
 def match(seen: Iterable[Seen], copies: Iterable[Memcpy]) -> list[Transfer]:
@@ -89,15 +103,10 @@ def match(seen: Iterable[Seen], copies: Iterable[Memcpy]) -> list[Transfer]:
         if waiting:
             waiting.popleft().seconds = event.seconds
             continue
-        source, target = {
-            "HtoD": ("cpu", event.device),
-            "DtoH": (event.device, "cpu"),
-            "DtoD": (event.device, event.device),
-        }[event.kind]
-        tensor = TensorMeta((event.nbytes,), "uint8", target)
+        tensor = TensorMeta((event.nbytes,), "uint8", event.target)
         unmatched.append(
             Transfer(
-                *(event.kind, source, target, tensor, "forward"),
+                *(event.kind, event.source, event.target, tensor, "forward"),
                 operation=event.name,
                 seconds=event.seconds,
             )

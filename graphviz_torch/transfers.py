@@ -6,13 +6,16 @@ Not counted: copies inside a kernel, collectives, copies that another thread mak
 to a meta tensor, which has no values.
 `seconds` is time on the device's stream; None where it could not be measured. It is never an
 estimate.
+
+The bytes are those that go over: what PyTorch casts, broadcasts or looks up before a copy counts as
+it is then. Where it does so is written in its own sources, named beside each rule (2.11 to 2.15).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +23,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .dispatch import Call
 from .graph import TensorMeta, Transfer, TransferKind
+from .metadata import device_label, tensor_meta
 from .places import Place
-from .tracer import device_label, tensor_meta
 
 
 @dataclass(slots=True, eq=False)
@@ -91,24 +94,24 @@ class Transfers:
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.
         """
         noted = []
-        for source, devices, meta, made, host in _copies(call):
-            labels = device_label(devices[0]), device_label(devices[1])
-            if "meta" in (labels[0].split(":")[0], labels[1].split(":")[0]):
+        for copy in _copies(call):
+            source, target = device_label(copy.part.device), copy.moved.device
+            if "meta" in (source.split(":")[0], target.split(":")[0]):
                 continue
             seen = Seen(
-                _kind(*devices),
-                labels[0],
-                labels[1],
-                meta,
-                host.is_pinned() if host is not None else None,
-                _non_blocking(call),
+                _kind(copy.part.device, copy.target),
+                source,
+                target,
+                copy.moved,
+                copy.pinned,
+                copy.non_blocking,
                 range(call.start, call.end),
-                self._number(source),
+                self._number(copy.part),
             )
-            if made is not None:
-                self._data[_identity(made)] = (_storage(made), seen.data)
+            if copy.made is not None:
+                self._data[_identity(copy.made)] = (_storage(copy.made), seen.data)
             self.seen.append(seen)
-            noted.append((seen, source, made))
+            noted.append((seen, copy.source, copy.made))
         return noted
 
     def _number(self, source: Tensor) -> int:
@@ -120,55 +123,136 @@ class Transfers:
         return known[1]
 
 
-# What is copied, from and to which device, how it arrives, the new tensor, the tensor on the host.
-_Copy = tuple[
-    Tensor, tuple[torch.device, torch.device], TensorMeta, "Tensor | None", "Tensor | None"
-]
+class _Copy(NamedTuple):
+    """One copy that an operator made."""
+
+    source: Tensor  # what the caller copied
+    part: Tensor  # what was copied of it: all, or one tensor that a sparse one is made of
+    target: torch.device
+    moved: TensorMeta  # what went over
+    pinned: bool | None = None
+    non_blocking: bool = False
+    made: Tensor | None = None  # the new tensor
 
 
 def _copies(call: Call) -> Iterator[_Copy]:
     operator, args = call.operator, call.args
-    source = args[0]
+    first = args[0]
     if operator == "aten::_foreach_copy_":
-        for target, tensor in zip(args[0], args[1], strict=False):
-            yield from _copy(tensor, target, None)
+        for target, source in zip(args[0], args[1], strict=False):
+            yield from _copy(call, source, target)
     elif operator == "aten::_to_copy":
-        yield from _copy(source, call.result, call.result)
+        yield from _copy(call, first, call.result, made=call.result)
     elif operator == "aten::copy_":
         if isinstance(args[1], Tensor):
-            yield from _copy(args[1], source, None)
+            yield from _copy(call, args[1], first)
     elif operator == "aten::_local_scalar_dense":
-        if not source.is_cpu:
-            cpu = torch.device("cpu")
-            meta = tensor_meta(source)._replace(shape=(), device="cpu")
-            yield source, (source.device, cpu), meta, None, None
-    elif not source.is_cpu:
-        for index in args[1]:
-            if isinstance(index, Tensor) and index.is_cpu:
-                yield from _index(index, source)
-        if len(args) > 2 and isinstance(args[2], Tensor) and args[2].is_cpu:
-            yield from _copy(args[2], source, None)
+        if not first.is_cpu:
+            meta = tensor_meta(first)._replace(shape=(), device="cpu")
+            yield _Copy(first, first, torch.device("cpu"), meta)
+    elif not first.is_cpu:
+        yield from _indexing(first, *_index_arguments(*args[1:], **call.kwargs))
 
 
-def _copy(source: Tensor, target: Tensor, made: Tensor | None) -> Iterator[_Copy]:
-    if source.device != target.device:
-        host = source if source.is_cpu else target if target.is_cpu else None
-        meta = tensor_meta(source)._replace(
-            dtype=str(target.dtype)[6:], device=device_label(target.device)
-        )
-        yield source, (source.device, target.device), meta, made, host
+def _copy(
+    call: Call, source: Tensor, target: Tensor, made: Tensor | None = None
+) -> Iterator[_Copy]:
+    if source.device == target.device:
+        return
+    pairs = [(source, target)]
+    if source.layout == target.layout:
+        pairs = list(zip(_parts(source), _parts(target), strict=True))
+    non_blocking = _non_blocking(call)
+    for part, into in pairs:
+        after = tensor_meta(into)
+        moved = tensor_meta(part)._replace(device=after.device)
+        # A cast is made on the CPU if the copy blocks, else on the accelerator (copy_kernel_cuda in
+        # ATen/native/cuda/Copy.cu): so before the copy or after it. A small source of copy_ is
+        # broadcast before it.
+        if part.is_cpu != non_blocking:
+            moved = moved._replace(dtype=after.dtype)
+        if call.operator != "aten::_to_copy" and part is source:
+            moved = moved._replace(shape=after.shape)
+        host = part if part.is_cpu else into if into.is_cpu else None
+        pinned = None if host is None else host.is_pinned()
+        yield _Copy(source, part, into.device, moved, pinned, non_blocking, made)
 
 
-def _index(index: Tensor, into: Tensor) -> Iterator[_Copy]:
-    # A mask is turned into one index for each of its dimensions before it is moved.
-    label = device_label(into.device)
-    if index.dtype in (torch.bool, torch.uint8):
-        shapes: list[tuple[int, ...]] = [(int(torch.count_nonzero(index)),)] * index.dim()
-    else:
-        shapes = [tuple(index.shape)]
-    for shape in shapes:
-        meta = TensorMeta(shape, "int64", label)
-        yield index, (index.device, into.device), meta, None, index
+@torch.no_grad()
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that PyTorch copies for one, in its order (SparseTensor.cpp and
+    TensorConversions.cpp in ATen/native; torch/nested/_internal/ops.py)."""
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+    if tensor.layout == torch.jagged:
+        jagged: Any = tensor
+        parts = (jagged.values(), jagged.offsets(), jagged.lengths())
+        return [part for part in parts if part is not None]
+    return [tensor]
+
+
+def _index_arguments(
+    indices: list[Tensor | None], values: Tensor | None = None, accumulate: bool = False, *_: Any
+) -> tuple[list[Tensor], Tensor | None, bool]:
+    return [index for index in indices if index is not None], values, accumulate
+
+
+def _indexing(
+    into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
+) -> Iterator[_Copy]:
+    """What is copied to where the indexed tensor is: CPU indices, and a CPU number to put there."""
+    if values is not None and values.is_cpu and (accumulate or not _is_fill(into, indices)):
+        yield _moved(values, into.device, tuple(values.shape), values.dtype)
+    sorts = accumulate or (
+        values is not None and values.numel() > 1 and torch.are_deterministic_algorithms_enabled()
+    )
+    if sorts and into.is_cuda:
+        # Each index goes over broadcast, and a mask as one for each dimension (makeLinearIndex in
+        # ATen/native/cuda/Indexing.cu).
+        known = [index for index in indices if index.is_cpu or not _is_mask(index)]
+        lengths = [(_count(i),) if _is_mask(i) else tuple(i.shape) for i in known]
+        shape = tuple(torch.broadcast_shapes(*lengths))  # type: ignore[no-untyped-call]
+        for index in indices:
+            for _ in range(index.dim() if _is_mask(index) else 1):
+                if index.is_cpu:
+                    yield _moved(index, into.device, shape, torch.int64)
+        return
+    for index in indices:
+        if not index.is_cpu:
+            continue
+        if _is_mask(index):
+            # The places where it is true, for a GPU by way of pinned memory (expandTensors in
+            # ATen/native/IndexingUtils.h).
+            shape = (_count(index), index.dim())
+            copy = _moved(index, into.device, shape, torch.int64)
+            yield copy._replace(pinned=into.is_cuda, non_blocking=into.is_cuda)
+        else:
+            yield _moved(index, into.device, tuple(index.shape), index.dtype)
+
+
+def _moved(
+    source: Tensor, target: torch.device, shape: tuple[int, ...], dtype: torch.dtype
+) -> _Copy:
+    moved = TensorMeta(shape, str(dtype)[6:], device_label(target))
+    return _Copy(source, source, target, moved, source.is_pinned())
+
+
+def _is_fill(into: Tensor, indices: list[Tensor]) -> bool:
+    """Is a number put where one mask is true: then it is read, not copied (canDispatchToMaskedFill
+    in ATen/native/TensorAdvancedIndexingUtils.h)."""
+    return len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
+
+
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def _count(mask: Tensor) -> int:
+    return int(torch.count_nonzero(mask))
 
 
 def _kind(source: torch.device, target: torch.device) -> TransferKind:
@@ -193,8 +277,7 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
-    dense = tensor if tensor.layout == torch.strided else tensor._values()
-    return StorageWeakRef(dense.untyped_storage())  # type: ignore[no-untyped-call]
+    return StorageWeakRef(_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _elsewhere(args: Any, result: Any) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from graphviz_torch import Graph, record, simulate_accelerator
-from graphviz_torch.dispatch import _KEY, _watchers
+from graphviz_torch import Graph, record, simulate_accelerator, trace
+from graphviz_torch.dispatch import _KEY, Call, _watchers
+from graphviz_torch.metadata import DEVICE_LABELS
+from graphviz_torch.transfers import Transfers
 
 Row = tuple[str, str, str, int | None, str]
 
@@ -35,6 +38,16 @@ DtoH = ("DtoH", "sim:0", "cpu")
 WAYS: dict[str, tuple[Callable[[Tensor, Tensor, torch.device], object], list[Row]]] = {
     "to": (lambda x, d, dev: x.to(dev), [(*HtoD, 16, "to")]),
     "to with dtype": (lambda x, d, dev: x.to(dev, torch.float64), [(*HtoD, 32, "to")]),
+    # Where a cast is made: copy_kernel_cuda in ATen/native/cuda/Copy.cu.
+    "to with dtype, not blocking": (
+        lambda x, d, dev: x.to(dev, torch.float64, non_blocking=True),
+        [(*HtoD, 16, "to")],
+    ),
+    "back with dtype": (lambda x, d, dev: d.to("cpu", torch.float64), [(*DtoH, 16, "to")]),
+    "back with dtype, not blocking": (
+        lambda x, d, dev: d.to("cpu", torch.float64, non_blocking=True),
+        [(*DtoH, 32, "to")],
+    ),
     "cpu": (lambda x, d, dev: d.cpu(), [(*DtoH, 16, "cpu")]),
     "item": (lambda x, d, dev: d[0].item(), [(*DtoH, 4, "item")]),
     "float": (lambda x, d, dev: float(d[0]), [(*DtoH, 4, "float")]),
@@ -42,10 +55,20 @@ WAYS: dict[str, tuple[Callable[[Tensor, Tensor, torch.device], object], list[Row
     "tolist": (lambda x, d, dev: d.tolist(), [(*DtoH, 16, "cpu")]),
     "numpy": (lambda x, d, dev: d.numpy(force=True), [(*DtoH, 16, "cpu")]),
     "copy_ in": (lambda x, d, dev: d.copy_(x), [(*HtoD, 16, "copy_")]),
+    "copy_ of one number": (lambda x, d, dev: d.copy_(x[0]), [(*HtoD, 16, "copy_")]),
+    "copy_ across": (lambda x, d, dev: d.view(2, 2).t().copy_(x[:2]), [(*HtoD, 16, "copy_")]),
     "copy_ out": (lambda x, d, dev: x.copy_(d), [(*DtoH, 16, "copy_")]),
     "tensor": (lambda x, d, dev: torch.tensor([1.0, 2.0], device=dev), [(*HtoD, 8, "tensor")]),
     "index": (lambda x, d, dev: d[torch.tensor([0, 2])], [(*HtoD, 16, "getitem")]),
+    # Indices go over as they are, a mask as the places where it is true: expandTensors in
+    # ATen/native/IndexingUtils.h.
+    "short index": (lambda x, d, dev: d[torch.tensor([0, 2]).int()], [(*HtoD, 8, "getitem")]),
+    "two indices": (
+        lambda x, d, dev: d.view(2, 2)[torch.tensor([[0], [1]]), torch.tensor([0, 1])],
+        [(*HtoD, 16, "getitem"), (*HtoD, 16, "getitem")],
+    ),
     "mask": (lambda x, d, dev: d[x > 0], [(*HtoD, 32, "getitem")]),
+    "wide mask": (lambda x, d, dev: d.view(2, 2)[x.view(2, 2) > 0], [(*HtoD, 64, "getitem")]),
     "module": (
         lambda x, d, dev: nn.Linear(2, 3).to(dev),
         [(*HtoD, 24, "to"), (*HtoD, 12, "to")],
@@ -68,6 +91,73 @@ def test_every_way_to_move_a_tensor_is_seen(way: str) -> None:
     assert rows(recording.graph) == expected
 
 
+class Card(NamedTuple):
+    """What is asked of an indexed tensor, as one on a GPU would answer."""
+
+    device: torch.device = torch.device("cuda", 0)
+    is_cuda: bool = True
+    is_cpu: bool = False
+
+
+ONE, PLACES = torch.tensor(3.0), torch.tensor([0, 2])
+THERE = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.bool, is_cpu=False)
+PINNED, PAGEABLE = (True, True), (False, False)
+# What _index_put_impl_ moves to a GPU: shape, dtype, and whether it is pinned and not waited for.
+PUTS: dict[str, tuple[tuple[Any, ...], list[tuple[tuple[int, ...], str, tuple[bool, bool]]]]] = {
+    "a number at places": (([PLACES], ONE), [((), "float32", PAGEABLE), ((2,), "int64", PAGEABLE)]),
+    "a number where a mask is true": (
+        ([torch.tensor([True, False, True])], ONE),
+        [((), "float32", PAGEABLE), ((2, 1), "int64", PINNED)],
+    ),
+    # Indexing.cu, makeLinearIndex: indices are broadcast, and then moved one by one.
+    "gradients at places": (
+        ([PLACES.int().view(2, 1), torch.tensor([1, 3, 5])], torch.ones(2, 3, device="meta"), True),
+        [((2, 3), "int64", PAGEABLE)] * 2,
+    ),
+    "gradients where a mask is true": (
+        ([torch.eye(3) > 0], torch.ones(3, device="meta"), True),
+        [((3,), "int64", PAGEABLE)] * 2,
+    ),
+    # TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill: the number becomes an argument.
+    "a number where the GPU's own mask is true": (([THERE], ONE), []),
+}
+
+
+@pytest.mark.parametrize("way", PUTS)
+def test_what_is_put_on_a_gpu_by_index_goes_over_as_pytorch_moves_it(way: str) -> None:
+    arguments, expected = PUTS[way]
+    call = Call("aten::_index_put_impl_", (Card(), *arguments), {}, None, 0, 0)
+    seen = [seen for seen, _, _ in Transfers().see(call)]
+    assert [(s.tensor.shape, s.tensor.dtype, (s.pinned, s.non_blocking)) for s in seen] == expected
+    assert all((s.kind, s.source, s.target) == ("HtoD", "cpu", "cuda:0") for s in seen)
+
+
+IN_PARTS: dict[str, tuple[Callable[[Tensor], Tensor], list[int]]] = {
+    "coo": (Tensor.to_sparse, [2 * 3 * 8, 3 * 4]),
+    "csr": (Tensor.to_sparse_csr, [3 * 4, 4 * 8, 3 * 8]),
+    "csc": (Tensor.to_sparse_csc, [3 * 4, 4 * 8, 3 * 8]),
+    "jagged": (
+        lambda eye: torch.nested.nested_tensor([eye, eye[:1]], layout=torch.jagged),
+        [4 * 3 * 4, 3 * 8],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse C")
+@pytest.mark.parametrize("layout", IN_PARTS)
+def test_what_is_made_of_several_tensors_goes_over_in_parts(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DEVICE_LABELS, torch.device("meta"), "gpu")
+    make, expected = IN_PARTS[layout]
+    whole = make(torch.eye(3))
+    call = Call("aten::_to_copy", (whole,), {}, whole.to("meta"), 0, 0)
+    noted = Transfers().see(call)
+    assert [seen.tensor.nbytes for seen, _, _ in noted] == expected
+    assert len({seen.data for seen, _, _ in noted}) == len(expected)
+    assert all(source is whole for _, source, _ in noted)
+
+
 def test_the_order_in_which_recording_and_simulation_are_entered_does_not_matter() -> None:
     x = torch.ones(3, requires_grad=True)
     graphs = []
@@ -79,6 +169,23 @@ def test_the_order_in_which_recording_and_simulation_are_entered_does_not_matter
     graphs.append(recording.graph)
     assert rows(graphs[0]) == rows(graphs[1])
     assert [copy.kind for copy in graphs[0].transfers] == ["HtoD", "DtoH"]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to the device", "to the cpu"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_trace_foretells_the_bytes_of_a_gradient_that_is_cast_on_its_way(
+    there: bool, dtype: torch.dtype
+) -> None:
+    with simulate_accelerator() as [device], record() as recording:
+        x = torch.ones(4, requires_grad=True, device="cpu" if there else device)
+        y = x.to(device if there else "cpu", dtype).sum()
+        (foretold,) = trace(y).transfers
+        y.backward()
+    made = recording.graph.transfers[-1]
+    assert (made.phase, made.kind) == ("backward", "DtoH" if there else "HtoD")
+    # The CPU casts: what comes back is still of the device's dtype, what goes there is already.
+    assert made.nbytes == 4 * (dtype.itemsize if there else torch.float32.itemsize)
+    assert (foretold.kind, foretold.tensor) == (made.kind, made.tensor)
 
 
 def test_a_copy_knows_its_module_its_line_and_its_name() -> None:
