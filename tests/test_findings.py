@@ -154,12 +154,48 @@ def test_what_has_no_like_that_was_called_was_never_called(beside: Parameter) ->
     assert [f.severity for f in found] == ["warning"]
 
 
+def test_a_line_that_cuts_in_a_loop_is_one_finding() -> None:
+    graph = cut()
+    graph = replace(
+        graph,
+        nodes=(*graph.nodes, Node(4, "AccumulateGrad", (META,), leaf="parameter")),
+        parameters=(*graph.parameters, lost("tail.weight", node=4)),
+        cuts=(CUT, replace(CUT, before=4)),
+    )
+    (found,) = only("cut-gradient", graph)
+    assert found.message == (
+        "head.weight and tail.weight got no gradient: h was cut by detach() at net.py:7."
+    )
+    other = replace(graph, cuts=(CUT, replace(CUT, before=4, where="net.py:9")))
+    assert len(only("cut-gradient", other)) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("Trying to backward through the graph a second time (or", "Add the losses"),
+        ("a variable has been modified by an inplace operation: [", "Make a new tensor"),
+        ("mat1 and mat2 shapes cannot be multiplied", "Look at the shapes"),
+    ],
+)
+def test_the_advice_on_a_failure_goes_by_what_pytorch_says(said: str, advice: str) -> None:
+    graph = mixed("cpu", "cpu")
+    assert graph.failure is not None
+    (found,) = only("failed", replace(graph, failure=replace(graph.failure, message=said)))
+    assert found.advice.startswith(advice)
+
+
 def test_a_module_that_backward_did_not_come_by_is_one_finding() -> None:
     (found,) = only("unused-result", model(lost("head.0.weight"), lost("head.2.weight")))
     assert found.message == (
         "head.0.weight and head.2.weight got no gradient: head ran, but backward did not come by "
         "it."
     )
+
+
+def test_a_parameter_of_the_model_itself_that_nothing_uses_is_told_apart_too() -> None:
+    (found,) = only("unused-result", model(lost("scale")))
+    assert found.message.startswith("scale got no gradient: the rest of the model did, but")
 
 
 def test_a_parameter_that_its_own_module_does_not_use_is_told_apart() -> None:

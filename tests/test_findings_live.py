@@ -122,6 +122,22 @@ def test_an_encoder_that_should_learn_but_runs_under_no_grad_is_one_warning() ->
     assert len(serious(recording.graph)) == 1
 
 
+def test_a_model_that_ran_under_no_grad_before_its_backward_failed_is_an_error() -> None:
+    model = MLP()
+    recording = record(model)
+
+    def train() -> None:
+        with torch.no_grad():
+            out = model(torch.randn(64, 4))
+        out.sum().backward()
+
+    with pytest.raises(RuntimeError, match="does not require grad"), recording:
+        train()
+    found = only("cut-gradient", recording.graph)
+    assert found.severity == "error"
+    assert "the model ran under torch.no_grad() at models.py:" in found.message
+
+
 def test_a_metric_beside_the_loss_is_no_cut() -> None:
     def loss(logits: Tensor) -> Tensor:
         target = torch.zeros(len(logits), dtype=torch.long)

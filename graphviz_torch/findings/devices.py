@@ -9,6 +9,15 @@ from .rule import Reading, at, finding, listing, rule
 
 # The person ended it, not the program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+# By what PyTorch says.
+_ADVICE = {
+    "does not require grad": "Look for detach(), .data, no_grad or item() between the parameters "
+    "and the loss.",
+    "modified by an inplace operation": "Make a new tensor, a = a + 1, instead of changing one "
+    "that backward needs, a += 1.",
+    "backward through the graph a second time": "Add the losses and call backward() once, run "
+    "the forward again, or pass retain_graph=True to the first.",
+}
 
 
 @rule()
@@ -48,11 +57,10 @@ def failed(reading: Reading) -> Iterator[Finding]:
         f"{failure.operation or 'The recording'}{at(failure.where)} ended with {failure.error}: "
         f"{line}{f'; it got {got}' if got else ''}.",
         cause=failure.error,
-        advice="Look for detach(), .data, no_grad or item() between the parameters and the loss."
-        if "does not require grad" in failure.message
-        else "Look at the shapes and dtypes of what it got."
-        if got
-        else "",
+        advice=next(
+            (advice for said, advice in _ADVICE.items() if said in failure.message),
+            "Look at the shapes and dtypes of what it got." if got else "",
+        ),
         where=failure.where,
         nodes=tuple(o.node for o in failure.operands if o.node is not None),
     )

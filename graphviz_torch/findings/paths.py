@@ -75,12 +75,12 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
         yield finding(
-            _severity(parameters, _meant(cut, parameters)),
+            _severity(parameters, "error" if reading.blocked else _meant(cut, parameters)),
             f"{names} got no gradient: {happened} {how}{line}.",
             cause=f"cut by {how}",
             advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
             where=cut.where,
-            nodes=(*nodes_of(parameters), *before, *cut.after),
+            nodes=tuple(dict.fromkeys((*nodes_of(parameters), *before, *cut.after))),
         )
 
 
@@ -165,7 +165,7 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
         if (p.called is not False or p.node is not None) and p.node not in reading.dropped
     ]
     owned = {p.node for p in lost}
-    modes: dict[str, Cut] = {}
+    firsts: dict[tuple[str, str], Cut] = {}
     seen: set[int] = set()
     # A result that nothing used (an accuracy read with argmax) did not stand in the way.
     for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
@@ -181,8 +181,8 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             or (cut.before is None and _may_concern(cut, p))
         ]
         lost = [p for p in lost if p not in explained]
-        # A network that ran in one such block is one finding, not one for each of its modules.
-        first = modes.setdefault(cut.how, cut) if whole else cut
+        # A network that ran in one such block, or a loop over one line, is one finding.
+        first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in explained)
 
 
@@ -238,9 +238,9 @@ def _around_all(parameters: Iterable[Parameter]) -> set[str]:
 
 
 def _outwards(module: str) -> list[str]:
-    """ "a.b.c" -> "a", "a.b" and "a.b.c"."""
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    """ "a.b" -> "", "a" and "a.b"."""
+    parts = module.split(".") if module else []
+    return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
 def _outermost(module: str, alive: set[str]) -> str:

@@ -63,12 +63,16 @@ class Reading:
         return found
 
     @cached_property
+    def blocked(self) -> bool:
+        """Did a backward fail because the way was cut in every place."""
+        failure = self.graph.failure
+        return failure is not None and "does not require grad" in failure.message
+
+    @cached_property
     def backward_ran(self) -> bool:
         """Did a backward run, or fail because the way was cut in every place."""
-        failure = self.graph.failure
-        if failure is not None and "does not require grad" in failure.message:
-            return True
-        return bool(self.received) or any(node.order is not None for node in self.graph.nodes)
+        ran = bool(self.received) or any(node.order is not None for node in self.graph.nodes)
+        return ran or self.blocked
 
     @cached_property
     def owned(self) -> frozenset[str]:

@@ -166,6 +166,8 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
             cause="a read waits for the device",
             advice="Keep it a tensor, and read it after the loop or every so many steps."
             if not inside
+            else f"Compute what follows on {first.source} too."
+            if first.tensor.shape
             else "Keep it a tensor: torch.where and masks do what Python's if does.",
             **_about(group),
         )
