@@ -8,9 +8,10 @@ an index that nothing else uses. Graphs call it "sim:k".
 
 Not simulated: time, memory limits, streams, autocast, `torch.compile`. Operators that PyTorch
 composes by device type take the generic path, as a new backend would: `nn.LSTM` step by step,
-attention inside `nn.MultiheadAttention` in its plain form, `prod` and `mish` in their generic
-backward. Those agree with the CPU to rounding, all others to the bit. Sparse and nested tensors
-stay on the CPU.
+attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in
+their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
+nested tensors stay on the CPU: of the operators that PyTorch lists, the three fail that take or
+make sparse ones (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .dispatch import watch_devices
+from .metadata import DEVICE_LABELS
 from .mode_stacks import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from .parallel import data_parallel_on
-from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, is_simulated, run
-from .tracer import DEVICE_LABELS
+from .simulated_tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
 
 _PINNED = "_simulated_pin"
 _LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
@@ -170,10 +171,16 @@ class _Construction(TorchFunctionMode):
             return _attention(*args, **kwargs)
         elif func == _SET_DATA and isinstance(args[1], SimulatedTensor):
             return become(*args)
+        elif func in _INDEXING and isinstance(args[0], SimulatedTensor):
+            args = (args[0], indices(args[1]), *args[2:])
+        elif func is torch.unravel_index and isinstance(args[0], SimulatedTensor):
+            with self:  # it makes tensors of Python data inside
+                return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         return func(*args, **kwargs)
 
 
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -207,15 +214,19 @@ def _attention(
 
     PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
     """
-    together = isinstance(k, SimulatedTensor) and isinstance(v, SimulatedTensor)
-    if together and q.dim() == 4 and attn_mask is None and not enable_gqa:
+    parts = (k, v) if attn_mask is None else (k, v, attn_mask)
+    if q.dim() == 4 and not enable_gqa and all(isinstance(t, SimulatedTensor) for t in parts):
+        mask = attn_mask
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
         # Private: the choice itself, and the kernel it chooses (2.11 to 2.14).
+        held = None if mask is None else mask.held
         choice = torch._fused_sdp_choice(
-            q.held, k.held, v.held, None, dropout_p, is_causal, scale=scale
+            q.held, k.held, v.held, held, dropout_p, is_causal, scale=scale
         )
         if choice == SDPBackend.FLASH_ATTENTION.value:
             fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-            return fused(q, k, v, dropout_p, is_causal, scale=scale)[0]
+            return fused(q, k, v, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
     return scaled_dot_product_attention(
         q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )

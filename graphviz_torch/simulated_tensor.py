@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from .tracer import device_label
+from .metadata import device_label
 
 FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
 LIMIT = 64  # a device index is a signed byte
@@ -105,10 +105,10 @@ class SimulatedTensor(torch.Tensor):
         return self.held.data_ptr()
 
     def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(_indices(index))
+        return super().__getitem__(indices(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(_indices(index), value)
+        super().__setitem__(indices(index), value)
 
     def tolist(self) -> Any:
         """The values as Python numbers, by way of the CPU."""
@@ -123,7 +123,7 @@ class SimulatedTensor(torch.Tensor):
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
 
     def __format__(self, spec: str) -> str:
@@ -175,10 +175,10 @@ class SimulatedTensor(torch.Tensor):
         return held.__reduce_ex__(protocol)
 
 
-def _indices(index: Any) -> Any:
+def indices(index: Any) -> Any:
     """Lists of numbers as CPU tensors: torch would make them on the device, without values."""
     if isinstance(index, tuple):
-        return tuple(map(_indices, index))
+        return tuple(map(indices, index))
     if isinstance(index, (list, range)) and all(isinstance(i, int) for i in tree_leaves(index)):
         return torch.tensor(list(index), dtype=None if len(index) else torch.int64)
     return torch.from_numpy(index) if type(index).__name__ == "ndarray" else index
@@ -195,8 +195,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
             _Found.of(row).check(name)
     elif name in _INDEXES:
-        indices = [index for index in args[1] if index is not None and index.device != CPU]
-        _Found.of((args[0], indices, *args[2:])).check(name)
+        elsewhere = [index for index in args[1] if index is not None and index.device != CPU]
+        _Found.of((args[0], elsewhere, *args[2:])).check(name)
     elif name not in _CROSSES:
         written = args[0] if mutable and name.endswith("_") else None
         found.check(name, written)
@@ -206,7 +206,10 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     elif is_simulated(device):
         held_kwargs["device"] = CPU
         held_kwargs.pop("pin_memory", None)
-    out = func(*held_args, **held_kwargs)
+    if name == "histc" and not held_args[0].is_floating_point():  # as a GPU counts integers
+        out = func(held_args[0].double(), *held_args[1:], **held_kwargs).to(held_args[0].dtype)
+    else:
+        out = func(*held_args, **held_kwargs)
     if mutable:
         for wrapper in found.wrappers:
             _follow(wrapper)

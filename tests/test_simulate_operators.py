@@ -22,8 +22,6 @@ KNOWN_FAILURES = {
     "sparse.mm.reduce": "sparse",
     "to_sparse": "sparse",
     "tensor_split": "its indices must be on the CPU, as on a GPU",
-    "unravel_index": "makes a tensor of Python data where no mode sees it",
-    "__getitem__": "called as an unbound torch.Tensor method with lists; x[[0, 1]] works",
 }
 # PyTorch chooses a generic formula for a tensor subclass: equal to rounding, not to the bit.
 ROUNDED = {"nn.functional.mish", "prod", "masked.prod", "linalg.lstsq"}
