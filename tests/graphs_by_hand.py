@@ -298,7 +298,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             moved(*[sent(data=i) for i in range(3)]),  # another batch each time
             moved(*[sent() for _ in range(3)]),
             moved(sent(data=1), sent(data=1, target="cuda:1"), sent(data=1, target="cuda:2")),
-            moved(*[read(data=1, operation="item", tensor=NUMBER) for _ in range(3)]),
+            moved(*[read(data=1, operation="add_", tensor=NUMBER) for _ in range(3)]),  # alpha=x
         ],
     ),
     "round-trip": (

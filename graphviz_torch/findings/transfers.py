@@ -54,7 +54,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         (i, t)
         for i, t in _forward(reading)
         # A number that is read again and again is no waste of bytes, but a wait.
-        if _origin(reading, t) is not None and (t.tensor.shape or t.operation not in _READS)
+        if _origin(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
     for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):
         first, extra = group[0][1], sum(t.nbytes or 0 for _, t in group[1:])
