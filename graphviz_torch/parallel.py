@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
-from . import lists
+from . import replaced
 from .graph import Graph
 from .simulated_tensor import FIRST
 
@@ -96,7 +96,7 @@ def _replace() -> None:
         (comm, "broadcast_coalesced", _broadcast),
         (comm, "gather", _gather),
         (comm, "reduce_add", _reduce_add),
-        *lists.names(simulated_devices),
+        *replaced.names(simulated_devices),
     ):
         theirs = getattr(owner, name)
         _REPLACED.append((owner, name, theirs))

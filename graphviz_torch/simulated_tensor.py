@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from functools import cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ CPU = torch.device("cpu")
 
 # Operators that take tensors of several devices on a GPU too.
 _CROSSES = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
+# Operators that take no number from the CPU beside tensors of a device.
+_STRICT = {"cat", "stack"}
 # Operators whose indices may be on the CPU, whatever the device of the tensor.
 _INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
@@ -179,8 +182,10 @@ def indices(index: Any) -> Any:
     """Lists of numbers as CPU tensors: torch would make them on the device, without values."""
     if isinstance(index, tuple):
         return tuple(map(indices, index))
-    if isinstance(index, (list, range)) and all(isinstance(i, int) for i in tree_leaves(index)):
-        return torch.tensor(list(index), dtype=None if len(index) else torch.int64)
+    if isinstance(index, (list, range)):
+        index = list(index)
+        if all(isinstance(i, Integral) for i in tree_leaves(index)):
+            return torch.tensor(index, dtype=None if index else torch.int64)
     return torch.from_numpy(index) if type(index).__name__ == "ndarray" else index
 
 
@@ -267,7 +272,7 @@ class _Found(NamedTuple):
         first = self.wrappers[0].device
         odd: torch.Tensor | None = next((t for t in self.wrappers if t.device != first), None)
         for other in self.others if odd is None else ():
-            if other.dim() or other.device != CPU or other is written:
+            if other.dim() or other.device != CPU or other is written or name in _STRICT:
                 odd = other
         if odd is None:
             return
