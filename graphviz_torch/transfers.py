@@ -173,9 +173,20 @@ def _copy(
             moved = moved._replace(dtype=after.dtype)
         if call.operator != "aten::_to_copy" and part is source:
             moved = moved._replace(shape=after.shape)
-        host = part if part.is_cpu else into if into.is_cpu else None
-        pinned = None if host is None else host.is_pinned()
+        pinned = None
+        if part.is_cpu or into.is_cpu:
+            host = part if part.is_cpu else into
+            casts = part.dtype != into.dtype and not non_blocking
+            # What is cast or laid out anew on the host goes by way of memory that is not pinned.
+            direct = _alike(part, into) or (host.is_contiguous() and host.shape == into.shape)
+            pinned = host.is_pinned() and direct and not casts
         yield _Copy(source, part, into.device, moved, pinned, non_blocking, made)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Do two tensors lie in memory alike, and without gaps."""
+    span = 1 + sum((n - 1) * stride for n, stride in zip(a.shape, a.stride(), strict=True))
+    return a.shape == b.shape and a.stride() == b.stride() and span == a.numel()
 
 
 @torch.no_grad()
@@ -192,7 +203,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
         jagged: Any = tensor
         parts = (jagged.values(), jagged.offsets(), jagged.lengths())
         return [part for part in parts if part is not None]
-    return [tensor]
+    return [tensor.values()] if tensor.is_nested else [tensor]
 
 
 def _index_arguments(

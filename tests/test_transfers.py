@@ -266,6 +266,30 @@ def test_pinned_and_non_blocking_are_noted() -> None:
     assert (second.pinned, second.non_blocking) == (True, True)
 
 
+BY_WAY: dict[str, tuple[Callable[[Tensor, torch.device], object], bool]] = {
+    "as it is": (lambda x, dev: x.to(dev), True),
+    "transposed": (lambda x, dev: x.t().to(dev), True),
+    "cast after the copy": (lambda x, dev: x.to(dev, torch.float64, non_blocking=True), True),
+    "cast before the copy": (lambda x, dev: x.to(dev, torch.float64), False),
+    "a part with gaps": (lambda x, dev: x[:, 0].to(dev), False),
+    "broadcast": (lambda x, dev: torch.zeros(4, 2, 3, device=dev).copy_(x), False),
+    "laid out anew there": (lambda x, dev: torch.zeros(3, 2, device=dev).t().copy_(x), True),
+    "back": (lambda x, dev: x.copy_(torch.zeros(2, 3, device=dev)), True),
+    "back into gaps": (lambda x, dev: x[:, 0].copy_(torch.zeros(2, device=dev)), False),
+    "back and cast": (lambda x, dev: x.copy_(torch.zeros(2, 3).double().to(dev)), False),
+}
+
+
+@pytest.mark.parametrize("way", BY_WAY)
+def test_pinned_memory_is_of_use_only_to_what_goes_over_as_it_lies_there(way: str) -> None:
+    # As in copy_kernel_cuda in ATen/native/cuda/Copy.cu, which copies by way of temporaries else.
+    move, expected = BY_WAY[way]
+    with simulate_accelerator() as [device], record() as recording:
+        move(torch.ones(2, 3).pin_memory(), device)
+        torch.ones(1, requires_grad=True).sum().backward()
+    assert recording.graph.transfers[-1].pinned is expected
+
+
 def test_statistics_of_gradients_on_a_device_are_no_transfer() -> None:
     x = torch.randn(100, requires_grad=True)
     with simulate_accelerator() as [device], record() as recording:
