@@ -108,7 +108,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "put a number": lambda x, d: put(d, torch.tensor([0, 2]), 3.0),
     "put a number by a mask": lambda x, d: put(d, x > 0, 3.0),
     "put a number by the GPU's mask": lambda x, d: put(d, d > 0, 3.0),
-    "put rows": lambda x, d: put(d, torch.tensor([0, 2]), d[:2]),
+    "put rows": lambda x, d: put(d, torch.tensor([0, 2]), d[:2].clone()),
     "set a part": lambda x, d: put(d, slice(0, 2), x[:2]),
     "gradient of an index": lambda x, d: d.requires_grad_()[torch.tensor([0, 2])].sum().backward(),
     "gradient of a mask": lambda x, d: d.requires_grad_()[x > 0].sum().backward(),
