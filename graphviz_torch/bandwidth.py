@@ -15,8 +15,8 @@ import torch
 
 from .compare import median_seconds, present_devices
 from .graph import TransferKind
+from .metadata import device_label
 from .render.chart import line_chart
-from .tracer import device_label
 
 SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
 

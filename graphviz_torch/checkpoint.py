@@ -18,10 +18,10 @@ import torch
 
 from .devices import to_device
 from .graph import Graph, TensorMeta
+from .metadata import tensor_meta
 from .safe_file import load_safetensors, save_safetensors
 from .simulated_tensor import is_simulated
 from .structure import children, join, rebuilt
-from .tracer import tensor_meta
 
 # What torch.load(weights_only=True) reads back beside tensors and containers of these.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)

@@ -17,9 +17,9 @@ from torch.utils import benchmark
 from torch.utils._pytree import tree_map_only
 
 from .devices import find_device
+from .metadata import device_label
 from .render.chart import line_chart
 from .simulated_tensor import is_simulated
-from .tracer import device_label
 
 Tensors = tuple[torch.Tensor, ...]
 

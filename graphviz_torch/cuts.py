@@ -21,8 +21,9 @@ from torch import Tensor
 
 from .following import Following, made_by, name_of, tensors
 from .graph import TensorMeta
+from .metadata import tensor_meta
 from .places import Place
-from .tracer import GradFn, tensor_meta
+from .reading import GradFn
 
 _PLAIN = ("detach", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from .metadata import DEVICE_LABELS
 from .moving import Mover, Moves
 from .names import caller
 from .parallel import simulated_devices
 from .simulated_tensor import is_simulated
-from .tracer import DEVICE_LABELS
 
 
 def available_devices() -> list[torch.device]:

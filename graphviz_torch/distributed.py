@@ -19,8 +19,10 @@ from typing import Any
 import torch.distributed as dist
 
 from .graph import Graph, TensorMeta
+from .metadata import tensor_meta
+from .nesting import flatten
 from .render.json import from_json, to_json
-from .tracer import flatten, tensor_meta, walk
+from .tracer import walk
 
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|redistribute|broadcast_?back", re.I

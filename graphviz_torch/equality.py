@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .devices import to_device
 from .graph import Graph, Node
 from .names import caller_names
-from .tracer import connected, flatten, read, roots
+from .nesting import flatten
+from .reading import read
+from .tracer import connected, roots
 
 
 class Difference(NamedTuple):
@@ -131,7 +133,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _Run:
         outputs = [tensor for _, tensor in flatten(out)]
         ends = roots(out)
         fns, edges = connected([fn for fn, _ in ends])
-        graph = read(fns, edges, ends, caller_names(model))
+        graph = read(fns, edges, ends, caller_names(model)).graph()
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         arriving: dict[int, tuple[torch.Tensor | None, ...]] = {}
         hooks = [

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .following import made_by
 from .graph import Failure, Operand, TensorMeta
+from .metadata import tensor_meta
 from .places import Place
-from .tracer import GradFn, tensor_meta
+from .reading import GradFn
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .following import tensors
 from .graph import SavedKind, SavedTensor, TensorMeta
-from .tracer import tensor_meta
+from .metadata import tensor_meta
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"

@@ -10,11 +10,9 @@ known, and one whose number this thread reached too may pass for this thread's.
 from __future__ import annotations
 
 import inspect
-import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from itertools import chain, repeat
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
@@ -32,8 +30,6 @@ from .names import local_variables
 from .places import Foreign, Place, lines, user_frame
 
 Names = tuple[str, str]  # a module's path, and the scope of a call of it
-
-_UNKNOWN = ("", "", "")
 
 
 class _ModuleCall:
@@ -203,23 +199,29 @@ class Modules:
                 call.place = found
         return found
 
-    def found(self, numbers: Iterable[int]) -> list[tuple[str, str, str]]:
-        """Module, scope and line of the node with each sequence number; "" where not known."""
+    def found(self, numbers: Sequence[int]) -> dict[str, list[str]]:
+        """Columns for the nodes with these sequence numbers: module, scope, source.
+
+        "" where one is not known.
+        """
         first, last = self._numbers[0], max(self.reached, self._numbers[-1])
-        spans = map(operator.sub, (*self._numbers[1:], last), self._numbers)
-        names = chain.from_iterable(map(repeat, self._names, spans))
-        sources = [""] * (last - first)
+        names = self._names[-1:] * (last - first + 1)  # what is made after the last call too
+        for start, end, name in zip(self._numbers, self._numbers[1:], self._names, strict=False):
+            names[start - first : end - first] = [name] * (end - start)
+        sources = [""] * len(names)
         line = self.lines()
         for start, end, place in self._made:
-            if end - start == 1:
-                sources[start - first] = line(place)
-            else:
-                sources[start - first : end - first] = repeat(line(place), end - start)
-        known = [(*name, source) for name, source in zip(names, sources, strict=True)]
-        known.append((*self._names[-1], ""))  # what is made after the last call
-        return [
-            _UNKNOWN if number < first else known[min(number, last) - first] for number in numbers
-        ]
+            sources[start - first : end - first] = [line(place)] * (end - start)
+        # Before the first one nothing is known, and a leaf has the number -1.
+        names.append(("", ""))
+        sources.append("")
+        at = [min(number, last) - first if number >= first else -1 for number in numbers]
+        modules, scopes = zip(*[names[i] for i in at], strict=True) if at else ((), ())
+        return {
+            "module": list(modules),
+            "scope": list(scopes),
+            "source": [sources[i] for i in at],
+        }
 
     def lines(self) -> Callable[[Place | None], str]:
         """Turns a place into "train.py:41", with as many folders as tell files apart."""

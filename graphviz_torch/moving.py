@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .graph import TensorMeta
+from .metadata import device_label, tensor_meta
 from .structure import children, join, rebuilt, tensors_in, unreachable, walk_structure
-from .tracer import device_label, tensor_meta
 
 _ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a multiple
 

@@ -25,13 +25,13 @@ from .failures import Failed
 from .following import made_by, name_of
 from .graph import Graph, Parameter, SavedKind, Transfer
 from .memcpy import Clock, match
+from .metadata import tensor_meta
 from .modules import Modules
 from .names import caller, caller_names, local_variables
-from .nesting import is_nesting
+from .nesting import flatten, is_nesting
 from .places import raised, user_frame
 from .run import End, Run, sinks
 from .steps import StepWatch
-from .tracer import flatten, tensor_meta
 from .transfers import OPERATORS, Transfers
 from .uncollected import uncollected
 
@@ -230,7 +230,7 @@ class Recording:
         ]
         failure = None
         if run.failed is not None:
-            failure = run.failed.value(lambda n: self._modules.found([n])[0][2], line)
+            failure = run.failed.value(lambda n: self._modules.found([n])["source"][0], line)
         return replace(
             graph,
             transfers=(*found, *ahead, *self._unmatched),
@@ -240,12 +240,14 @@ class Recording:
 
     def _parameters(self, run: Run) -> tuple[Parameter, ...]:
         # What a compiled region calls inside is not known.
-        unseen = None if any("compile" in node.note for node in run.graph.nodes) else False
+        columns = run.reading.columns
+        unseen = None if any("compile" in note for note in set(columns["note"])) else False
         stepped, called = self._stepped, self._modules.was_called
+        outputs = columns["outputs"]
         found = []
         for name, tensor in self._modules.listed():
             node = run.leaves.get(id(tensor))
-            meta = None if node is None else run.graph.nodes[node].outputs[0]
+            meta = None if node is None else outputs[node][0]
             found.append(
                 Parameter(
                     name,

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ _LANES = 128  # bytes that are added up in a byte: less than 256
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
-Values = tuple[Any, ...] | None  # of a gradient whose values are kept
 
 
 class _Memory(threading.local):
@@ -46,13 +45,18 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """The elements of one gradient; zeros that a sparse layout omits are left out."""
+    """The elements of one gradient; zeros that a sparse layout omits are left out.
+
+    In the order of rows where the values are kept; else as they lie in memory, if they lie there
+    without a gap.
+    """
     if gradient.is_nested:
         row = gradient.values().detach().reshape(-1)
     elif gradient.layout == torch.strided:
-        turned = gradient.dim() == 2 and gradient.numel() > SMALL and not gradient.is_contiguous()
-        # Where the values are not kept their order does not matter.
-        row = (gradient.t() if turned else gradient).detach().reshape(-1)
+        row = gradient.detach()
+        if not row.is_contiguous() and row.numel() > SMALL:
+            row = row.permute(sorted(range(row.dim()), key=row.stride, reverse=True))
+        row = row.reshape(-1)
     else:
         values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
         row = values.values().reshape(-1)
@@ -85,18 +89,29 @@ def _nonzero(block: Tensor) -> int:
     return int(flags.view(torch.uint8).view(_LANES, -1).sum(0, dtype=torch.uint8).sum())
 
 
-def together(gradients: Sequence[Tensor], lengths: Sequence[int]) -> list[tuple[Numbers, Values]]:
+def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     """The numbers of each of several dense gradients on the CPU, and the values of small ones.
 
+    Many of them are views of the same memory, for a backward that only turns or views its gradient
+    hands it on: that memory is read once.
+
     Args:
-        gradients: of one dtype, a real one that NumPy has or of 16 bits; none empty.
-        lengths: how many elements each has; less than 2 ** 24 in all.
+        gradients: of one dtype, a real one that NumPy has or of 16 bits; less than 2 ** 24 elements
+            in all, and none empty.
+
+    Returns:
+        A column for each field of GradientStats from `norm` to `values`.
     """
-    dtype = torch.float32 if gradients[0].dtype.itemsize < 4 else gradients[0].dtype
+    rows = [row if row.is_contiguous() else flat(row) for row in gradients]
+    # By address and length: it is these elements, whatever the shape.
+    keys = list(zip(map(Tensor.data_ptr, rows), map(Tensor.numel, rows), strict=True))
+    memories = dict(zip(keys, rows, strict=True))
+    lengths = [length for _, length in memories]
     ends = list(accumulate(lengths, initial=0))
-    rows = [_memory.row(name, ends[-1], dtype) for name in ("row", "beside")]
-    torch.cat([gradient.reshape(-1) for gradient in gradients], out=rows[0])
-    row, beside = (row.numpy() for row in rows)
+    dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
+    joined, spare = (_memory.row(name, ends[-1], dtype) for name in ("row", "beside"))
+    torch.cat(list(map(Tensor.ravel, memories.values())), out=joined)
+    row, beside = joined.numpy(), spare.numpy()
     starts, count = ends[:-1], np.array(lengths)
     with np.errstate(all="ignore"):  # what overflows or is no number is looked at again
         high = np.maximum.reduceat(np.abs(row, out=beside), starts)
@@ -105,18 +120,19 @@ def together(gradients: Sequence[Tensor], lengths: Sequence[int]) -> list[tuple[
         mean = np.add.reduceat(row, starts) / count
     zeros = np.zeros(len(count))
     if not low.all():
-        torch.eq(rows[0], 0, out=rows[1])
+        torch.eq(joined, 0, out=spare)
         zeros = np.add.reduceat(beside, starts) / count
-    columns = np.sqrt(squares), high, mean, zeros
-    found: list[Numbers] = list(zip(*(c.tolist() for c in columns), repeat(0), repeat(0)))
-    spans = list(pairwise(ends))
+    columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
+    columns += [[0] * len(count), [0] * len(count), [None] * len(count)]
+    for i in np.flatnonzero(count <= SMALL):
+        columns[-1][i] = tuple(row[ends[i] : ends[i + 1]].tolist())
     for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
-        start, end = spans[i]
-        found[i] = numbers(table(rows[0][None, start:end], end - start)[0].tolist())
-    return [
-        (them, tuple(row[start:end].tolist()) if end - start <= SMALL else None)
-        for them, (start, end) in zip(found, spans, strict=True)
-    ]
+        again = table(joined[None, ends[i] : ends[i + 1]], lengths[i])[0].tolist()
+        for column, value in zip(columns, numbers(again), strict=False):
+            column[i] = value
+    at = {key: i for i, key in enumerate(memories)}
+    order = [at[key] for key in keys]
+    return tuple(list(map(column.__getitem__, order)) for column in columns)
 
 
 def table(rows: Tensor, elements: int) -> Tensor:

@@ -14,10 +14,11 @@ from .cuts import SeenCut
 from .dispatch import unseen
 from .failures import Failed
 from .gradients import Gradients
-from .graph import Cut, Graph, Node, SavedKind, SavedTensor
+from .graph import Cut, Graph, SavedKind, SavedTensor
 from .memory import saved
 from .modules import Modules
-from .tracer import GradFn, connected, read
+from .reading import GradFn, read
+from .tracer import connected
 from .transfers import Seen
 
 End = tuple[GradFn, int]  # a live node and the number of its output
@@ -47,7 +48,7 @@ class Run:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = connected([fn for fn, _ in ends])
         # A number read of what an earlier backward reached, as of a loss to log it, cut nothing.
-        reached = {variable for run in before for variable in run.reached}
+        reached: set[int] = set().union(*(run.reached for run in before))
         hidden = _behind(cuts)
         if not failed:
             logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
@@ -61,20 +62,16 @@ class Run:
         self.broken = False  # backward raised
         self.failed: Failed | None = None  # the exception that ended the recording
         self.ids = ids  # the live nodes, while it runs
-        self.graph: Graph = read(ids, edges, ends, named)
-        self.leaves: dict[int, int] = {}  # nodes of the leaves, by id() of the variable
-        self.reached: set[int] = set()  # id() of the variables that backward reaches
-        self._names: dict[int, str] = {}  # of the leaves that are parameters of the model
+        self.reading = read(ids, edges, ends, named)
+        self.leaves = self.reading.leaves  # nodes of the leaves, by id() of the variable
+        self.reached: set[int] = set(self.leaves)  # id() of the variables that backward reaches
+        if hidden:
+            self.reached = {id(leaf.variable) for leaf in _leaves(own)}
+        # Of the leaves that are parameters of the model.
+        self._names = {i: names[key] for key, i in self.leaves.items() if key in names}
         self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
-        for fn, node in zip(ids, self.graph.nodes, strict=True):
-            if node.leaf:
-                variable = id(fn.variable)
-                self.leaves[variable] = node.id
-                self._numbers[node.id] = -1
-                if fn in own:
-                    self.reached.add(variable)
-                if variable in names:
-                    self._names[node.id] = names[variable]
+        for i in self.leaves.values():
+            self._numbers[i] = -1
         if len(set(self._numbers)) < len(ids) - len(self.leaves):
             self._numbers = _unique(self._numbers)
         shown = set(hidden)
@@ -100,7 +97,7 @@ class Run:
     def start(self, asked: list[End]) -> None:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
         self._asked = asked
-        outputs = [node.outputs for node in self.graph.nodes]
+        outputs = self.reading.columns["outputs"]
         devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
         cuda = any(device.startswith("cuda") for device in devices)
         self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
@@ -119,25 +116,24 @@ class Run:
 
     def annotated(self, modules: Modules) -> Graph:
         """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
-        traced = self.graph.nodes
-        names = modules.found(self._numbers)
+        columns = self.reading.columns
+        length = len(self._numbers)
+        made = modules.found(self._numbers)
         for i, name in self._names.items():
-            owner = name.rpartition(".")[0]
-            names[i] = (owner, owner, "")
-        statistics, seconds, order = {}, {}, {}
+            made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
+            made["source"][i] = ""
+        rows: dict[str, list[Any]] = dict(made)
+        if self._notes:
+            notes = columns["note"]
+            rows["note"] = [note or self._notes.get(i, "") for i, note in enumerate(notes)]
+        rows["saved"] = _column(self._saved, length, ())
         if self._gradients is not None:
-            statistics = self._gradients.statistics([len(node.outputs) for node in traced])
-            seconds = self._gradients.seconds()
+            statistics = self._gradients.statistics(columns["outputs"])
             order = {node: k for k, node in enumerate(self._gradients.order)}
-        columns = list(zip(*traced, strict=True))[: Node._fields.index("module")]
-        notes = [node.note or self._notes.get(node.id, "") for node in traced]
-        rows = zip(
-            *(*columns, *zip(*names, strict=True), notes),
-            *(_column(values, len(traced), ()) for values in (self._saved, statistics)),
-            *(_column(values, len(traced), None) for values in (order, seconds)),
-            strict=True,
-        )
-        nodes = tuple(map(Node._make, rows))
+            rows["grad_outputs"] = _column(statistics, length, ())
+            rows["order"] = _column(order, length, None)
+            rows["seconds"] = _column(self._gradients.seconds(), length, None)
+        graph = self.reading.graph(**rows)
         line = modules.lines()
         cuts = [
             Cut(
@@ -155,7 +151,7 @@ class Run:
         if self.loss_scale is not None:
             with unseen():
                 scale = float(self.loss_scale)
-        return replace(self.graph, nodes=nodes, cuts=tuple(cuts), loss_scale=scale)
+        return replace(graph, cuts=tuple(cuts), loss_scale=scale)
 
     def made(self, numbers: Iterable[int]) -> list[int]:
         """Ids of the nodes with these sequence numbers."""
@@ -200,11 +196,14 @@ def _hidden(
     for fn in cut_off:
         if fn not in seen:
             fns, _ = connected([fn])
-            leaves = [leaf for leaf in fns if type(leaf).__name__ == "AccumulateGrad"]
-            variables = [id(leaf.variable) for leaf in leaves if leaf not in seen]
+            variables = [id(leaf.variable) for leaf in _leaves(fns) if leaf not in seen]
             if any(v not in reached and (not names or v in names) for v in variables):
                 found.append(fn)
     return found
+
+
+def _leaves(fns: Iterable[GradFn]) -> list[GradFn]:
+    return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 
 def _unique(numbers: list[int]) -> list[int]:

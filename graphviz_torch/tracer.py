@@ -1,41 +1,28 @@
-"""Reading an autograd graph: live `grad_fn`s in topological order, and the `Graph` made of them.
+"""Walking an autograd graph: live `grad_fn`s in topological order, and the `Graph` made of them.
 
 Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor or node is held once
-`trace` has returned. Attributes of nodes are read where a custom Function cannot shadow them.
+`trace` has returned.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import repeat
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor
 
 from .deep import brace
-from .graph import Edge, Graph, LeafKind, Node
-from .inferred import COPIES, backward_copies, infer_modules
-from .metadata import DEVICE_LABELS as DEVICE_LABELS
-from .metadata import Metadata, Outputs, defined, is_custom
-from .metadata import device_label as device_label
-from .metadata import tensor_meta as tensor_meta
-from .names import BufferName, Names, ParameterName, caller_names
-from .nesting import flatten as flatten
-from .nesting import is_nesting
+from .graph import Edge, Graph
+from .metadata import tensor_meta
+from .names import Names, caller_names
+from .nesting import flatten, is_nesting
+from .reading import GradFn, Ids, read
 from .uncollected import uncollected
 
-# Any: torch gives nodes of C++ and of Python classes with no common public type.
-GradFn = Any
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
 
-Ids = dict[GradFn, int]  # the id of each node, in the order of ids
-
-_new: Any = tuple.__new__  # a Node or an Edge from a row of its fields, without a call of Python's
-_ACCUMULATE = "AccumulateGrad"
+_new: Any = tuple.__new__  # an Edge from a row of its fields, without a call of Python's
 
 
 def walk(outputs: Any) -> list[GradFn]:
@@ -110,37 +97,9 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     ends = roots(outputs)
     named = caller_names(names, outputs)
     ids, edges = connected([fn for fn, _ in ends])
-    return read(ids, edges, ends, named)
-
-
-@lru_cache(maxsize=4096)
-def operation(name: str) -> str:
-    """The forward's name for an autograd node's: "AddmmBackward0" -> "addmm"; "" for a leaf."""
-    if name == _ACCUMULATE:
-        return ""
-    stem = re.sub(r"Backward\d*$", "", name)
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", stem).lower()
-
-
-def _kind(kind: type) -> tuple[str, str, str]:
-    """What all nodes of a class have in common: name, operation, note."""
-    name = kind.__name__
-    if not is_custom(kind):
-        return name, operation(name), ""
-    forward: Any = kind._forward_cls  # type: ignore[attr-defined]
-    if forward is torch.utils.checkpoint.CheckpointFunction:
-        return name, "checkpoint", "checkpoint: backward runs this part's forward again"
-    if name == "CompiledFunctionBackward" and forward.__module__.startswith("torch."):
-        return name, "compiled", "torch.compile region"
-    return name, name.removesuffix("Backward"), ""
-
-
-def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> None:
-    """Ask those C++ nodes for their names that have no Python class of their own."""
-    for i, name in enumerate(names):
-        if name == "CppFunction":
-            names[i] = str(type(fns[i]).name(fns[i])).rpartition("::")[2].rstrip(">")
-            operations[i] = operation(names[i])
+    found = read(ids, edges, ends, named)
+    with uncollected():
+        return found.graph(module=found.modules())
 
 
 def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
@@ -186,110 +145,6 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
                     break
                 fn, sources, rest = stack.pop()
     return ids, tuple(found)
-
-
-def read(
-    ids: Ids,
-    edges: tuple[Edge, ...],
-    ends: list[tuple[GradFn, int]],
-    named: Iterable[tuple[str, Tensor]],
-) -> Graph:
-    """The Graph of live nodes.
-
-    Args:
-        ids, edges: what `connected` gave.
-        ends: node and `output_nr` of each output.
-        named: names and tensors; the first name of a tensor wins.
-    """
-    # No torch-function mode and no tensor subclass is to see what is read.
-    with uncollected(), torch._C.DisableTorchFunction():
-        fns = list(ids)
-        roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
-        outputs = _outputs(fns, edges, roots)
-        types = list(map(type, fns))
-        kinds = {kind: _kind(kind) for kind in set(types)}
-        names, operations, notes = (
-            list(map({kind: row[k] for kind, row in kinds.items()}.__getitem__, types))
-            for k in range(3)
-        )
-        if "CppFunction" in names:
-            _name_cpp(fns, names, operations)
-        variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
-        labels, owners, kept = _labels(ids, variables, named)
-        leaf = [""] * len(fns)
-        for i, variable in variables.items():
-            leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
-        owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
-        module = [""] * len(fns)
-        if owners:
-            for i, path in infer_modules(edges, operations, owners).items():
-                module[i] = path
-        none = repeat("")
-        rows = zip(
-            *(ids.values(), names, outputs, labels, operations, leaf, module, none, none, notes),
-            *(repeat(()), repeat(()), repeat(None), repeat(None)),
-            strict=False,
-        )
-        nodes = tuple(map(_new, repeat(Node), rows))
-        copies = any(kind.__name__ in COPIES for kind in kinds)
-        transfers = backward_copies(edges, names, outputs) if copies else ()
-        return Graph(nodes, edges, roots, transfers)
-
-
-def _outputs(
-    fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
-) -> list[Outputs]:
-    """The outputs of each node, None for one that autograd left undefined."""
-    outputs, doubtful = Metadata().outputs(fns)
-    if doubtful:
-        used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
-        for source, _, output_nr, _ in edges:
-            if source in used:
-                used[source].add(output_nr)
-        for i in doubtful:
-            outputs[i] = defined(fns[i], outputs[i], used[i])
-    return outputs
-
-
-def _labels(
-    ids: Ids,
-    variables: dict[int, Tensor],
-    named: Iterable[tuple[str, Tensor]],
-) -> tuple[list[str], dict[int, set[str]], set[int]]:
-    """Labels by node; for leaves the modules that own them; the leaves that are buffers.
-
-    The first name of an output wins; a node with several named outputs shows all of them.
-    """
-    leaves = {id(variable): i for i, variable in variables.items()}
-    labels = [""] * len(ids)
-    several: dict[int, dict[int, str]] = {}  # names by output_nr
-    owners: dict[int, set[str]] = {}
-    buffers: set[int] = set()
-    for name, tensor in named:
-        i = leaves.get(id(tensor))
-        if i is not None:
-            labels[i] = labels[i] or str(name)
-            if isinstance(name, ParameterName):
-                owners.setdefault(i, set()).add(name.rpartition(".")[0])
-                if isinstance(name, BufferName):
-                    buffers.add(i)
-        elif tensor.requires_grad and not _is_stale(tensor) and tensor.grad_fn in ids:
-            i = ids[tensor.grad_fn]
-            several.setdefault(i, {}).setdefault(tensor.output_nr, str(name))
-    for i, by_output in several.items():
-        labels[i] = ", ".join(by_output[nr] for nr in sorted(by_output))
-    return labels, owners, buffers
-
-
-def _is_stale(tensor: Tensor) -> bool:
-    # Reading the node of a view whose base was changed in place makes a new node.
-    return tensor._is_view() and tensor._version > 0
-
-
-def _leaf_kind(variable: Tensor) -> LeafKind:
-    if isinstance(variable, torch.nn.Parameter):
-        return "parameter"
-    return "buffer" if isinstance(variable, torch.nn.Buffer) else "tensor"
 
 
 def _end(tensor: Tensor) -> tuple[GradFn, int] | None:

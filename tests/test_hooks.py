@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 import torch
 
 from graphviz_torch.hooks import Hooks
@@ -53,11 +54,9 @@ def test_pytorch_is_left_as_it_was_also_if_a_hook_is_refused() -> None:
         raise RuntimeError("refused")
 
     hooks = Hooks()
-    try:
-        ours = (y.grad_fn.register_prehook, lambda _: called.append("ours"))
+    ours = (y.grad_fn.register_prehook, lambda _: called.append("ours"))
+    with pytest.raises(RuntimeError, match="refused"):
         hooks.put([ours, (refuse, lambda _: None)])
-    except RuntimeError as error:
-        assert str(error) == "refused"
     y.backward()
     assert not called
     assert dict(vars(torch.autograd.Function)) == known

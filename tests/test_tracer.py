@@ -14,7 +14,9 @@ from autograd_reference import check, meta
 from torch import Tensor, nn
 
 from graphviz_torch import Edge, simulate_accelerator, trace, walk
-from graphviz_torch.tracer import flatten, operation, roots
+from graphviz_torch.nesting import flatten
+from graphviz_torch.reading import operation
+from graphviz_torch.tracer import roots
 
 # --------------------------------------------------------------------------------- plain graphs
 

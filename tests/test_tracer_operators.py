@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
 from graphviz_torch import Graph, trace
-from graphviz_torch.tracer import flatten, walk
+from graphviz_torch.nesting import flatten
+from graphviz_torch.tracer import walk
 
 SAMPLES = 4
 DTYPES = (torch.float32, torch.complex64, torch.bfloat16, torch.float64)

@@ -1,0 +1,205 @@
+"""Describing gradients while they pass by: what `GradientStats` says of each.
+
+Statistics are reduced on the gradient's own device and brought over in one copy for each device.
+Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
+wait for others, a megabyte of them on the CPU and 16 on another device, and so live that much
+longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
+that it stands for. Not described: gradients without values (meta, fake, batched by vmap) or of a
+kind that PyTorch has no norm for, and one that a hook changed in place while it waited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .dispatch import unseen
+from .graph import GradientStats, TensorMeta
+from .metadata import tensor_meta
+from .reductions import COLUMNS, SMALL, flat, numbers, on_cpu, table, together
+
+_ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
+_WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
+_WAITING_ELSEWHERE = 1 << 22  # on another device: 16 MB
+_TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
+
+_new: Any = tuple.__new__  # GradientStats from a row of its fields, without a call of Python's
+
+Where = tuple[int, int]  # node and output_nr
+
+
+class _Room:
+    """Gradients that wait to be described together: of one dtype on the CPU, or of one device."""
+
+    __slots__ = ("cpu", "elements", "limit", "waiting")
+
+    def __init__(self, cpu: bool) -> None:
+        self.cpu = cpu
+        self.limit = _WAITING if cpu else _WAITING_ELSEWHERE
+        self.elements = 0
+        # Whose it is, the gradient, its version when it arrived, what tensor it is.
+        self.waiting: list[tuple[Where, Tensor, int, TensorMeta]] = []
+
+
+class Kind:
+    """Gradients of one shape, dtype and device."""
+
+    __slots__ = ("cpu", "cuda", "elements", "meta", "room")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.cpu = meta.device == "cpu"
+        self.cuda = meta.device.startswith("cuda")
+        known = all(size >= 0 for size in meta.shape)
+        self.elements = math.prod(meta.shape) if known else 0
+        self.room: _Room | None = None  # None: each is described alone, at once
+
+
+class Descriptions:
+    """The descriptions of the gradients of one backward run."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[TensorMeta, Kind] = {}
+        self._rooms: dict[tuple[str, str], _Room] = {}  # by device, and dtype on the CPU
+        self._found: dict[Where, GradientStats] = {}
+        # For each device: what was reduced there, and whose it is: kept values and shape.
+        self._reduced: dict[torch.device, list[Tensor]] = {}
+        self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
+
+    def kind(self, meta: TensorMeta) -> Kind:
+        """What there is to know of gradients that look like this."""
+        known = self._kinds.get(meta)
+        if known is None:
+            known = self._kinds[meta] = Kind(meta)
+            if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
+                key = meta.device, meta.dtype if known.cpu else ""
+                known.room = self._rooms.setdefault(key, _Room(known.cpu))
+        return known
+
+    def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
+        """Describe a gradient, now or before `describe_all` returns."""
+        room = kind.room
+        if room is None:
+            self._describe_like([where], [gradient])
+            return
+        room.waiting.append((where, gradient, gradient._version, kind.meta))
+        room.elements += kind.elements
+        if room.elements >= room.limit:
+            self._describe(room)
+
+    def describe_all(self) -> None:
+        """Describe all that waits."""
+        for room in self._rooms.values():
+            self._describe(room)
+
+    def _describe(self, room: _Room) -> None:
+        waiting, room.waiting, room.elements = room.waiting, [], 0
+        wheres, gradients, metas = [], [], []
+        alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
+        for where, gradient, version, meta in waiting:
+            if gradient._version != version:  # a hook changed it in place: what it was is lost
+                continue
+            if room.cpu and _is_plain(gradient):
+                wheres.append(where)
+                gradients.append(gradient)
+                metas.append(meta)
+            else:
+                dense = gradient.layout is torch.strided and not gradient.is_nested
+                group = alike.setdefault((type(gradient), meta if dense else where), ([], []))
+                group[0].append(where)
+                group[1].append(gradient)
+        if gradients:
+            with _aside(), torch._C._DisableTorchDispatch():
+                stats = zip(*together(gradients), metas, strict=True)
+                self._found.update(
+                    zip(wheres, map(_new, repeat(GradientStats), stats), strict=True)
+                )
+        for group in alike.values():
+            self._describe_like(*group)
+
+    def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+        """Describe gradients that look the same; one, if there is any doubt."""
+        with _aside():
+            if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
+                self._reduce(wheres, gradients)
+            else:
+                with torch._C._DisableTorchDispatch():
+                    self._reduce(wheres, gradients)
+
+    def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+        first = gradients[0]
+        if not _has_values(first):
+            return
+        meta = tensor_meta(first)
+        elements = first.numel()
+        keep = elements <= SMALL and _is_plain(first) and not first.is_complex()
+        if elements == 0:
+            self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, meta)
+        elif type(first) is Tensor and first.is_cpu:
+            row = flat(first)
+            values = tuple(row.tolist()) if keep else None
+            found = on_cpu(row, elements)
+            self._found[wheres[0]] = GradientStats(*found, values, meta)
+        else:
+            rows = torch.stack([flat(gradient) for gradient in gradients])
+            reduced = table(rows, elements)
+            if keep:
+                reduced = torch.cat([reduced, rows], dim=1)
+            self._reduced.setdefault(first.device, []).append(reduced.reshape(-1))
+            self._whose.setdefault(first.device, []).append((wheres, keep * elements, meta))
+
+    def found(self) -> dict[Where, GradientStats]:
+        """All of them, each by its node and output_nr: one copy from each device."""
+        self._fetch()
+        return self._found
+
+    def _fetch(self) -> None:
+        """Bring over what was reduced on other devices."""
+        for device, tables in self._reduced.items():
+            row: list[float] = []
+            with _aside():
+                row = torch.cat(tables).cpu().tolist()
+            if not row:  # a tensor subclass that has no values to give
+                continue
+            at = 0
+            for wheres, kept, meta in self._whose[device]:
+                for where in wheres:
+                    middle, end = at + COLUMNS, at + COLUMNS + kept
+                    values = tuple(row[middle:end]) if kept else None
+                    self._found[where] = GradientStats(*numbers(row[at:middle]), values, meta)
+                    at = end
+        self._reduced, self._whose = {}, {}
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Our own operators are no part of the user's program: no graph and no mode sees them.
+
+    One that PyTorch does not have for some kind of tensor is not to end it.
+    """
+    with suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+        yield
+
+
+def _is_plain(gradient: Tensor) -> bool:
+    """Is it a dense tensor with values of its own."""
+    # Private (2.13): true for tensors batched by vmap, for nested and for meta ones.
+    return (
+        type(gradient) is Tensor
+        and gradient.layout is torch.strided
+        and not torch._C._dispatch_isTensorSubclassLike(gradient)
+    )
+
+
+def _has_values(gradient: Tensor) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if type(gradient) is Tensor and gradient.layout == torch.strided and not gradient.is_nested:
+        return _is_plain(gradient)
+    return not (gradient.is_meta or isinstance(gradient, FakeTensor))
