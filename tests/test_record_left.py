@@ -188,11 +188,15 @@ def an_interrupt_in_a_forward(block: Block) -> list[Tensor]:
 
 def a_signal_in_a_backward(block: Block) -> list[Tensor]:
     model = net()
-    with pytest.raises(KeyboardInterrupt), block(model):
+
+    def step() -> None:
         y = model(torch.ones(2, 3))
         y.register_hook(lambda gradient: os.kill(os.getpid(), signal.SIGINT))
         y.sum().backward()
         pytest.fail("the signal was lost")
+
+    with pytest.raises(KeyboardInterrupt), block(model):
+        step()
     return values(model)
 
 
