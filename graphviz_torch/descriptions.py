@@ -138,7 +138,8 @@ class Descriptions:
             return
         meta = tensor_meta(first)
         elements = first.numel()
-        keep = elements <= SMALL and _is_plain(first) and not first.is_complex()
+        dense = first.layout is torch.strided and not first.is_nested
+        keep = elements <= SMALL and dense and not first.is_complex()
         if elements == 0:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, meta)
         elif type(first) is Tensor and first.is_cpu:

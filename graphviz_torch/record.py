@@ -174,7 +174,7 @@ class Recording:
             runs = [self._read(ends)]
             runs[0].finish()
         with uncollected():
-            return [self._graph(run) for run in runs]
+            return _with_reached([self._graph(run) for run in runs])
 
     def _last_ends(self) -> list[End]:
         assert self._frame is not None
@@ -192,6 +192,7 @@ class Recording:
             named += self._names_in(self._frame)
         cuts = self._calls.cuts.take()
         run = Run(ends, named + parameters, parameters, self._runs, cuts, failed)
+        run.place = self._modules.place(here)
         if self._with["memory"]:
             known: list[tuple[SavedKind, Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
@@ -274,7 +275,8 @@ class Recording:
             return  # another recording's; the engine's threads for devices work for this one
         for seen, source, made in self._transfers.see(call):
             frame = user_frame(sys._getframe(1))
-            seen.place = self._modules.place(frame)
+            # The engine's threads have no frames of the user's.
+            seen.place = self._modules.place(frame) or (None if run is None else run.place)
             seen.module = self._modules.module
             seen.in_forward = self._modules.in_forward
             if fn is not None:
@@ -325,6 +327,22 @@ class Recording:
                 run.finish()
                 self._runs.append(run)
         self._runs[-1].failed = failed
+
+
+def _with_reached(graphs: list[Graph]) -> list[Graph]:
+    """The graphs of a recording, each with what parameters got in any of them."""
+    if len(graphs) < 2:
+        return graphs
+    got = {
+        p.name
+        for graph in graphs
+        for p in graph.parameters
+        if p.node is not None and any(graph.nodes[p.node].grad_outputs)
+    }
+    return [
+        replace(g, parameters=tuple(replace(p, reached=p.name in got) for p in g.parameters))
+        for g in graphs
+    ]
 
 
 def _is_trial() -> bool:

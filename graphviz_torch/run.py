@@ -17,6 +17,7 @@ from .gradients import Gradients
 from .graph import Cut, Graph, SavedKind, SavedTensor
 from .memory import saved
 from .modules import Modules
+from .places import Place
 from .reading import GradFn, read
 from .tracer import connected
 from .transfers import Seen
@@ -60,6 +61,7 @@ class Run:
         self.position = len(before)
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
+        self.place: Place | None = None  # the line that called it
         self.failed: Failed | None = None  # the exception that ended the recording
         self.ids = ids  # the live nodes, while it runs
         self.reading = read(ids, edges, ends, named)

@@ -149,7 +149,8 @@ def _copies(call: Call) -> Iterator[_Copy]:
     elif operator == "aten::_local_scalar_dense":
         if not first.is_cpu:
             meta = tensor_meta(first)._replace(shape=(), device="cpu")
-            yield _Copy(first, first, torch.device("cpu"), meta)
+            # CUDA reads a number into pinned memory (CUDAScalar.cu in ATen/native/cuda).
+            yield _Copy(first, first, torch.device("cpu"), meta, True if first.is_cuda else None)
     elif not first.is_cpu:
         yield from _indexing(first, *_index_arguments(*args[1:], **call.kwargs))
 
@@ -280,7 +281,7 @@ def _non_blocking(call: Call) -> bool:
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     """Equal for tensors with the same memory and the same version of its contents."""
-    if tensor.layout != torch.strided:
+    if tensor.layout != torch.strided or tensor.is_nested:
         return (id(tensor),)
     storage = tensor.untyped_storage()
     version = 0 if tensor.is_inference() else tensor._version

@@ -2,12 +2,14 @@
 
     python tests/bench_record.py            all three shapes, about five minutes on two cores
     python tests/bench_record.py --quick    without GPT-2 small
+    python tests/bench_record.py --device cuda
 
 A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
 three layers, batch 32. A recorded step is the whole `with` block with `recording.graph` ready.
 Printed: the median over the rounds of a row's time divided by that of the bare steps before and
 after it, for a busy machine drifts, and beside it the middle half. Time is the process's own on the
-CPU, in one thread, so that other processes count less. A row that takes seconds has fewer rounds.
+CPU, in one thread, so that other processes count less; on a GPU it is wall time until the device is
+done. A row that takes seconds has fewer rounds.
 TorchLens comes last: from its first trace on, every call into torch takes longer.
 """
 
@@ -30,7 +32,9 @@ Step = Callable[[], torch.Tensor]
 SLOW, SLOW_ROUNDS = 1.5, 2  # seconds of a row, and how many rounds it has then
 
 
-def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, torch.Tensor, Step]:
+def gpt2(
+    width: int, heads: int, vocabulary: int, device: str = "cpu"
+) -> tuple[torch.nn.Module, torch.Tensor, Step]:
     torch.manual_seed(0)
     config = GPT2Config(
         n_embd=width,
@@ -41,8 +45,8 @@ def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, torc
         eos_token_id=0,
         loss_type="ForCausalLM",
     )
-    model = GPT2LMHeadModel(config)
-    tokens = torch.randint(0, vocabulary, (1, 32))
+    model = GPT2LMHeadModel(config).to(device)
+    tokens = torch.randint(0, vocabulary, (1, 32)).to(device)
 
     def step() -> torch.Tensor:
         model.zero_grad(set_to_none=True)
@@ -53,13 +57,13 @@ def gpt2(width: int, heads: int, vocabulary: int) -> tuple[torch.nn.Module, torc
     return model, tokens, step
 
 
-def mlp() -> tuple[torch.nn.Module, torch.Tensor, Step]:
+def mlp(device: str = "cpu") -> tuple[torch.nn.Module, torch.Tensor, Step]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         *(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()),
         torch.nn.Linear(256, 10),
-    )
-    batch, labels = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    ).to(device)
+    batch, labels = torch.randn(32, 64).to(device), torch.randint(0, 10, (32,)).to(device)
 
     def step() -> torch.Tensor:
         model.zero_grad(set_to_none=True)
@@ -113,6 +117,12 @@ def torchlens(model: torch.nn.Module, inputs: torch.Tensor) -> dict[str, Callabl
 
 def seconds(run: Callable[[], object]) -> float:
     gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
     start = time.process_time()
     run()
     return time.process_time() - start
@@ -157,12 +167,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    shapes = {"GPT-2, width 64": gpt2(64, 4, 512), "MLP, three layers": mlp()}
+    shapes = {
+        "GPT-2, width 64": gpt2(64, 4, 512, options.device),
+        "MLP, three layers": mlp(options.device),
+    }
     if not options.quick:
-        shapes = {"GPT-2 small": gpt2(768, 12, 50257), **shapes}
+        shapes = {"GPT-2 small": gpt2(768, 12, 50257, options.device), **shapes}
     for title, (model, _, step) in shapes.items():
         wanted = rows(model, step)
         chosen = {name: wanted[name] for name in options.rows or wanted if name in wanted}

@@ -192,3 +192,30 @@ def test_a_teacher_that_runs_under_no_grad_beside_the_model_has_neither() -> Non
             wanted = teacher(x)
         (model(x) - wanted).square().mean().backward()
     assert serious(recording.graph) == []
+
+
+def test_two_optimizers_in_turn_that_clear_after_their_step_have_neither() -> None:
+    both = nn.ModuleDict({"actor": MLP(), "critic": MLP(4, 8, 1)})
+    steps = [torch.optim.SGD(part.parameters(), lr=0.1) for part in both.values()]
+    with record(both) as recording:
+        states = torch.randn(64, 4)
+        values = both["critic"](states).squeeze(1)
+        chances = both["actor"](states).log_softmax(1)[:, 0]
+        for loss, optimizer in zip(
+            [(chances * values.detach()).mean(), values.square().mean()], steps, strict=True
+        ):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [serious(graph) for graph in recording.graphs] == [[], []]
+
+
+def test_heads_that_are_trained_in_turn_have_neither() -> None:
+    model = nn.ModuleDict({"body": MLP(4, 8, 4), "left": nn.Linear(4, 2), "right": nn.Linear(4, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for head in ("left", "right"):
+            optimizer.zero_grad()
+            model[head](model["body"](torch.randn(64, 4))).square().mean().backward()
+            optimizer.step()
+    assert [serious(graph) for graph in recording.graphs] == [[], []]
