@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from .dispatch import unseen
+from .elsewhere import Reduced, combine, reduce
 from .graph import GradientStats, TensorMeta
 from .metadata import tensor_meta
-from .reductions import COLUMNS, SMALL, flat, numbers, on_cpu, table, together
+from .reductions import SMALL, flat, on_cpu, together
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
@@ -35,7 +36,7 @@ Where = tuple[int, int]  # node and output_nr
 
 
 class _Room:
-    """Gradients that wait to be described together: of one dtype on the CPU, or of one device."""
+    """Gradients of one device and dtype that wait to be described together."""
 
     __slots__ = ("cpu", "elements", "limit", "waiting")
 
@@ -55,7 +56,7 @@ class Kind:
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
         self.cpu = meta.device == "cpu"
-        self.cuda = meta.device.startswith("cuda")
+        self.cuda = int(meta.device[5:]) if meta.device.startswith("cuda:") else None
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
         self.room: _Room | None = None  # None: each is described alone, at once
@@ -65,12 +66,12 @@ class Descriptions:
     """The descriptions of the gradients of one backward run."""
 
     def __init__(self) -> None:
+        self.times = 0  # that anything was described so far
         self._kinds: dict[TensorMeta, Kind] = {}
-        self._rooms: dict[tuple[str, str], _Room] = {}  # by device, and dtype on the CPU
+        self._rooms: dict[tuple[str, str], _Room] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
-        # For each device: what was reduced there, and whose it is: kept values and shape.
-        self._reduced: dict[torch.device, list[Tensor]] = {}
-        self._whose: dict[torch.device, list[tuple[list[Where], int, TensorMeta]]] = {}
+        # For each device: what was reduced there, whose it is, and what tensors it is of.
+        self._reduced: dict[torch.device, list[tuple[Reduced, list[Where], list[TensorMeta]]]] = {}
 
     def kind(self, meta: TensorMeta) -> Kind:
         """What there is to know of gradients that look like this."""
@@ -78,7 +79,7 @@ class Descriptions:
         if known is None:
             known = self._kinds[meta] = Kind(meta)
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
-                key = meta.device, meta.dtype if known.cpu else ""
+                key = meta.device, meta.dtype
                 known.room = self._rooms.setdefault(key, _Room(known.cpu))
         return known
 
@@ -102,16 +103,20 @@ class Descriptions:
         waiting, room.waiting, room.elements = room.waiting, [], 0
         wheres, gradients, metas = [], [], []
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
-        for where, gradient, version, meta in waiting:
+        self.times += 1
+        with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
+            plain = [room.cpu and _is_plain(gradient) for _, gradient, _, _ in waiting]
+        for (where, gradient, version, meta), batched in zip(waiting, plain, strict=True):
             if gradient._version != version:  # a hook changed it in place: what it was is lost
                 continue
-            if room.cpu and _is_plain(gradient):
+            if batched:
                 wheres.append(where)
                 gradients.append(gradient)
                 metas.append(meta)
             else:
                 dense = gradient.layout is torch.strided and not gradient.is_nested
-                group = alike.setdefault((type(gradient), meta if dense else where), ([], []))
+                alone = not dense or gradient.is_cpu
+                group = alike.setdefault((type(gradient), where if alone else None), ([], []))
                 group[0].append(where)
                 group[1].append(gradient)
         if gradients:
@@ -124,7 +129,8 @@ class Descriptions:
             self._describe_like(*group)
 
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
-        """Describe gradients that look the same; one, if there is any doubt."""
+        """Describe gradients of one class and device; one, if there is any doubt."""
+        self.times += 1
         with _aside():
             if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
                 self._reduce(wheres, gradients)
@@ -137,45 +143,36 @@ class Descriptions:
         if not _has_values(first):
             return
         meta = tensor_meta(first)
-        elements = first.numel()
-        dense = first.layout is torch.strided and not first.is_nested
-        keep = elements <= SMALL and dense and not first.is_complex()
-        if elements == 0:
+        if first.numel() == 0:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, meta)
         elif type(first) is Tensor and first.is_cpu:
             row = flat(first)
-            values = tuple(row.tolist()) if keep else None
-            found = on_cpu(row, elements)
+            dense = first.layout is torch.strided and not (first.is_nested or first.is_complex())
+            values = tuple(row.tolist()) if dense and len(row) <= SMALL else None
+            found = on_cpu(row, first.numel())
             self._found[wheres[0]] = GradientStats(*found, values, meta)
         else:
-            rows = torch.stack([flat(gradient) for gradient in gradients])
-            reduced = table(rows, elements)
-            if keep:
-                reduced = torch.cat([reduced, rows], dim=1)
-            self._reduced.setdefault(first.device, []).append(reduced.reshape(-1))
-            self._whose.setdefault(first.device, []).append((wheres, keep * elements, meta))
+            metas = list(map(tensor_meta, gradients))
+            self._reduced.setdefault(first.device, []).append((reduce(gradients), wheres, metas))
 
     def found(self) -> dict[Where, GradientStats]:
         """All of them, each by its node and output_nr: one copy from each device."""
-        self._fetch()
-        return self._found
-
-    def _fetch(self) -> None:
-        """Bring over what was reduced on other devices."""
-        for device, tables in self._reduced.items():
-            row: list[float] = []
+        for reduced in self._reduced.values():
+            row: Any = None
             with _aside():
-                row = torch.cat(tables).cpu().tolist()
-            if not row:  # a tensor subclass that has no values to give
+                row = torch.cat([part.there for part, _, _ in reduced]).cpu().numpy()
+            if row is None:  # a tensor subclass that has no values to give
                 continue
             at = 0
-            for wheres, kept, meta in self._whose[device]:
-                for where in wheres:
-                    middle, end = at + COLUMNS, at + COLUMNS + kept
-                    values = tuple(row[middle:end]) if kept else None
-                    self._found[where] = GradientStats(*numbers(row[at:middle]), values, meta)
-                    at = end
-        self._reduced, self._whose = {}, {}
+            for part, wheres, metas in reduced:
+                end = at + len(part.there)
+                for where, numbers, meta in zip(
+                    wheres, combine(part, row[at:end]), metas, strict=True
+                ):
+                    self._found[where] = GradientStats(*numbers, meta)
+                at = end
+        self._reduced = {}
+        return self._found
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 `seconds` of a node on the CPU is the time from when it has its gradients until the engine has
 handed the next node its own: the node's work, its hooks, and the sums of gradients that it takes
-part in. On CUDA it is the time between two events on the node's stream, around it; a CPU node of
-such a graph has None, for the engine's threads mix. Elsewhere None.
+part in. On CUDA it is the same time between events on the node's stream; a CPU node of such a graph
+has None, for the engine's threads mix. Elsewhere None.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .cuda_clock import CudaClock
 from .descriptions import Descriptions, Kind
 from .graph import GradientStats, TensorMeta
 from .hooks import Hooks
@@ -34,16 +34,15 @@ class Gradients:
         self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool
     ) -> None:
         self._nodes = list(nodes)
-        self._cuda = cuda
+        self._clock = CudaClock() if cuda else None
         self._hooks = Hooks()
         # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
         # to itself.
         self._stamps: list[tuple[int, bool, float, float]] = []
-        self._events: dict[int, tuple[Any, Any]] = {}
         self._descriptions = Descriptions()
 
     def __enter__(self) -> Gradients:
-        before, after = self._before, self._after
+        before = self._before
         kinds = {
             outputs: tuple(
                 None if meta is None else self._descriptions.kind(meta) for meta in outputs
@@ -54,14 +53,12 @@ class Gradients:
             (fn.register_prehook, partial(before, node, kinds[outputs], is_custom(type(fn))))
             for node, (fn, outputs) in enumerate(self._nodes)
         )
-        if self._cuda:
-            self._hooks.put(
-                (fn.register_hook, partial(after, node)) for node, (fn, _) in enumerate(self._nodes)
-            )
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stamps.append((-1, False, perf_counter(), 0.0))
+        if self._clock is not None:
+            self._clock.finish()
         self._hooks.remove()
         self._descriptions.describe_all()
         self._nodes.clear()
@@ -86,23 +83,19 @@ class Gradients:
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        timed = False
+        clock, described = self._clock, self._descriptions.times
+        event = None if clock is None else clock.stop()
+        timed, device = False, None
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
-                timed = kind.cpu
-                if kind.cuda and node not in self._events:
-                    self._events[node] = (_event(), _event())
+                timed, device = kind.cpu, kind.cuda
         if custom:  # its backward may change in place what waits
             self._descriptions.describe_all()
-        if self._cuda and node in self._events:
-            self._events[node][0].record()
-        self._stamps.append((node, timed and not self._cuda, entered, perf_counter()))
-
-    def _after(self, node: int, inputs: Any, outputs: Any) -> None:
-        if node in self._events:
-            self._events[node][1].record()
+        if clock is not None and device is not None:
+            clock.start(node, device, event if self._descriptions.times == described else None)
+        self._stamps.append((node, timed and clock is None, entered, perf_counter()))
 
     def statistics(
         self, outputs: Sequence[Sequence[object]]
@@ -124,17 +117,10 @@ class Gradients:
 
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
-        found = {}
-        for node, (start, end) in self._events.items():
-            end.synchronize()
-            found[node] = start.elapsed_time(end) / 1000
+        found = {} if self._clock is None else self._clock.seconds()
         for (node, timed, _, left), (_, _, entered, _) in zip(
             self._stamps, self._stamps[1:], strict=False
         ):
             if timed:
                 found[node] = entered - left
         return found
-
-
-def _event() -> Any:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,8 +1,7 @@
-"""Norm, extremes, mean and zeros of gradients: what `GradientStats` says, as numbers.
+"""Norm, extremes, mean and zeros of gradients on the CPU: what `GradientStats` says, as numbers.
 
-On the CPU small gradients are laid end to end and reduced together; a large one is read in blocks
-that stay in the cache, once from memory. On another device everything is reduced there, into a
-table of a few numbers that can be fetched later.
+Small gradients are laid end to end and reduced together; a large one is read in blocks that stay in
+the cache, once from memory.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import torch
 from torch import Tensor
 
 SMALL = 16  # elements: the values of a gradient this small are kept
-COLUMNS = 6  # norm, max_abs, mean, zero_fraction, nan, inf
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # bytes that are added up in a byte: less than 256
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
+Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]  # and the values
 
 
 class _Memory(threading.local):
@@ -48,7 +47,7 @@ def flat(gradient: Tensor) -> Tensor:
     """The elements of one gradient; zeros that a sparse layout omits are left out.
 
     In the order of rows where the values are kept; else as they lie in memory, if they lie there
-    without a gap.
+    without a gap. Contiguous.
     """
     if gradient.is_nested:
         row = gradient.values().detach().reshape(-1)
@@ -56,7 +55,7 @@ def flat(gradient: Tensor) -> Tensor:
         row = gradient.detach()
         if not row.is_contiguous() and row.numel() > SMALL:
             row = row.permute(sorted(range(row.dim()), key=row.stride, reverse=True))
-        row = row.reshape(-1)
+        row = row.reshape(-1).contiguous()  # a slice with a step has kept it
     else:
         values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
         row = values.values().reshape(-1)
@@ -71,12 +70,12 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
         block = _wide(block)
         squares += float(torch.dot(block, block))
         if not math.isfinite(squares):
-            return numbers(table(row[None], elements)[0].tolist())
+            return _again(_wide(row).numpy(), elements)
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += _nonzero(block)
     if high and squares < _least(row.dtype):
-        return numbers(table(row[None], elements)[0].tolist())
+        return _again(_wide(row).numpy(), elements)
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
@@ -127,32 +126,30 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     for i in np.flatnonzero(count <= SMALL):
         columns[-1][i] = tuple(row[ends[i] : ends[i + 1]].tolist())
     for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
-        again = table(joined[None, ends[i] : ends[i + 1]], lengths[i])[0].tolist()
-        for column, value in zip(columns, numbers(again), strict=False):
+        for column, value in zip(
+            columns, _again(row[ends[i] : ends[i + 1]], lengths[i]), strict=False
+        ):
             column[i] = value
     at = {key: i for i, key in enumerate(memories)}
     order = [at[key] for key in keys]
     return tuple(list(map(column.__getitem__, order)) for column in columns)
 
 
-def table(rows: Tensor, elements: int) -> Tensor:
-    """The numbers of each row, on the device of `rows`; in float64 where there is that."""
-    wide = rows.double() if rows.device.type != "mps" else rows
-    finite = torch.isfinite(wide)
-    clean = torch.where(finite, wide, 0.0)
-    nan = torch.isnan(wide).sum(1)
-    inf = torch.isinf(wide).sum(1)
-    high = clean.abs().amax(1)
-    unit = torch.where(high > 0, high, 1.0)  # so that no square is too large or too small
-    columns = [
-        unit * torch.linalg.vector_norm(clean / unit[:, None], dim=1),
-        high,
-        clean.sum(1) / (elements - nan - inf).clamp(min=1),
-        1 - torch.count_nonzero(wide, dim=1) / elements,
-        nan,
-        inf,
-    ]
-    return torch.stack([column.to(wide.dtype) for column in columns], dim=1)
+def _again(row: Any, elements: int) -> Numbers:
+    """The numbers of a gradient with elements that are no numbers, or too large or small to square.
+
+    Args:
+        row: an array.
+        elements: counts those that are left out of it too.
+    """
+    wide = row.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    high = float(np.abs(finite).max(initial=0))
+    norm = high * float(np.linalg.norm(finite / high)) if high else 0.0
+    nan = int(np.isnan(wide).sum())
+    inf = len(wide) - len(finite) - nan
+    mean = float(finite.sum()) / max(elements - nan - inf, 1)
+    return norm, high, mean, 1 - np.count_nonzero(wide) / elements, nan, inf
 
 
 def _wide(rows: Tensor) -> Tensor:
@@ -164,9 +161,3 @@ def _least(dtype: torch.dtype) -> float:
     """A sum of squares below this has lost digits, for the squares are too small to be held."""
     info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
     return info.tiny / info.eps
-
-
-def numbers(row: list[float]) -> Numbers:
-    """A row of `table`, brought over."""
-    norm, max_abs, mean, zero_fraction, nan, inf = row
-    return norm, max_abs, mean, zero_fraction, int(nan), int(inf)

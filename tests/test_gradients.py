@@ -250,6 +250,38 @@ def test_nodes_on_cuda_are_timed_by_events() -> None:
     assert all((node.seconds or 0) > 0 for node in recording.graph.nodes)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times nodes with CUDA events")
+def test_durations_on_cuda_add_up_to_no_more_than_the_backward_and_the_product_is_longest() -> None:
+    x = torch.randn(4000, 4000, device="cuda", requires_grad=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):  # the first time, CUDA's libraries set themselves up
+        with record() as recording:
+            y = (x @ x).sum()
+            start.record()
+            y.backward()
+            end.record()
+    end.synchronize()
+    seconds = {node.title: node.seconds or 0.0 for node in recording.graph.nodes}
+    assert sum(seconds.values()) <= start.elapsed_time(end) / 1000
+    assert max(seconds, key=seconds.__getitem__) == "mm"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
+def test_a_node_whose_stream_is_left_before_the_next_has_no_duration() -> None:
+    x = torch.randn(200, 200, device="cuda", requires_grad=True)
+    side = torch.cuda.Stream()
+    with record() as recording:
+        h = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = h.exp()
+        torch.cuda.current_stream().wait_stream(side)
+        y.sum().backward()
+    seconds = {node.title: node.seconds for node in recording.graph.nodes}
+    assert seconds["exp"] is None
+    assert (seconds["mul"] or 0) > 0
+
+
 class _InPlaceReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from graphviz_torch import GradientStats, record
+from graphviz_torch import GradientStats, record, simulate_accelerator
 
 
-def described(*gradients: Tensor) -> list[GradientStats]:
+@pytest.fixture(params=["cpu", "sim:0", "cuda:0"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    if request.param == "cuda:0" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if request.param == "sim:0":
+        with simulate_accelerator() as devices:
+            yield devices[0]
+    else:
+        yield torch.device(request.param)
+
+
+def described(*gradients: Tensor, device: torch.device | str = "cpu") -> list[GradientStats]:
     """What a recording says of these gradients, each at a leaf of its own."""
-    leaves = [torch.zeros_like(gradient).requires_grad_() for gradient in gradients]
+    leaves = [torch.zeros_like(gradient, device=device).requires_grad_() for gradient in gradients]
+    there = [gradient.to(device) for gradient in gradients]
     with record() as recording:
-        torch.autograd.backward([leaf.clone() for leaf in leaves], gradients)
+        torch.autograd.backward([leaf.clone() for leaf in leaves], there)
     by_leaf = {node.label: node for node in recording.graph.nodes if node.leaf}
     found = [by_leaf[f"leaves[{i}]"].grad_outputs[0] for i in range(len(leaves))]
     assert None not in found
@@ -46,26 +60,36 @@ SIZES = [2, 255, 1 << 17, (1 << 17) + 1, 1 << 19, (1 << 20) + 129]
 @pytest.mark.parametrize("elements", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_gradient_of_any_size_is_described_as_numpy_does(
-    elements: int, dtype: torch.dtype
+    elements: int, dtype: torch.dtype, device: torch.device
 ) -> None:
     given = gradient(elements).to(dtype)
-    agrees(described(given)[0], given)
+    agrees(described(given, device=device)[0], given)
 
 
 @pytest.mark.parametrize("elements", SIZES[1:])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_none_is_counted_in_the_last_element_too(
-    elements: int, bad: float
+    elements: int, bad: float, device: torch.device
 ) -> None:
     given = gradient(elements)
     given[-1] = bad
-    agrees(described(given)[0], given)
+    agrees(described(given, device=device)[0], given)
 
 
-def test_each_of_many_gradients_that_wait_together_has_its_own_numbers() -> None:
+@pytest.mark.parametrize("size", [1e-25, 1e30])
+def test_squares_neither_vanish_nor_overflow(size: float, device: torch.device) -> None:
+    given = [gradient(elements) * size for elements in (3, 2000, 1 << 18)]
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
+        agrees(stats, expected)
+
+
+def test_each_of_many_gradients_that_wait_together_has_its_own_numbers(
+    device: torch.device,
+) -> None:
     given = [gradient(40_000, seed) for seed in range(9)]  # more than wait at once
     given += [gradient(64, seed).view(8, 8).t() for seed in range(30)]
-    for stats, expected in zip(described(*given), given, strict=True):
+    given += [gradient(elements) for elements in (5, 16, 17, 1023, 1024, 1025)]
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
         agrees(stats, expected)
 
 
@@ -78,14 +102,23 @@ def test_one_bad_gradient_among_those_that_wait_spoils_no_other() -> None:
         agrees(stats, expected)
 
 
-def test_a_large_turned_or_strided_gradient_is_described_whole() -> None:
+def test_a_large_turned_or_strided_gradient_is_described_whole(device: torch.device) -> None:
     wide = gradient(400 * 500)
     given = [wide.view(400, 500).t(), wide.view(4, 100, 500).permute(2, 0, 1)]
     given.append(gradient(1 << 18)[::2])
-    for stats, expected in zip(described(*given), given, strict=True):
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
         agrees(stats, expected)
 
 
-def test_values_are_kept_in_the_order_of_rows() -> None:
-    given = torch.arange(6.0).view(2, 3).t()
-    assert described(given)[0].values == (0.0, 3.0, 1.0, 4.0, 2.0, 5.0)
+def test_values_are_kept_in_the_order_of_rows(device: torch.device) -> None:
+    given = [torch.arange(6.0).view(2, 3).t(), gradient(3000), torch.tensor([7.0])]
+    values = [stats.values for stats in described(*given, device=device)]
+    assert values == [(0.0, 3.0, 1.0, 4.0, 2.0, 5.0), None, (7.0,)]
+
+
+def test_views_of_the_same_memory_are_apart_where_they_see_other_parts_of_it() -> None:
+    memory = gradient(1200)
+    given = [memory, memory.view(30, 40), memory.view(30, 40).t(), memory[:600], memory[::2]]
+    given += [memory[600:], memory[5].expand(1200)]
+    for stats, expected in zip(described(*given), given, strict=True):
+        agrees(stats, expected)

@@ -1,0 +1,69 @@
+"""How long the nodes of a backward take on CUDA: the time between events on their stream.
+
+An event is recorded when a node has its gradients, and one when the next node that the same thread
+of the engine runs has its own: between them lie the node's work, its hooks, and the sums of
+gradients that it takes part in; and, where the device has to wait for Python, that. If the stream
+has changed meanwhile the node has no duration.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any
+
+import torch
+
+
+class CudaClock:
+    """Events around the nodes of one backward run."""
+
+    def __init__(self) -> None:
+        # By thread: the node that it runs, on which device and stream, and since which event.
+        self._running: dict[int, tuple[int, int, int, Any]] = {}
+        self._spans: list[tuple[int, Any, Any]] = []
+
+    def stop(self) -> Any:
+        """Note that this thread's node, if any, has ended. Returns the event."""
+        return self._stop(get_ident())
+
+    def start(self, node: int, device: int, event: Any) -> None:
+        """Note that this thread's next node begins. `event`: one recorded just now, or None."""
+        if event is None:
+            event = _recorded()
+        self._running[get_ident()] = node, device, _stream(device), event
+
+    def finish(self) -> None:
+        """Note that the run has ended. The caller's streams now wait for those of the nodes."""
+        for thread, (_, device, _, _) in list(self._running.items()):
+            with torch.cuda.device(device):
+                self._stop(thread)
+
+    def seconds(self) -> dict[int, float]:
+        """Duration of each node. Waits for the events."""
+        found = {}
+        for node, start, end in self._spans:
+            end.synchronize()
+            found[node] = start.elapsed_time(end) / 1000
+        return found
+
+    def _stop(self, thread: int) -> Any:
+        known = self._running.pop(thread, None)
+        if known is None:
+            return None
+        node, device, stream, start = known
+        if _stream(device) != stream:
+            return None
+        end = _recorded()
+        self._spans.append((node, start, end))
+        return end
+
+
+def _stream(device: int) -> int:
+    # Private (2.13): the handle of the stream that work on the device goes to.
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def _recorded() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
