@@ -5,7 +5,7 @@ keeps it; so the sum is what the graph keeps alive, parameters, buffers and inpu
 counted: what a custom Function keeps as plain attributes, what kernels keep inside, and what a
 compiled region keeps in Python.
 
-Nothing is unpacked. Where somebody's `saved_tensors_hooks` packed a tensor, the tensors in the pack
+Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
 in its nodes, and its nodes say so.
 
@@ -30,6 +30,7 @@ _PREFIX = "_raw_saved_"
 _storage_id: Callable[[Tensor], int] = torch._C._storage_id  # type: ignore[attr-defined]
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _PLAIN = (Tensor, torch.nn.Parameter)
+_new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
 _names: dict[type, list[tuple[str, str]]] = {}
 
 
@@ -43,12 +44,7 @@ def saved(
         known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
             kind, the first one's.
     """
-    kinds: dict[int, SavedKind] = {}
-    for kind, tensor in known:
-        for key, _ in _storages(tensor):
-            kinds.setdefault(key, kind)
-    metas: dict[Any, TensorMeta] = {}
-    counted: dict[int, int] = {}
+    kept = _Tensors(known)
     rows: dict[int, tuple[SavedTensor, ...]] = {}
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
@@ -61,15 +57,14 @@ def saved(
                 raw = getattr(fn, attribute)
             except RuntimeError:
                 continue  # an earlier backward has freed it
-            for one in raw if isinstance(raw, tuple) else (raw,):
+            for one in raw if type(raw) is tuple else (raw,):
                 data: Any = None if one is None else one.data
                 if type(data) in _PLAIN:
-                    row.append(_saved(name, data, node, metas, kinds, counted))
+                    row.append(kept.saved(name, data, node))
                 elif data is not None:
                     if type(data).__module__ == "torch.utils.checkpoint":
                         notes[node] = CHECKPOINTED
-                    for tensor in tensors(data):
-                        row.append(_saved(name, tensor, node, metas, kinds, counted))
+                    row += [kept.saved(name, tensor, node) for tensor in tensors(data)]
         if row:
             rows[node] = tuple(row)
     return rows, notes
@@ -83,37 +78,48 @@ def _saved_names(kind: type) -> list[tuple[str, str]]:
     return [(name, name.removeprefix(_PREFIX)) for name in names]
 
 
-def _saved(
-    name: str,
-    tensor: Tensor,
-    node: int,
-    metas: dict[Any, TensorMeta],
-    kinds: dict[int, SavedKind],
-    counted: dict[int, int],
-) -> SavedTensor:
-    if tensor.is_nested:  # it has no plain shape
-        meta = tensor_meta(tensor)
-    else:
+class _Tensors:
+    """The tensors that are kept, and at which node their memory is counted."""
+
+    def __init__(self, known: Iterable[tuple[SavedKind, Tensor]]) -> None:
+        self._kinds: dict[int, SavedKind] = {}
+        for kind, tensor in known:
+            for key, _ in _storages(tensor):
+                self._kinds.setdefault(key, kind)
+        self._metas: dict[Any, TensorMeta] = {}
+        self._counted: dict[int, int] = {}  # nodes by memory
+
+    def saved(self, name: str, tensor: Tensor, node: int) -> SavedTensor:
+        """What `node` keeps under a name."""
+        counted = self._counted
+        nbytes = 0
+        shared: int | None = None
+        kind: SavedKind = "activation"
+        for key, storage in _storages(tensor):
+            kind = self._kinds.get(key, kind)
+            if key in counted:
+                shared = counted[key]
+            else:
+                counted[key] = node
+                nbytes += storage.untyped_storage().nbytes()
+        row = (name, self._meta(tensor), nbytes, kind, None if nbytes else shared)
+        return _new(SavedTensor, row)  # type: ignore[no-any-return]
+
+    def _meta(self, tensor: Tensor) -> TensorMeta:
+        if tensor.is_nested:  # it has no plain shape
+            return tensor_meta(tensor)
         like = (tensor.shape, tensor.dtype, tensor.device)
-        meta = metas.get(like) or metas.setdefault(like, tensor_meta(tensor))
-    nbytes = 0
-    shared: int | None = None
-    kind: SavedKind = "activation"
-    for key, storage in _storages(tensor):
-        kind = kinds.get(key, kind)
-        if key in counted:
-            shared = counted[key]
-        else:
-            counted[key] = node
-            nbytes += storage.untyped_storage().nbytes()
-    return SavedTensor(name, meta, nbytes, kind, None if nbytes else shared)
+        known = self._metas.get(like)
+        if known is None:
+            known = self._metas[like] = tensor_meta(tensor)
+        return known
 
 
 def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
     """What identifies the memory of each part of a tensor, and that part."""
     while _is_wrapped(tensor):  # by torch.func
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_nested:
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
         return [(_storage_id(tensor), tensor)]
     parts = [tensor]
     if tensor.layout == torch.sparse_coo:
