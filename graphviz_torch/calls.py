@@ -15,10 +15,15 @@ from .cuts import Cuts
 from .dispatch import sequence_number
 from .failures import Failed, operand
 from .following import ASIDE, Following, name_of, tensors
+from .mode_stacks import FUNCTIONS, leave
 from .modules import Modules
 from .names import local_variables
 from .places import Place, user_frame
 from .transfers import Seen
+from .uncompiled import uncompiled_itself
+
+# Private (2.13): is torch.jit.trace at work. It would note what we read, and our names for it.
+_jit_tracing = torch._C._get_tracing_state
 
 _scale: CodeType = torch.amp.GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
@@ -42,10 +47,14 @@ class Calls(TorchFunctionMode):
         self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
         self.failed: Failed | None = None  # the last call that raised, since then
 
+    def __exit__(self, *_: object) -> None:
+        leave(self, FUNCTIONS)  # where recordings overlap, another's may be uppermost
+
+    @uncompiled_itself
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_dynamo_compiling():
+        if is_dynamo_compiling() or _jit_tracing() is not None:
             return func(*args, **(kwargs or {}))
         self.calling = func
         start = sequence_number()

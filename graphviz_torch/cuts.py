@@ -24,6 +24,7 @@ from .graph import TensorMeta
 from .metadata import tensor_meta
 from .places import Place
 from .reading import GradFn
+from .uncompiled import uncompiled
 
 _PLAIN = ("detach", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
@@ -103,6 +104,7 @@ class Cuts:
         self._seen: list[SeenCut] = []
         self._reads: deque[SeenCut] = deque()
 
+    @uncompiled
     def see(self, func: Any, arguments: Any, result: Any) -> None:
         """Look at a call that made no node."""
         needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .uncompiled import uncompiled
+
 
 class Trail(Protocol):
     """What wants to know where a tensor goes."""
@@ -47,6 +49,7 @@ class Following:
             if not kept:
                 del self.trails[key]
 
+    @uncompiled
     def call(self, func: Any, arguments: Any, start: int, end: int, result: Any) -> None:
         """Tell the trails of the tensors among the arguments of a call."""
         for tensor in tensors(arguments):

@@ -63,6 +63,10 @@ class Gradients:
         self._descriptions.describe_all()
         self._nodes.clear()
 
+    def unhook(self) -> None:
+        """Take off what an interrupt has left on."""
+        self._hooks.remove()
+
     @property
     def order(self) -> list[int]:
         """The nodes that backward ran, in its order."""

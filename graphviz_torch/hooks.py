@@ -38,8 +38,8 @@ class Hooks:
                 return theirs(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
+            kept.append(known)  # first: an interrupt may come between the two
             known[self] = hook
-            kept.append(known)
             return known, None
 
         function: Any = torch.autograd.Function

@@ -13,21 +13,20 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from operator import is_
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from .dispatch import sequence_number
 from .following import tensors
+from .module_hooks import ModuleHooks
 from .names import local_variables
 from .places import Foreign, Place, lines, user_frame
+from .uncompiled import uncompiled
 
 Names = tuple[str, str]  # a module's path, and the scope of a call of it
 
@@ -67,10 +66,11 @@ class Modules:
         self.foreign = Foreign()
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
         self._named: list[tuple[str, torch.Tensor]] = []
-        self._named_of = 0  # how many modules they are of
+        self._named_of: list[torch.Tensor | None] = []  # what they are the names of ...
+        self._named_modules = 0  # ... in how many modules
         self._named_own = 0  # how many of them are the model's
         self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
-        self._handles: list[Any] = []
+        self._hooks = ModuleHooks(self._before, self._after)
         if model is not None:
             self._adopt(model, "")
         self._own = len(self._modules)  # these are the model's; 0 where none was given
@@ -80,21 +80,18 @@ class Modules:
         self.reached = sequence_number()
         self._numbers.append(self.reached)
         self._names.append(("", ""))
-        self._handles = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after, always_call=True),
-        ]
+        self._hooks.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.__exit__()
         self._running.clear()
 
     def close(self) -> None:
         """Hold nothing of the program any more."""
         self._modules.clear()
         self._named.clear()
+        self._named_of.clear()
         self._forwards.clear()
 
     def was_called(self, parameter: str) -> bool:
@@ -113,8 +110,12 @@ class Modules:
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Names and parameters of the model and of every other module called."""
-        if self._named_of != len(self._modules):
-            self._named_of = len(self._modules)
+        # Another may have been put in the place of any meanwhile.
+        modules = [module for module, _ in self._modules.values()]
+        now: list[torch.Tensor | None] = [p for m in modules for p in m._parameters.values()]
+        known = (self._named_modules, len(self._named_of)) == (len(self._modules), len(now))
+        if not known or not all(map(is_, now, self._named_of)):
+            self._named_modules, self._named_of = len(self._modules), now
             named: dict[int, tuple[str, torch.Tensor]] = {}
             for i, (module, path) in enumerate(self._modules.values()):
                 if i == self._own:
@@ -148,6 +149,7 @@ class Modules:
         """Is a module's forward running in this thread."""
         return bool(self._running)
 
+    @uncompiled
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """Note that the nodes from `start` up to `end` were made by a call in `frame`."""
         self.reached = end
@@ -155,6 +157,7 @@ class Modules:
         if place is not None:
             self._made.append((start, end, place))
 
+    @uncompiled
     def skipped(self, start: int, frame: FrameType | None) -> None:
         """Note that before a call in `frame` nodes were made, up to `start`, by no call seen.
 
@@ -234,7 +237,7 @@ class Modules:
             path, module = stack.pop()
             if id(module) in self._modules:
                 continue
-            wrapped = self._modules.get(id(module._modules.get("_orig_mod")))
+            wrapped = self._modules.get(id(_wrapped_by(module)))
             if wrapped is not None:
                 path = wrapped[1]
             self._modules[id(module)] = (module, path)
@@ -244,9 +247,12 @@ class Modules:
                     below = "" if name == "_orig_mod" else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
 
+    @uncompiled
     def _before(self, module: torch.nn.Module, args: Any) -> None:
         if is_dynamo_compiling() or get_ident() != self._thread:
             return
+        if self._running and _wrapped_by(self._running[-1].module) is module:
+            return  # a compiled module calls what it wraps: one call, not two
         known = self._modules.get(id(module))
         if known is None:
             self._adopt(module, _variable(module) if self._modules else "")
@@ -277,6 +283,7 @@ class Modules:
         self._names.append(names)
         self._called.add(path)
 
+    @uncompiled
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if is_dynamo_compiling() or get_ident() != self._thread:
             return
@@ -294,6 +301,14 @@ class Modules:
         self._names.append(running[-1].names if running else ("", ""))
         if not running and output is not None:
             self._finished(output)
+
+
+def _wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
+    """What torch.compile made this module of, if it did."""
+    inside = module._modules  # of a scripted module it is no dict, and has no `get`
+    if "_orig_mod" not in inside:
+        return None
+    return inside["_orig_mod"]
 
 
 def _variable(module: torch.nn.Module) -> str:

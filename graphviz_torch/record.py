@@ -134,6 +134,8 @@ class Recording:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         try:
             self._stack.close()
+            for run in self._runs:
+                run.unhook()
             if self._clock is not None:
                 self._unmatched = match(self._transfers.seen, self._clock.copies)
             if error is not None:
@@ -247,7 +249,7 @@ class Recording:
         outputs = columns["outputs"]
         found = []
         for name, tensor in self._modules.listed():
-            node = run.leaves.get(id(tensor))
+            node = run.parameters.get(name)
             meta = None if node is None else outputs[node][0]
             found.append(
                 Parameter(

@@ -69,8 +69,8 @@ class Run:
         self.reached: set[int] = set(self.leaves)  # id() of the variables that backward reaches
         if hidden:
             self.reached = {id(leaf.variable) for leaf in _leaves(own)}
-        # Of the leaves that are parameters of the model.
-        self._names = {i: names[key] for key, i in self.leaves.items() if key in names}
+        # By name, for another tensor may take the place of one.
+        self.parameters = {names[key]: i for key, i in self.leaves.items() if key in names}
         self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
         for i in self.leaves.values():
             self._numbers[i] = -1
@@ -116,12 +116,17 @@ class Run:
         self.ids.clear()
         self._asked = []
 
+    def unhook(self) -> None:
+        """Take off what is left where an interrupt ended `start` or `finish`."""
+        if self._gradients is not None:
+            self._gradients.unhook()
+
     def annotated(self, modules: Modules) -> Graph:
         """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
         columns = self.reading.columns
         length = len(self._numbers)
         made = modules.found(self._numbers)
-        for i, name in self._names.items():
+        for name, i in self.parameters.items():
             made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
             made["source"][i] = ""
         rows: dict[str, list[Any]] = dict(made)

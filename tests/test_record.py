@@ -399,3 +399,30 @@ def test_an_error_of_the_program_itself_belongs_to_the_last_backward() -> None:
     (graph,) = recording.graphs
     assert graph.failure is not None
     assert graph.nodes[0].grad_outputs[0] is not None
+
+
+def test_a_parameter_that_is_replaced_in_the_block_keeps_its_name() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    other = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    x = torch.ones(2, 3)
+    with record(model) as recording:
+        model(x).sum().backward()
+        model.load_state_dict(other.state_dict(), assign=True)
+        model[1].bias = nn.Parameter(torch.zeros(1))
+        model(x).sum().backward()
+    names = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    for graph in recording.graphs:
+        leaves = {node.label: node for node in graph.nodes if node.leaf}
+        assert set(names) == set(leaves)
+        assert {node.module for node in leaves.values()} == {"0", "1"}
+        assert [(p.name, p.node) for p in graph.parameters] == [(n, leaves[n].id) for n in names]
+
+
+def test_a_parameter_that_a_module_gets_in_the_block_is_named_too() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+        model.bias = nn.Parameter(torch.zeros(1))
+        model(torch.ones(2, 3)).sum().backward()
+    labels = [{n.label for n in graph.nodes if n.leaf} for graph in recording.graphs]
+    assert labels == [{"weight"}, {"weight", "bias"}]

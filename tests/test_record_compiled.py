@@ -92,3 +92,24 @@ def test_a_compiled_model_gives_the_same_bits_with_and_without(backend: str, how
         assert len(regions) == (0 if backend == "eager" else 1)
         assert [node.order for node in graph.nodes].count(None) == 0
         assert not [finding for finding in find(graph) if finding.severity != "info"]
+
+
+@pytest.mark.parametrize("how", ["whole", "in place"])
+def test_a_model_that_is_recorded_step_by_step_is_compiled_once(how: str) -> None:
+    _, recordings = train("aot_eager", how, recorded=True, steps=12)
+    assert counters["frames"]["total"] == 1
+    notes = [[node.note for node in recording.graph.nodes] for recording in recordings]
+    assert {row.count("torch.compile region") for row in notes} == {1}
+
+
+def test_none_of_our_functions_is_compiled_where_a_container_is_left_as_it_is() -> None:
+    # nn.Sequential is PyTorch's own: its forward is not compiled, those of its blocks are.
+    model = nn.Sequential(Block(), Block())
+    model.compile(backend="aot_eager")
+    with record(model) as recording:
+        loss = model(torch.ones(2, 8)).sum()
+        loss.detach()
+        loss.backward()
+    assert counters["frames"]["total"] == 2
+    regions = [node for node in recording.graph.nodes if node.note == "torch.compile region"]
+    assert [node.module for node in regions] == ["0", "1"]

@@ -1,0 +1,34 @@
+"""Keeping torch.compile off our own functions.
+
+Where it meets something that it does not compile, it runs that as it is and compiles every Python
+function called from there by itself: what watches the calls too, which would then be made part of
+the user's graph.
+
+Private: how a code object says so, at no cost to its calls (2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_frames = torch._C._dynamo.eval_frame
+
+
+def uncompiled(function: _Function) -> _Function:
+    """The function, which is not compiled when it is called, and neither is what it calls."""
+    return _skipped(function, _frames._FrameAction.SKIP)
+
+
+def uncompiled_itself(function: _Function) -> _Function:
+    """The function, which is not compiled when it is called; what it calls may be."""
+    return _skipped(function, _frames._FrameAction.DEFAULT)
+
+
+def _skipped(function: _Function, below: Any) -> _Function:
+    strategy = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, below)
+    _frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
