@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .streams import current_stream
+
 
 class CudaClock:
     """Events around the nodes of one backward run."""
@@ -30,7 +32,7 @@ class CudaClock:
         """Note that this thread's next node begins. `event`: one recorded just now, or None."""
         if event is None:
             event = _recorded()
-        self._running[get_ident()] = node, device, _stream(device), event
+        self._running[get_ident()] = node, device, current_stream(device), event
 
     def finish(self) -> None:
         """Note that the run has ended. The caller's streams now wait for those of the nodes."""
@@ -51,16 +53,11 @@ class CudaClock:
         if known is None:
             return None
         node, device, stream, start = known
-        if _stream(device) != stream:
+        if current_stream(device) != stream:
             return None
         end = _recorded()
         self._spans.append((node, start, end))
         return end
-
-
-def _stream(device: int) -> int:
-    # Private (2.13): the handle of the stream that work on the device goes to.
-    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 def _recorded() -> Any:

@@ -24,6 +24,7 @@ from .elsewhere import Reduced, combine, reduce
 from .graph import GradientStats, TensorMeta
 from .metadata import tensor_meta
 from .reductions import SMALL, flat, on_cpu, together
+from .streams import current_stream, on_stream, wait_for
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
@@ -38,10 +39,12 @@ Where = tuple[int, int]  # node and output_nr
 class _Room:
     """Gradients of one device and dtype that wait to be described together."""
 
-    __slots__ = ("cpu", "elements", "limit", "waiting")
+    __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
 
-    def __init__(self, cpu: bool) -> None:
+    def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
+        self.cuda = cuda
+        self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ELSEWHERE
         self.elements = 0
         # Whose it is, the gradient, its version when it arrived, what tensor it is.
@@ -70,6 +73,7 @@ class Descriptions:
         self._kinds: dict[TensorMeta, Kind] = {}
         self._rooms: dict[tuple[str, str], _Room] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
+        self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
         # For each device: what was reduced there, whose it is, and what tensors it is of.
         self._reduced: dict[torch.device, list[tuple[Reduced, list[Where], list[TensorMeta]]]] = {}
 
@@ -80,12 +84,18 @@ class Descriptions:
             known = self._kinds[meta] = Kind(meta)
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
                 key = meta.device, meta.dtype
-                known.room = self._rooms.setdefault(key, _Room(known.cpu))
+                known.room = self._rooms.setdefault(key, _Room(known.cpu, known.cuda))
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
         """Describe a gradient, now or before `describe_all` returns."""
         room = kind.room
+        if kind.cuda is not None:
+            stream = current_stream(kind.cuda)
+            self._streams.add((kind.cuda, stream))
+            if room is not None and room.stream != stream:
+                self._describe(room)
+                room.stream = stream
         if room is None:
             self._describe_like([where], [gradient])
             return
@@ -100,6 +110,14 @@ class Descriptions:
             self._describe(room)
 
     def _describe(self, room: _Room) -> None:
+        cuda, stream = room.cuda, room.stream
+        if cuda is None or stream is None or stream == current_stream(cuda):
+            self._describe_here(room)
+        else:  # it would not wait for what they are computed by
+            with on_stream(cuda, stream):
+                self._describe_here(room)
+
+    def _describe_here(self, room: _Room) -> None:
         waiting, room.waiting, room.elements = room.waiting, [], 0
         wheres, gradients, metas = [], [], []
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
@@ -160,6 +178,8 @@ class Descriptions:
         for reduced in self._reduced.values():
             row: Any = None
             with _aside():
+                for device, stream in self._streams:
+                    wait_for(device, stream)
                 row = torch.cat([part.there for part, _, _ in reduced]).cpu().numpy()
             if row is None:  # a tensor subclass that has no values to give
                 continue

@@ -282,6 +282,21 @@ def test_a_node_whose_stream_is_left_before_the_next_has_no_duration() -> None:
     assert (seconds["mul"] or 0) > 0
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA streams")
+def test_gradients_on_other_streams_are_described_when_they_are_there() -> None:
+    x = torch.randn(3000, 3000, device="cuda", requires_grad=True)
+    side = torch.cuda.Stream()
+    with record() as recording:
+        h = x @ x
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = (h @ h)[:100].sin()
+        torch.cuda.current_stream().wait_stream(side)
+        loss = y.sum()
+        loss.backward(retain_graph=True)
+    assert_every_gradient(recording.graph, loss)
+
+
 class _InPlaceReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,0 +1,28 @@
+"""The CUDA stream that work goes to: by its handle, for it is looked at for every gradient."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+
+def current_stream(device: int) -> int:
+    """The handle of the stream that this thread's work on a device goes to."""
+    return int(torch._C._cuda_getCurrentRawStream(device))  # private (2.13)
+
+
+def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:
+    """A context in which work goes to this stream."""
+    return torch.cuda.stream(_stream(device, stream))
+
+
+def wait_for(device: int, stream: int) -> None:
+    """Let the current stream wait for what was sent to this one so far."""
+    if stream != current_stream(device):
+        torch.cuda.current_stream(device).wait_stream(_stream(device, stream))
+
+
+def _stream(device: int, stream: int) -> Any:
+    return torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
