@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from itertools import compress, repeat
+from operator import not_
 from typing import Any
 
 import torch
@@ -118,31 +119,24 @@ class Descriptions:
                 self._describe_here(room)
 
     def _describe_here(self, room: _Room) -> None:
-        waiting, room.waiting, room.elements = room.waiting, [], 0
-        wheres, gradients, metas = [], [], []
-        alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
         self.times += 1
+        # What a hook has changed in place meanwhile is lost.
+        waiting = [seen for seen in room.waiting if seen[1]._version == seen[2]]
+        room.waiting, room.elements = [], 0
         with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
             plain = [room.cpu and _is_plain(gradient) for _, gradient, _, _ in waiting]
-        for (where, gradient, version, meta), batched in zip(waiting, plain, strict=True):
-            if gradient._version != version:  # a hook changed it in place: what it was is lost
-                continue
-            if batched:
-                wheres.append(where)
-                gradients.append(gradient)
-                metas.append(meta)
-            else:
-                dense = gradient.layout is torch.strided and not gradient.is_nested
-                alone = not dense or gradient.is_cpu
-                group = alike.setdefault((type(gradient), where if alone else None), ([], []))
-                group[0].append(where)
-                group[1].append(gradient)
-        if gradients:
+        if any(plain):
             with _aside(), torch._C._DisableTorchDispatch():
+                wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
                 stats = zip(*together(gradients), metas, strict=True)
-                self._found.update(
-                    zip(wheres, map(_new, repeat(GradientStats), stats), strict=True)
-                )
+                found = map(_new, repeat(GradientStats), stats)
+                self._found.update(zip(wheres, found, strict=True))
+        alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
+        for where, gradient, _, _ in compress(waiting, map(not_, plain)):
+            alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
+            group = alike.setdefault((type(gradient), where if alone else None), ([], []))
+            group[0].append(where)
+            group[1].append(gradient)
         for group in alike.values():
             self._describe_like(*group)
 

@@ -49,8 +49,9 @@ class Gradients:
             )
             for outputs in {outputs for _, outputs in self._nodes}
         }
+        custom = {kind: is_custom(kind) for kind in {type(fn) for fn, _ in self._nodes}}
         self._hooks.put(
-            (fn.register_prehook, partial(before, node, kinds[outputs], is_custom(type(fn))))
+            (fn.register_prehook, partial(before, node, kinds[outputs], custom[type(fn)]))
             for node, (fn, outputs) in enumerate(self._nodes)
         )
         return self
