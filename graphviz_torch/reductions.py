@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -54,12 +54,17 @@ def flat(gradient: Tensor) -> Tensor:
     elif gradient.layout == torch.strided:
         row = gradient.detach()
         if not row.is_contiguous() and row.numel() > SMALL:
-            row = row.permute(sorted(range(row.dim()), key=row.stride, reverse=True))
+            row = row.permute(_outermost_first(row.stride()))
         row = row.reshape(-1).contiguous()  # a slice with a step has kept it
     else:
         values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
         row = values.values().reshape(-1)
     return row.abs() if row.is_complex() else row
+
+
+@lru_cache(maxsize=1024)
+def _outermost_first(strides: tuple[int, ...]) -> list[int]:
+    return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
 
 
 def on_cpu(row: Tensor, elements: int) -> Numbers:
@@ -107,11 +112,11 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     memories = dict(zip(keys, rows, strict=True))
     lengths = [length for _, length in memories]
     ends = list(accumulate(lengths, initial=0))
+    starts, count = np.array(ends[:-1]), np.array(lengths)
     dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
     joined, spare = (_memory.row(name, ends[-1], dtype) for name in ("row", "beside"))
     torch.cat(list(map(Tensor.ravel, memories.values())), out=joined)
     row, beside = joined.numpy(), spare.numpy()
-    starts, count = ends[:-1], np.array(lengths)
     with np.errstate(all="ignore"):  # what overflows or is no number is looked at again
         high = np.maximum.reduceat(np.abs(row, out=beside), starts)
         low = np.minimum.reduceat(beside, starts)
