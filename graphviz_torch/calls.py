@@ -72,6 +72,8 @@ class Calls(TorchFunctionMode):
             self.modules.made(start, end, frame)
             if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
+            if type(result) is not Tensor or not result.requires_grad:
+                self.cuts.see(func, (args, kwargs), result)
         elif func in ASIDE:
             return result
         else:

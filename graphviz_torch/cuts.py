@@ -1,7 +1,7 @@
 """Where the way of a gradient was cut: a call took a tensor that needs a gradient, its result not.
 
 Noted: `detach`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results that are
-integers or booleans (`argmax`, `long`, a comparison), and every call under `no_grad` or
+integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every call under `no_grad` or
 `inference_mode`. A cut is reported where its result, or what was computed from it, came back into
 the graph, or where it hides a parameter that the graph does not reach in another way. What a number
 that was read into Python is used for is not known: one that was read of a loss before another loss
@@ -106,7 +106,7 @@ class Cuts:
 
     @uncompiled
     def see(self, func: Any, arguments: Any, result: Any) -> None:
-        """Look at a call that made no node."""
+        """Look at a call whose result, or a part of it, needs no gradient."""
         needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)
         operands = list(islice(needing, _OPERANDS))
         if not operands:
@@ -115,14 +115,15 @@ class Cuts:
         if name == "get":  # a property: `data` alone gets here
             name = "data"
         made = tensors(result)
+        if any(tensor.requires_grad for tensor in made):
+            # Beside values with a gradient, what can have none: the indices of topk and sort.
+            made = [t for t in made if not (t.requires_grad or t.is_floating_point())]
+            if not made:
+                return
         if not made:
             if name not in _READS:
                 return
-        elif (
-            any(tensor.requires_grad for tensor in made)
-            or name.endswith("_like")
-            or name.startswith(("new_", "register", "set"))
-        ):
+        elif name.endswith("_like") or name.startswith(("new_", "register", "set")):
             return
         elif name not in _PLAIN and not torch.is_grad_enabled():
             name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"

@@ -49,6 +49,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "truth": (lambda h: h.bool().float(), "bool"),
     "comparison": (lambda h: (h > 0).float(), "gt"),
     "argmax": (lambda h: h.argmax(1, keepdim=True).expand(2, 3) * 1.0, "argmax"),
+    "topk": (lambda h: h.topk(1).indices.expand(2, 3) * 1.0, "topk"),
     "through others": (lambda h: h.detach().relu().reshape(2, 3) + 1, "detach"),
 }
 
