@@ -1,11 +1,12 @@
 """Where the way of a gradient was cut: a call took a tensor that needs a gradient, its result not.
 
 Noted: `detach`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results that are
-integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every call under `no_grad` or
-`inference_mode`. A cut is reported where its result, or what was computed from it, came back into
-the graph, or where it hides a parameter that the graph does not reach in another way. What a number
-that was read into Python is used for is not known: one that was read of a loss before another loss
-ran backward is reported with that one, unless an earlier backward reached the parameter.
+integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every call under
+`no_grad` or `inference_mode`. A cut is reported where its result, or what was computed from it,
+came back into the graph, or where it hides a parameter that the graph does not reach in another
+way. What a number that was read into Python is used for is not known: one that was read of a loss
+before another loss ran backward is reported with that one, unless an earlier backward reached the
+parameter.
 """
 
 from __future__ import annotations
