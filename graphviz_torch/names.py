@@ -1,4 +1,8 @@
-"""What the caller calls each tensor: its variables, a dict it passes, or a module's parameters."""
+"""What the caller calls each tensor: its variables, a dict it passes, or a module's parameters.
+
+The caller's objects are looked at, not asked: a container that loads what it lists loads nothing,
+and what an object of theirs raises costs no more than its names.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .graph import Graph
-from .nesting import flatten, is_nesting
+from .nesting import flatten, held, is_nesting
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
@@ -101,12 +106,13 @@ def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
         kind = type(value)
         if issubclass(kind, (Tensor, torch.nn.Module)):
             pairs.append((name, value))
-        elif name == "self" and hasattr(value, "__dict__"):
-            pairs.extend(
-                (f"self.{key}", part)
-                for key, part in vars(value).items()
-                if issubclass(type(part), (Tensor, torch.nn.Module))
-            )
+        elif name == "self":
+            with suppress(Exception):
+                pairs.extend(
+                    (f"self.{key}", part)
+                    for key, part in object.__getattribute__(value, "__dict__").items()
+                    if issubclass(type(part), (Tensor, torch.nn.Module))
+                )
     modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
     prefixes = _prefixes(modules)
     for name, value in pairs:
@@ -143,9 +149,10 @@ def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
         if type(value) is Graph:  # thousands of parts, and no tensor
             continue
-        if is_nesting(value) and len(value if hasattr(value, "__len__") else ()) <= _CONTAINED:
-            for path, tensor in flatten(value)[:_CONTAINED]:
-                yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
+        if is_nesting(value) and held(value) <= _CONTAINED:
+            with suppress(Exception):  # of a key that cannot be written
+                for path, tensor in flatten(value, ask=False)[:_CONTAINED]:
+                    yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
 
 
 def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
@@ -163,16 +170,17 @@ def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tens
     seen = set()
     while stack:
         path, module = stack.pop()
-        if module in seen:
+        if id(module) in seen:
             continue
-        seen.add(module)
+        seen.add(id(module))
         start = f"{path}." if path else ""
-        for name, tensor in module._parameters.items():
-            if tensor is not None:
-                yield ParameterName(start + name), tensor
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                yield BufferName(start + name), buffer
-        for name, child in reversed(module._modules.items()):
-            if child is not None:
-                stack.append((start + name, child))
+        with suppress(Exception):  # of one that was never initialised
+            for name, tensor in module._parameters.items():
+                if tensor is not None:
+                    yield ParameterName(start + name), tensor
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    yield BufferName(start + name), buffer
+            for name, child in reversed(module._modules.items()):
+                if child is not None:
+                    stack.append((start + name, child))

@@ -11,11 +11,15 @@ import torch
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
 
 
-def flatten(value: Any) -> list[tuple[str, torch.Tensor]]:
+def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a nesting with the path to each: `{"loss": [t]}` -> `[("loss[0]", t)]`.
 
     Lists, tuples, dicts and dataclasses are entered, in order; anything else that is no tensor is
     passed over. The path of a tensor on its own is "".
+
+    Args:
+        ask: let a subclass say itself what it holds, as one does that loads that when asked. False
+            reads what lies in it, and runs none of its code.
     """
     found: list[tuple[str, torch.Tensor]] = []
     stack: list[tuple[str, Any]] = [("", value)]
@@ -27,7 +31,7 @@ def flatten(value: Any) -> list[tuple[str, torch.Tensor]]:
             found.append((path, value))
         elif is_nesting(value) and id(value) not in entered:
             entered.add(id(value))
-            stack.extend(reversed([(path + step, part) for step, part in _parts(value, path)]))
+            stack.extend(reversed([(path + step, part) for step, part in _parts(value, path, ask)]))
     return found
 
 
@@ -37,18 +41,37 @@ def is_nesting(value: Any) -> bool:
     return issubclass(kind, (list, tuple, dict)) or is_dataclass(kind)
 
 
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def held(value: Any) -> int:
+    """How many values lie in a list, tuple or dict itself; 0 for anything else."""
+    for base in (list, tuple, dict):
+        if issubclass(type(value), base):
+            return base.__len__(value)
+    return 0
+
+
+def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
     dot = "." if path else ""
-    if isinstance(value, dict):
-        for key, part in value.items():
+    kind = type(value)
+    if issubclass(kind, dict):
+        for key, part in value.items() if ask else dict.items(value):
             if type(part) not in _PLAIN:
                 yield f"{dot}{key}", part
-    elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", None)
-        for i, part in enumerate(value):
+    elif issubclass(kind, (list, tuple)):
+        names = getattr(kind, "_fields", None)
+        base: Any = list if issubclass(kind, list) else tuple
+        for i, part in enumerate(value if ask else base.__iter__(value)):
             if type(part) not in _PLAIN:
                 yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
     else:
-        for field in fields(value):
+        for field in fields(kind):
             # A field that was declared and never set has no value.
-            yield f"{dot}{field.name}", getattr(value, field.name, None)
+            read = getattr if ask else _of_its_own
+            yield f"{dot}{field.name}", read(value, field.name, None)
+
+
+def _of_its_own(value: Any, name: str, default: Any) -> Any:
+    """As `getattr`, without the `__getattr__` of a class."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return default

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import models
 import pytest
@@ -175,6 +176,115 @@ def test_no_value_of_the_callers_is_asked_for_anything() -> None:
     x = leaf()
     assert labels(trace(x * 2)) == ["x", ""]
     assert type(evil) is Evil
+
+
+class Lazy(OrderedDict[str, Any]):
+    """A registry that loads what it lists when it is asked: here it cannot."""
+
+    def _fails(self, *_: Any) -> Any:
+        raise ValueError("could not load")
+
+    items = keys = values = __iter__ = __len__ = __getitem__ = __reversed__ = _fails
+
+
+class LazyList(list[Any]):
+    """The same for a list."""
+
+    __iter__ = __len__ = __getitem__ = Lazy._fails
+
+
+@dataclass
+class LazyFields:
+    """A dataclass that computes the fields that were never set."""
+
+    late: Any = field(init=False)
+    here: Tensor
+
+    __getattr__ = Lazy._fails
+
+
+class Unwritable:
+    """A key that has no text."""
+
+    __str__ = __repr__ = Lazy._fails
+
+
+def test_what_the_callers_containers_would_run_or_raise_is_left_alone() -> None:
+    from graphviz_torch import record
+
+    registry, several = Lazy(), LazyList()
+    x = leaf()
+    fields, keyed = LazyFields(leaf()), {Unwritable(): leaf()}
+    after = [leaf()]
+    y = x * fields.here * after[0]
+    assert labels(trace(y)) == ["x", "fields.here", "", "after[0]", "y"]
+    with record() as recording:
+        (x * fields.here * after[0]).sum().backward()
+    assert labels(recording.graph) == ["x", "fields.here", "", "after[0]", "", ""]
+    assert x.grad is not None
+    assert [type(value) for value in (registry, several, keyed)] == [Lazy, LazyList, dict]
+
+
+def test_a_subclass_of_a_container_names_what_lies_in_it() -> None:
+    class Batch(dict[str, Tensor]):
+        """Loads nothing, and is not asked either."""
+
+    class Pair(NamedTuple):
+        left: Tensor
+        right: Tensor
+
+    batch, pair, found = Batch(y=leaf()), Pair(leaf(), leaf()), torch.sort(leaf())
+    y = batch["y"] * pair.right * found[0]
+    assert [label for label in labels(trace(y)) if label] == [
+        "batch.y",
+        "pair.right",
+        "found[0]",
+        "y",
+    ]
+
+
+def test_a_subclass_that_is_traced_says_itself_what_it_holds() -> None:
+    def outputs() -> dict[str, Any]:
+        computed = {"loss": leaf() * 2}
+
+        class Computed(dict[str, Tensor]):
+            def items(self) -> Any:
+                return computed.items()
+
+        return {"out": Computed()}
+
+    assert labels(trace(outputs())) == ["", "out.loss"]
+
+
+def test_a_module_that_was_never_initialised_names_nothing() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            """Forgets its base class."""
+
+        def __eq__(self, other: object) -> bool:  # and so has no hash
+            raise ValueError("not to be compared")
+
+    broken, model = Broken(), nn.Linear(2, 2)
+    y = model(leaf())
+    assert {"weight", "bias"} <= set(labels(trace(y)))
+    assert type(broken) is Broken
+
+
+class Guarded:
+    """An object that gives none of its attributes away."""
+
+    def __init__(self) -> None:
+        self.scale = leaf()
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError("could not load")
+
+    def run(self) -> Graph:
+        return trace(leaf() * 2)
+
+
+def test_a_self_that_gives_nothing_away_costs_no_more_than_its_names() -> None:
+    assert labels(Guarded.run(Guarded())) == ["", ""]
 
 
 def test_a_frame_keeps_nothing_of_what_was_read() -> None:
