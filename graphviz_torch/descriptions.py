@@ -100,8 +100,10 @@ class Descriptions:
         if room is None:
             self._describe_like([where], [gradient])
             return
-        room.waiting.append((where, gradient, gradient._version, kind.meta))
+        room.waiting.append((where, gradient, _version(gradient), kind.meta))
         room.elements += kind.elements
+        if gradient._is_view():  # it keeps all of what it is a view of
+            room.elements += _elements_behind(gradient)
         if room.elements >= room.limit:
             self._describe(room)
 
@@ -120,10 +122,9 @@ class Descriptions:
 
     def _describe_here(self, room: _Room) -> None:
         self.times += 1
-        # What a hook has changed in place meanwhile is lost.
-        waiting = [seen for seen in room.waiting if seen[1]._version == seen[2]]
-        room.waiting, room.elements = [], 0
+        waiting, room.waiting, room.elements = room.waiting, [], 0
         with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
+            waiting = [seen for seen in waiting if _is_as_it_was(seen[1], seen[2])]
             plain = [room.cpu and _is_plain(gradient) for _, gradient, _, _ in waiting]
         if any(plain):
             with _aside(), torch._C._DisableTorchDispatch():
@@ -197,6 +198,33 @@ def _aside() -> Iterator[None]:
     """
     with suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
         yield
+
+
+def alias(gradient: Tensor | None) -> Tensor | None:
+    """A dense gradient's memory and version, as another tensor."""
+    if gradient is None:
+        return None
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), unseen():
+        return gradient.detach() if _is_plain(gradient) else gradient
+
+
+def _version(gradient: Tensor) -> int:
+    return 0 if gradient.is_inference() else gradient._version
+
+
+def _is_as_it_was(gradient: Tensor, version: int) -> bool:
+    """False if a hook has changed a gradient in place since it had this version, or freed it."""
+    if _version(gradient) != version:
+        return False
+    return not _is_plain(gradient) or gradient.data_ptr() != 0
+
+
+def _elements_behind(gradient: Tensor) -> int:
+    """How many elements the memory has that a view keeps; 0 if that cannot be told."""
+    try:
+        return gradient.untyped_storage().nbytes() // gradient.dtype.itemsize
+    except (RuntimeError, NotImplementedError):  # a subclass or a layout without one
+        return 0
 
 
 def _is_plain(gradient: Tensor) -> bool:

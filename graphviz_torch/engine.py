@@ -8,6 +8,7 @@ from C++.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -66,20 +67,33 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _watchers or getattr(_here, "outputs", None) is outputs:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
-        thread = threading.get_ident()
-        gradients, _, _, inputs = args[:4]
-        results: list[Any] = []  # none if it raises
-        with ExitStack() as stack:
-            for owner, begin, end in tuple(_watchers):
-                if owner == thread:
-                    run = begin(outputs, gradients, inputs)
-                    stack.callback(_end, end, run, results)
-            outer, _here.outputs = getattr(_here, "outputs", None), outputs
-            stack.callback(setattr, _here, "outputs", outer)
-            results.append(theirs(outputs, *args, **kwargs))
-        return results[0]
+        enabled, collects = torch.is_grad_enabled(), gc.isenabled()
+        try:
+            return _told(theirs, outputs, args, kwargs)
+        except BaseException:
+            # An interrupt may have come just where we had switched one of these off.
+            torch._C._set_grad_enabled(enabled)
+            if collects:
+                gc.enable()
+            raise
 
     return watched
+
+
+def _told(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> Any:
+    """Run backward, and tell this thread's watchers before and after."""
+    thread = threading.get_ident()
+    gradients, _, _, inputs = args[:4]
+    results: list[Any] = []  # none if it raises
+    with ExitStack() as stack:
+        for owner, begin, end in tuple(_watchers):
+            if owner == thread:
+                run = begin(outputs, gradients, inputs)
+                stack.callback(_end, end, run, results)
+        outer, _here.outputs = getattr(_here, "outputs", None), outputs
+        stack.callback(setattr, _here, "outputs", outer)
+        results.append(theirs(outputs, *args, **kwargs))
+    return results[0]
 
 
 def _end(end: End, run: Any, results: list[Any]) -> None:

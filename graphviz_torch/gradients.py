@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from .cuda_clock import CudaClock
-from .descriptions import Descriptions, Kind
+from .descriptions import Descriptions, Kind, alias
 from .graph import GradientStats, TensorMeta
 from .hooks import Hooks
 from .metadata import is_custom, tensor_meta
@@ -42,7 +42,7 @@ class Gradients:
         self._descriptions = Descriptions()
 
     def __enter__(self) -> Gradients:
-        before = self._before
+        before, leaf = self._before, self._before_leaf
         kinds = {
             outputs: tuple(
                 None if meta is None else self._descriptions.kind(meta) for meta in outputs
@@ -51,7 +51,12 @@ class Gradients:
         }
         custom = {kind: is_custom(kind) for kind in {type(fn) for fn, _ in self._nodes}}
         self._hooks.put(
-            (fn.register_prehook, partial(before, node, kinds[outputs], custom[type(fn)]))
+            (
+                fn.register_prehook,
+                partial(leaf, node, kinds[outputs])
+                if type(fn).__name__ == "AccumulateGrad"
+                else partial(before, node, kinds[outputs], custom[type(fn)]),
+            )
             for node, (fn, outputs) in enumerate(self._nodes)
         )
         return self
@@ -71,14 +76,15 @@ class Gradients:
     @property
     def order(self) -> list[int]:
         """The nodes that backward ran, in its order."""
-        return [node for node, _, _, _ in self._stamps[:-1]]
+        return [node for node, _, _, _ in self._stamps if node >= 0]
 
-    def add(self, node: int, output_nr: int, gradient: Tensor | None) -> None:
-        """Describe a gradient that no hook was given."""
-        if gradient is not None and all(stamp[0] != node for stamp in self._stamps):
-            self._descriptions.see(
-                (node, output_nr), gradient, self._descriptions.kind(tensor_meta(gradient))
-            )
+    def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
+        """Describe gradients that no hook was given: by node and output_nr."""
+        ran = set(self.order)
+        for node, output_nr, gradient in given:
+            if gradient is not None and node not in ran:
+                kind = self._descriptions.kind(tensor_meta(gradient))
+                self._descriptions.see((node, output_nr), gradient, kind)
 
     def _before(
         self,
@@ -101,6 +107,12 @@ class Gradients:
         if clock is not None and device is not None:
             clock.start(node, device, event if self._descriptions.times == described else None)
         self._stamps.append((node, timed and clock is None, entered, perf_counter()))
+
+    def _before_leaf(
+        self, node: int, kinds: tuple[Kind | None, ...], gradients: tuple[Tensor | None, ...]
+    ) -> None:
+        # A leaf takes its gradient as its own, without a copy, if nobody else has that tensor.
+        self._before(node, kinds, False, tuple(map(alias, gradients)))
 
     def statistics(
         self, outputs: Sequence[Sequence[object]]

@@ -48,7 +48,7 @@ class ModuleHooks:
     def __exit__(self, *_: object) -> None:
         hooks: Any = nn_module
         with _lock:
-            del hooks._global_forward_pre_hooks[self._key]
-            del hooks._global_forward_hooks[self._key]
-            del hooks._global_forward_hooks_always_called[self._key]
+            hooks._global_forward_pre_hooks.pop(self._key, None)
+            hooks._global_forward_hooks.pop(self._key, None)
+            hooks._global_forward_hooks_always_called.pop(self._key, None)
         del self._calls  # they are their owner's, and it is to go without the collector

@@ -12,8 +12,9 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from operator import is_
+from operator import is_, itemgetter
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
@@ -207,23 +208,32 @@ class Modules:
 
         "" where one is not known.
         """
-        first, last = self._numbers[0], max(self.reached, self._numbers[-1])
-        names = self._names[-1:] * (last - first + 1)  # what is made after the last call too
-        for start, end, name in zip(self._numbers, self._numbers[1:], self._names, strict=False):
+        # Those of one backward lie close together, among those of all that the block has seen.
+        last = max(self.reached, self._numbers[-1])
+        known = [min(number, last) for number in numbers if number >= self._numbers[0]]
+        first = min(known, default=last)
+        length = max(known, default=last) + 1 - first
+        names: list[Names] = [("", "")] * length
+        begin = bisect_right(self._numbers, first) - 1
+        stop = bisect_left(self._numbers, first + length)
+        ends = [*self._numbers[begin + 1 : stop], first + length]
+        for name, start, end in zip(self._names[begin:stop], [first, *ends], ends, strict=False):
             names[start - first : end - first] = [name] * (end - start)
-        sources = [""] * len(names)
+        sources = [""] * length
         line = self.lines()
-        for start, end, place in self._made:
-            sources[start - first : end - first] = [line(place)] * (end - start)
-        # Before the first one nothing is known, and a leaf has the number -1.
+        begin = bisect_right(self._made, first, key=itemgetter(1))
+        stop = bisect_left(self._made, first + length, key=itemgetter(0))
+        for start, end, place in self._made[begin:stop]:
+            start, end = max(start - first, 0), min(end - first, length)
+            sources[start:end] = [line(place)] * (end - start)
+        # Before the block nothing is known, and a leaf has the number -1.
         names.append(("", ""))
         sources.append("")
-        at = [min(number, last) - first if number >= first else -1 for number in numbers]
-        modules, scopes = zip(*[names[i] for i in at], strict=True) if at else ((), ())
+        places = [min(n, last) - first if n >= self._numbers[0] else -1 for n in numbers]
         return {
-            "module": list(modules),
-            "scope": list(scopes),
-            "source": [sources[i] for i in at],
+            "module": [names[i][0] for i in places],
+            "scope": [names[i][1] for i in places],
+            "source": [sources[i] for i in places],
         }
 
     def lines(self) -> Callable[[Place | None], str]:

@@ -112,6 +112,7 @@ class Recording:
         self._thread = get_ident()
         self._first = sequence_number()  # nodes from this number on are in no run yet
         self._runs: list[Run] = []
+        self._reached: set[int] = set()  # id() of the variables that these reached
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
         self._stepped: set[int] | None = None  # id() of what optimizers updated
@@ -132,6 +133,7 @@ class Recording:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        enabled = torch.is_grad_enabled()
         try:
             self._stack.close()
             for run in self._runs:
@@ -142,6 +144,7 @@ class Recording:
                 self._fail(error)
             self._graphs = self.graphs
         finally:
+            torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
             self._open = False
             self._model = None
             self._modules.close()
@@ -193,7 +196,8 @@ class Recording:
         if here is not self._frame:
             named += self._names_in(self._frame)
         cuts = self._calls.cuts.take()
-        run = Run(ends, named + parameters, parameters, self._runs, cuts, failed)
+        known_as = parameters + named
+        run = Run(ends, known_as, parameters, len(self._runs), self._reached, cuts, failed)
         run.place = self._modules.place(here)
         if self._with["memory"]:
             known: list[tuple[SavedKind, Tensor]] = []
@@ -303,6 +307,7 @@ class Recording:
         with uncollected():
             run = self._running = self._read(ends)
             self._runs.append(run)
+            self._reached |= run.reached
             if self._with["gradients"]:
                 run.start([end for value in inputs for end in _end(value)])
         return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any
@@ -55,7 +55,7 @@ def flat(gradient: Tensor) -> Tensor:
         row = gradient.detach()
         if not row.is_contiguous() and row.numel() > SMALL:
             row = row.permute(_outermost_first(row.stride()))
-        row = row.reshape(-1).contiguous()  # a slice with a step has kept it
+        row = row.resolve_neg().reshape(-1).contiguous()  # a slice with a step has kept it
     else:
         values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
         row = values.values().reshape(-1)
@@ -75,12 +75,12 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
         block = _wide(block)
         squares += float(torch.dot(block, block))
         if not math.isfinite(squares):
-            return _again(_wide(row).numpy(), elements)
+            return _again(_blocks(row), elements)
         high = max(high, float(block.amax()), -float(block.amin()))
         total += float(block.sum())
         nonzero += _nonzero(block)
     if high and squares < _least(row.dtype):
-        return _again(_wide(row).numpy(), elements)
+        return _again(_blocks(row), elements)
     return math.sqrt(squares), high, total / elements, 1 - nonzero / elements, 0, 0
 
 
@@ -106,7 +106,7 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     Returns:
         A column for each field of GradientStats from `norm` to `values`.
     """
-    rows = [row if row.is_contiguous() else flat(row) for row in gradients]
+    rows = [row if row.is_contiguous() and not row.is_neg() else flat(row) for row in gradients]
     # By address and length: it is these elements, whatever the shape.
     keys = list(zip(map(Tensor.data_ptr, rows), map(Tensor.numel, rows), strict=True))
     memories = dict(zip(keys, rows, strict=True))
@@ -132,7 +132,7 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
         columns[-1][i] = tuple(row[ends[i] : ends[i + 1]].tolist())
     for i in np.flatnonzero(~np.isfinite(squares) | ((squares < _least(dtype)) & (high > 0))):
         for column, value in zip(
-            columns, _again(row[ends[i] : ends[i + 1]], lengths[i]), strict=False
+            columns, _again([row[ends[i] : ends[i + 1]]], lengths[i]), strict=False
         ):
             column[i] = value
     at = {key: i for i, key in enumerate(memories)}
@@ -140,21 +140,32 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     return tuple(list(map(column.__getitem__, order)) for column in columns)
 
 
-def _again(row: Any, elements: int) -> Numbers:
+def _blocks(row: Tensor) -> Iterable[Any]:
+    return (_wide(block).numpy() for block in torch.split(row, _BLOCK))
+
+
+def _again(blocks: Iterable[Any], elements: int) -> Numbers:
     """The numbers of a gradient with elements that are no numbers, or too large or small to square.
 
     Args:
-        row: an array.
-        elements: counts those that are left out of it too.
+        blocks: its elements, in arrays.
+        elements: counts those that are left out of these too.
     """
-    wide = row.astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    high = float(np.abs(finite).max(initial=0))
-    norm = high * float(np.linalg.norm(finite / high)) if high else 0.0
-    nan = int(np.isnan(wide).sum())
-    inf = len(wide) - len(finite) - nan
-    mean = float(finite.sum()) / max(elements - nan - inf, 1)
-    return norm, high, mean, 1 - np.count_nonzero(wide) / elements, nan, inf
+    norm = high = total = 0.0
+    nonzero = nan = inf = 0
+    for block in blocks:
+        wide = block.astype(np.float64)
+        finite = wide[np.isfinite(wide)]
+        highest = float(np.abs(finite).max(initial=0))
+        if highest:
+            norm = math.hypot(norm, highest * float(np.linalg.norm(finite / highest)))
+        high = max(high, highest)
+        total += float(finite.sum())
+        nonzero += int(np.count_nonzero(wide))
+        nan += int(np.isnan(wide).sum())
+        inf += len(wide) - len(finite)
+    inf -= nan
+    return norm, high, total / max(elements - nan - inf, 1), 1 - nonzero / elements, nan, inf
 
 
 def _wide(rows: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class Run:
         ends: what backward starts from.
         named: names and tensors; the first of a node wins.
         parameters: the model's parameters by name.
-        before: the runs of the recording before this one.
+        position: how many runs the recording had before this one.
+        reached: id() of the variables that those reached.
         cuts: where gradients were cut on the way here.
         failed: an exception ended the recording; any of the cuts may be why.
     """
@@ -42,23 +43,23 @@ class Run:
         ends: list[End],
         named: list[tuple[str, Tensor]],
         parameters: list[tuple[str, Tensor]],
-        before: list[Run],
+        position: int,
+        reached: set[int],
         cuts: list[SeenCut],
         failed: bool = False,
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = connected([fn for fn, _ in ends])
-        # A number read of what an earlier backward reached, as of a loss to log it, cut nothing.
-        reached: set[int] = set().union(*(run.reached for run in before))
         hidden = _behind(cuts)
         if not failed:
             logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
+            # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
             hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
         own = ids
         if hidden:  # what lies before a cut is drawn too
             ids, edges = connected([fn for fn, _ in ends] + hidden)
-        self.position = len(before)
+        self.position = position
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised
         self.place: Place | None = None  # the line that called it
@@ -74,7 +75,7 @@ class Run:
         self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
         for i in self.leaves.values():
             self._numbers[i] = -1
-        if len(set(self._numbers)) < len(ids) - len(self.leaves):
+        if len(set(self._numbers)) < len(ids) - len(self.leaves) + bool(self.leaves):
             self._numbers = _unique(self._numbers)
         shown = set(hidden)
         self._cuts = [
@@ -108,10 +109,12 @@ class Run:
     def finish(self, gradients: Any = None) -> None:
         """Remove the hooks and hold no live node any more."""
         if self._gradients is not None:
-            for (fn, output_nr), gradient in zip(self._asked, gradients or (), strict=False):
-                # The engine hands these out without running their nodes.
-                if fn in self.ids:
-                    self._gradients.add(self.ids[fn], output_nr, gradient)
+            # The engine hands these out without running their nodes.
+            self._gradients.add(
+                (self.ids[fn], output_nr, gradient)
+                for (fn, output_nr), gradient in zip(self._asked, gradients or (), strict=False)
+                if fn in self.ids
+            )
             self._gradients.__exit__()
         self.ids.clear()
         self._asked = []
