@@ -7,8 +7,10 @@ unscaled by AMP's scaler, after clipping. A step that is not measured costs a co
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cache
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -93,7 +95,9 @@ class Watching:
         self._every = every
         self._tag = tag
         self._parameters = {id(parameter) for parameter in model.parameters()}
-        self.step = 0  # optimizer steps so far
+        self.step = 0  # steps so far: several optimizers of the model make one together
+        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
+        self._failed = False
         self._handle = StepWatch(self._before_step)
 
     def __enter__(self) -> Watching:
@@ -112,11 +116,24 @@ class Watching:
         )
         if not any(ours):
             return
+        if self._stepped and optimizer not in self._stepped:
+            self._stepped.add(optimizer)
+            return
+        self._stepped = WeakSet([optimizer])
         if self.step % self._every == 0:
             with torch.no_grad():
                 norms = gradient_norms(self._model)
-            self._write({path or "model": norm for path, norm in norms.items()})
+            try:
+                self._write({path or "model": norm for path, norm in norms.items()})
+            except OSError as error:
+                self._warn(error)
         self.step += 1
+
+    def _warn(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            message = f"watch() could not write the gradient norms of step {self.step}: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _write(self, norms: dict[str, float]) -> None:
         if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard's own: a ridge too
@@ -131,6 +148,9 @@ def watch(
 ) -> Watching:
     """Write the norm of every module's gradients at every `every`-th step of its optimizer.
 
+    Several optimizers that step in turn make one step, measured before the first of them. What the
+    writer cannot write, on a full disk, is a warning, once; the training goes on.
+
     Args:
         model: whose gradients.
         writer: a TensorBoard `SummaryWriter`, which gets a ridge plot of all modules by depth
@@ -142,7 +162,8 @@ def watch(
         A context manager with `remove()`; it counts from now on, entered or not.
 
     Raises:
-        ValueError: if `every` is no positive number.
+        TypeError: if `model` is no module, `writer` has no `add_scalar`, or `every` is no integer.
+        ValueError: if `every` is less than 1.
 
     >>> class Printer:
     ...     def add_scalar(self, tag, value, step):
@@ -154,6 +175,15 @@ def watch(
     ...     optimizer.step()
     gradient_norm/model 0 1.4142
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"watch: model is a {type(model).__name__}: pass a torch.nn.Module.")
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise TypeError(
+            f"watch: writer is a {type(writer).__name__}: pass a SummaryWriter, or what has its "
+            "add_scalar(tag, value, step)."
+        )
+    if not isinstance(every, int) or isinstance(every, bool):
+        raise TypeError(f"watch(every={every!r}): pass the number of steps, 1 or more.")
     if every < 1:
         raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
     return Watching(model, writer, every, tag)

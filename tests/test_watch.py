@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +71,62 @@ def test_norms_are_those_of_sparse_and_half_gradients_too() -> None:
 def test_a_wrong_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="every=0"):
         watch(torch.nn.Linear(1, 1), Notes(), every=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "writer", "every", "said"),
+    [
+        (torch.ones(1), Notes(), 1, "model is a Tensor: pass a torch.nn.Module."),
+        (torch.nn.Linear(1, 1), print, 1, "writer is a builtin_function_or_method: pass a Summ"),
+        (torch.nn.Linear(1, 1), None, 1, "writer is a NoneType: pass a SummaryWriter"),
+        (torch.nn.Linear(1, 1), Notes(), 2.5, "every=2.5"),
+        (torch.nn.Linear(1, 1), Notes(), "2", "every='2'"),
+        (torch.nn.Linear(1, 1), Notes(), True, "every=True"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(model: Any, writer: Any, every: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        watch(model, writer, every)
+
+
+def test_two_optimizers_of_one_model_step_together() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+    notes = Notes()
+    with watch(model, notes, every=2) as watching:
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    assert watching.step == 3
+    assert [(tag[-1], step) for tag, _, step in notes.seen] == [
+        ("0", 0),
+        ("1", 0),
+        ("0", 2),
+        ("1", 2),
+    ]
+
+
+def test_a_full_disk_does_not_stop_the_training() -> None:
+    class Full:
+        def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def train() -> None:
+        with watch(model, Full()):
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+
+    before = model.bias.item()
+    with pytest.warns(RuntimeWarning, match="No space left") as warned:
+        train()
+    assert len(warned) == 1
+    assert model.bias.item() == pytest.approx(before - 3)
 
 
 def test_a_summary_writer_gets_the_norms_and_a_ridge_of_them_by_depth(tmp_path: Path) -> None:
