@@ -321,7 +321,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     ),
     "tiny-copies": (
         moved(*[sent(data=i) for i in range(20)]),
-        "warning",
+        "info",
         "20 copies cpu to cuda:0 in a row at train.py:12 move 40.0 KiB in all.",
         [
             moved(*[sent(data=i) for i in range(5)]),
@@ -348,7 +348,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "most-memory": (
         kept(saved(3 * MIB, MIB), saved(MIB, MIB)),
         "info",
-        "Backward keeps 4.0 MiB of activations, most of it in fc (4.0 MiB, 100%).",
+        "Backward keeps 4.0 MiB of activations, most of it in fc (addmm, 4.0 MiB, 100%).",
         [kept(saved(1000, 250)), kept(saved(3 * MIB, MIB, kind="parameter"))],
     ),
     "float64-crept-in": (

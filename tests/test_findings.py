@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from graphs_by_hand import (
     CASES,
     CUT,
@@ -31,7 +33,7 @@ from graphs_by_hand import (
 from hypothesis import HealthCheck, given, settings
 from test_json import graphs
 
-from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, rules
+from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
 from graphviz_torch.graph import Failure, Parameter
 
 README = Path(__file__).parent.parent / "README.md"
@@ -60,7 +62,7 @@ def test_the_rule_finds_what_it_is_for(rule: str) -> None:
     (found,) = only(rule, graph)
     assert (found.severity, found.message) == (severity, message)
     assert found.cause
-    assert found.advice
+    assert found.advice[0].isupper()
     assert all(0 <= node < len(graph.nodes) for node in found.nodes)
     assert all(0 <= transfer < len(graph.transfers) for transfer in found.transfers)
 
@@ -109,11 +111,16 @@ def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) 
     assert (found.severity, found.cause) == (severity, cause)
     assert found.nodes == (3, 2, 1)  # the parameter, and both sides of the cut
     assert "net.py:7" in found.advice
+    assert found.advice[0].isupper()
 
 
 def test_a_cut_whose_nodes_are_not_known_is_told_by_its_module() -> None:
     unknown = replace(CUT, before=None, module="head")
-    assert only("cut-gradient", cut(unknown, node=None))
+    (found,) = only("cut-gradient", cut(replace(unknown, how="argmax"), node=None))
+    assert found.severity == "warning"  # "error" where the cut is known to be in the way
+    assert found.message == (
+        "head.weight got no gradient, probably because h was cut by argmax() at net.py:7."
+    )
     assert not only("cut-gradient", cut(replace(unknown, module="body"), node=None))
 
 
@@ -122,6 +129,33 @@ def test_an_accuracy_read_with_argmax_is_not_blamed_for_a_detach() -> None:
     graph = replace(cut(), cuts=(metric, CUT))
     (found,) = only("cut-gradient", graph)
     assert found.cause == "cut by detach()"
+
+
+def test_a_cut_on_the_way_explains_before_one_whose_nodes_are_not_known() -> None:
+    elsewhere = replace(CUT, how="argmax", before=None, where="act.py:2")
+    (found,) = only("cut-gradient", replace(cut(), cuts=(elsewhere, CUT)))
+    assert found.message == "head.weight got no gradient: h was cut by detach() at net.py:7."
+
+
+@pytest.mark.parametrize("wrong", [None, torch.ones(1), record(torch.nn.Linear(1, 1)), [Graph(())]])
+def test_what_is_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"^graph is a \w+, not a Graph: .*recording\.graph\.$"):
+        find(wrong)
+    with pytest.raises(TypeError, match=r"not a Graph: .*recording\.graph\.$"):
+        find_across([wrong])
+
+
+def test_the_graphs_before_are_a_list() -> None:
+    graph: Any = Graph(())
+    said = r"^previous is a Graph, not a list of graphs: pass find\(graph, \[previous\]\)\.$"
+    with pytest.raises(TypeError, match=said):
+        find(graph, graph)
+    with pytest.raises(TypeError, match=r"^previous is a Recording, not a list of graphs"):
+        find(graph, record(torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a Graph"):
+        find(graph, [None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^graphs is a Graph, not a list of graphs"):
+        find_across(graph)
 
 
 def test_many_parameters_of_one_cause_are_one_finding() -> None:
@@ -277,6 +311,22 @@ def test_a_pageable_copy_in_every_step_is_a_warning() -> None:
     (found,) = only("pageable-copy", moved(*[replace(large, data=i) for i in range(3)]))
     assert found.severity == "warning"
     assert "12.0 MiB, 3 times" in found.message
+
+
+def test_copies_are_called_by_the_first_name_that_one_of_them_has() -> None:
+    reads = [read(operation="item", data=i, label=name) for i, name in enumerate(("", "x", "y"))]
+    (found,) = only("blocking-read", moved(*reads))
+    assert found.message.startswith("x is read with item() in a loop")
+
+
+def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> None:
+    (found,) = only("tiny-copies", moved(*[sent(node=0, data=i) for i in range(20)]))
+    assert found.severity == "warning"
+
+
+def test_tiny_copies_of_several_modules_are_no_row() -> None:
+    copies = [sent(data=i, module=f"layers.{i // 4}") for i in range(20)]
+    assert only("tiny-copies", moved(*copies)) == []
 
 
 def test_reading_the_loss_in_a_loop_is_worth_knowing_and_no_more() -> None:

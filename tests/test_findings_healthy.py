@@ -219,3 +219,14 @@ def test_heads_that_are_trained_in_turn_have_neither() -> None:
             model[head](model["body"](torch.randn(64, 4))).square().mean().backward()
             optimizer.step()
     assert [serious(graph) for graph in recording.graphs] == [[], []]
+
+
+def test_a_small_batch_in_each_of_many_steps_is_no_run_of_copies(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4).to(sim)).sum().backward()
+            optimizer.step()
+    assert serious(recording.graph) == []

@@ -141,6 +141,34 @@ def test_a_model_that_ran_under_no_grad_before_its_backward_failed_is_an_error()
     assert "the model ran under torch.no_grad() at models.py:" in found.message
 
 
+@pytest.mark.parametrize("ask", ["grad", "backward"])
+def test_what_backward_was_not_asked_for_is_not_missing(ask: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    asked = list(model[0].parameters())
+    with record(model) as recording:
+        loss = model(torch.randn(64, 4)).sum()
+        if ask == "grad":
+            torch.autograd.grad(loss, asked)
+        else:
+            loss.backward(inputs=asked)
+    assert find(recording.graph) == []
+
+
+def test_a_target_network_behind_a_detach_is_not_blamed_on_an_argmax_elsewhere() -> None:
+    model = nn.ModuleDict({"online": MLP(4, 64, 2), "target": MLP(4, 64, 2)})
+    online, target = model["online"], model["target"]
+    with record(model) as recording:
+        states = torch.randn(64, 4)
+        actions = online(states).argmax(1)
+        best = target(torch.randn(64, 4)).max(1)[0]
+        best = best.detach()
+        values = online(states).gather(1, actions[:, None]).squeeze(1)
+        (values - best).pow(2).mean().backward()
+    found = only("cut-gradient", recording.graph)
+    assert found.cause == "cut by detach()"
+    assert found.message.startswith("target.fc1.weight, ")
+
+
 def test_a_metric_beside_the_loss_is_no_cut() -> None:
     def loss(logits: Tensor) -> Tensor:
         target = torch.zeros(len(logits), dtype=torch.long)
@@ -353,9 +381,17 @@ def test_rows_copied_one_by_one_are_many_tiny_copies(sim: torch.device) -> None:
     with record(model) as recording:
         rows = [torch.randn(4).to(sim) for _ in range(32)]
         model(torch.stack(rows)).sum().backward()
-    assert only("tiny-copies", recording.graph).message.startswith(
-        "32 copies cpu to sim:0 in a row"
-    )
+    found = only("tiny-copies", recording.graph)
+    assert found.message.startswith("32 copies cpu to sim:0 in a row")
+    assert found.severity == "info"  # 32 steps of one copy each look the same
+
+
+def test_pieces_that_one_backward_came_by_are_tiny_copies_of_one_step(sim: torch.device) -> None:
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        rows = [row.to(sim) for row in model(torch.randn(32, 4))]
+        torch.stack(rows).sum().backward()
+    assert only("tiny-copies", recording.graph).severity == "warning"
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -424,7 +460,26 @@ def test_what_keeps_most_is_named_by_module() -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 2))
     found = only("most-memory", trained(model, torch.randn(2048, 64)))
     assert found.severity == "info"
-    assert "most of it in 1 (" in found.message  # GELU keeps its input, 4 MiB
+    assert "most of it in module 1 (gelu, " in found.message  # GELU keeps its input, 4 MiB
+    # Under a checkpoint a layer that saves its own input alone would keep as much.
+    assert "run several layers around module 1 together under" in found.advice
+
+
+def test_the_block_around_what_keeps_most_is_what_to_checkpoint() -> None:
+    block = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 2))
+    found = only("most-memory", trained(nn.ModuleList([block])[0], torch.randn(2048, 64)))
+    assert "module 1" in found.message
+    model = nn.Sequential(nn.Sequential(nn.Linear(64, 64), block), nn.Tanh())
+    found = only("most-memory", trained(model, torch.randn(2048, 64)))
+    assert "most of it in 0.1.1 (gelu, " in found.message
+    assert found.advice == "To trade time for memory, run 0.1 under torch.utils.checkpoint."
+
+
+def test_a_batch_norm_is_not_to_be_run_twice() -> None:
+    block = nn.Sequential(nn.Linear(64, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 2))
+    found = only("most-memory", trained(nn.Sequential(block), torch.randn(2048, 64)))
+    assert found.advice.startswith("Use a smaller batch, or torch.utils.checkpoint around a part ")
+    assert "without BatchNorm" in found.advice
 
 
 def test_an_array_from_numpy_makes_float64_creep_in() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..graph import Finding, Graph
+from ..graph import Finding, Graph, expect_graph
 
 # Each family enters its rules in the table; the order here is that of equal severity.
 from . import devices, paths, stopped, values, transfers, memory, several  # isort: skip # noqa: F401
@@ -24,6 +24,9 @@ def find(graph: Graph, previous: Sequence[Graph] = ()) -> list[Finding]:
         graph: from `record`, or from `trace` (which knows far less of what went on).
         previous: the graphs of the steps before, oldest first, for rules that compare steps.
 
+    Raises:
+        TypeError: for what is no graph, or no list of graphs.
+
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
     >>> used = Parameter("body.weight", meta, True, called=True, has_grad=True)
@@ -31,6 +34,8 @@ def find(graph: Graph, previous: Sequence[Graph] = ()) -> list[Finding]:
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
+    expect_graph(graph)
+    _expect_graphs(previous, "previous", "find(graph, [previous])")
     found = list(apply("graph", Reading(graph)))
     if previous:
         found.extend(apply("steps", [*previous, graph]))
@@ -38,13 +43,26 @@ def find(graph: Graph, previous: Sequence[Graph] = ()) -> list[Finding]:
 
 
 def find_across(graphs: Sequence[Graph]) -> list[Finding]:
-    """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's."""
+    """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's.
+
+    Raises TypeError for what is no list of graphs.
+    """
+    _expect_graphs(graphs, "graphs", "find_across([graph, graph, ...])")
     return _sorted(apply("ranks", graphs))
 
 
 def rules() -> tuple[tuple[str, str], ...]:
     """Every rule: its id, and the sentence that says what it finds."""
     return tuple((rule.id, rule.sentence) for rule in RULES)
+
+
+def _expect_graphs(value: object, name: str, example: str) -> None:
+    if not isinstance(value, Sequence):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}, not a list of graphs: pass {example}."
+        )
+    for graph in value:
+        expect_graph(graph)
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:

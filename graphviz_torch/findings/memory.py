@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..graph import Finding
+from ..graph import Finding, Node
 from .rule import Reading, at, finding, listing, rule, size
 
 # Below this nobody runs out of memory.
@@ -20,26 +20,71 @@ VIEW_SHARE = 4
 @rule()
 def most_memory(reading: Reading) -> Iterator[Finding]:
     """What keeps most for backward: the modules, or the operations, in order of bytes."""
-    kept: Counter[str] = Counter()
-    keepers: dict[str, list[int]] = {}
+    # By (module, ""), or ("", operation) outside of all modules.
+    kept: Counter[tuple[str, str]] = Counter()
+    keepers: dict[tuple[str, str], list[Node]] = {}
     for node in reading.graph.nodes:
-        nbytes = sum(saved.nbytes for saved in node.saved if saved.kind == "activation")
+        nbytes = _kept(node)
         if nbytes:
-            name = node.module or node.title
-            kept[name] += nbytes
-            keepers.setdefault(name, []).append(node.id)
+            place = (node.module, "" if node.module else node.title)
+            kept[place] += nbytes
+            keepers.setdefault(place, []).append(node)
     total = sum(kept.values())
     if total < WORTH:
         return
     most = kept.most_common(3)
-    parts = listing(f"{name} ({size(n)}, {n / total:.0%})" for name, n in most)
+    parts = listing(
+        f"{_place(*place)} ({_largest(keepers[place])}{size(n)}, {n / total:.0%})"
+        for place, n in most
+    )
     yield finding(
         "info",
         f"Backward keeps {size(total)} of activations, most of it in {parts}.",
         cause="saved for backward",
-        advice=f"To trade time for memory, run {most[0][0]} under torch.utils.checkpoint.",
-        nodes=tuple(node for name, _ in most for node in keepers[name]),
+        advice=_less_memory(reading, [place for place, _ in most]),
+        nodes=tuple(node.id for place, _ in most for node in keepers[place]),
     )
+
+
+def _less_memory(reading: Reading, places: list[tuple[str, str]]) -> str:
+    """What to put under a checkpoint: of one operation that keeps its input, it would keep as much;
+    and a batch norm that runs again counts the batch twice in its running statistics."""
+    blocks = [module for module, _ in places if module]
+    blocks = [".".join(m.split(".")[:n]) for m in blocks for n in range(m.count(".") + 1, 0, -1)]
+    inside: dict[str, set[str]] = {block: set() for block in blocks}
+    count: Counter[str] = Counter()
+    for node in reading.graph.nodes:
+        for block, titles in inside.items():
+            if f"{node.module}.".startswith(f"{block}."):
+                titles.add(node.title)
+                count[block] += any(saved.kind != "parameter" for saved in node.saved)
+    for block in blocks:
+        if count[block] > 1 and not any("batch_norm" in title for title in inside[block]):
+            return f"To trade time for memory, run {_place(block)} under torch.utils.checkpoint."
+    if any("batch_norm" in node.title for node in reading.graph.nodes):
+        return (
+            "Use a smaller batch, or torch.utils.checkpoint around a part without BatchNorm: its "
+            "running statistics would be updated twice."
+        )
+    return (
+        f"To trade time for memory, run several layers around {_place(*places[0])} together under "
+        "torch.utils.checkpoint."
+    )
+
+
+def _kept(node: Node) -> int:
+    """Bytes of activations."""
+    return sum(saved.nbytes for saved in node.saved if saved.kind == "activation")
+
+
+def _largest(nodes: list[Node]) -> str:
+    """The operation in a module that keeps most of what it keeps; outside, its name is said."""
+    largest = max(nodes, key=_kept)
+    return f"{largest.title}, " if largest.module else ""
+
+
+def _place(module: str, operation: str = "") -> str:
+    return f"module {module}" if module.isdigit() else module or operation
 
 
 @rule()

@@ -28,7 +28,7 @@ _ADVICE = {
     **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
 }
 _DISCRETE = (
-    "{how}{at} has no gradient: replace it with something differentiable (softmax, a soft mask)."
+    "Replace {how}{at} with something differentiable (softmax, a soft mask): it has no gradient."
 )
 
 
@@ -74,9 +74,10 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         if _ran_inside(cut, {p.node for p in parameters}):
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
+        why = ", probably because" if cut.before is None else ":"
         yield finding(
             _severity(parameters, "error" if reading.blocked else _meant(cut, parameters)),
-            f"{names} got no gradient: {happened} {how}{line}.",
+            f"{names} got no gradient{why} {happened} {how}{line}.",
             cause=f"cut by {how}",
             advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
             where=cut.where,
@@ -152,9 +153,8 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 def _without_gradient(reading: Reading) -> list[Parameter]:
     if not reading.backward_ran:
         return []
-    return [
-        p for p in reading.graph.parameters if p.requires_grad and p.name not in reading.received
-    ]
+    known = reading.received | reading.unasked
+    return [p for p in reading.graph.parameters if p.requires_grad and p.name not in known]
 
 
 def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
@@ -167,8 +167,9 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     owned = {p.node for p in lost}
     firsts: dict[tuple[str, str], Cut] = {}
     seen: set[int] = set()
-    # A result that nothing used (an accuracy read with argmax) did not stand in the way.
-    for cut in sorted(reading.graph.cuts, key=lambda cut: not cut.after):
+    # What is known to be on the way comes before what may be. A result that nothing used (an
+    # accuracy read with argmax) did not stand in the way.
+    for cut in sorted(reading.graph.cuts, key=lambda cut: (cut.before is None, not cut.after)):
         if not lost:
             return
         behind = _upstream(reading, cut.before, seen)
@@ -192,7 +193,8 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.in_optimizer for p in parameters):
         return "info"
-    return "warning" if cut.how in ("detach", "data", *_MODES) else "error"
+    unsure = cut.before is None
+    return "warning" if unsure or cut.how in ("detach", "data", *_MODES) else "error"
 
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:

@@ -42,8 +42,34 @@ class Reading:
             or p.reached
             or (
                 p.node is not None
-                and nodes[p.node].order is not None
                 and p.node not in self.dropped
+                # torch.autograd.grad returns a gradient without running the parameter's node.
+                and (nodes[p.node].order is not None or any(nodes[p.node].grad_outputs))
+            )
+        )
+
+    @cached_property
+    def unasked(self) -> frozenset[str]:
+        """Names of the parameters without a gradient that backward was not asked for one of, as
+        with torch.autograd.grad(loss, others) or loss.backward(inputs=others)."""
+        graph = self.graph
+        if graph.failure is not None or all(node.order is None for node in graph.nodes):
+            return frozenset()
+        # Backward that is not told what to reach runs every leaf that it can.
+        chosen = all(node.order is None for node in graph.nodes if node.leaf)
+        reachable = {node for node, _ in graph.outputs}
+        for node in reversed(graph.nodes):  # users before inputs
+            if any(edge.target in reachable for edge in self.users[node.id]):
+                reachable.add(node.id)
+        return frozenset(
+            p.name
+            for p in graph.parameters
+            if p.name not in self.received
+            and (
+                chosen
+                or (
+                    p.node is not None and p.node in reachable and graph.nodes[p.node].order is None
+                )
             )
         )
 

@@ -33,7 +33,7 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
     """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment."""
     lost = [(i, t) for i, t in _forward(reading) if t.used is False and t.kind != "DtoH"]
     for _, group in grouped(((t.where, t.label, t.target), (i, t)) for i, t in lost):
-        first, name = group[0][1], _name(group[0][1])
+        first, name = group[0][1], _name_of(group)
         call = f"{name}.{_call(first)}"
         yield finding(
             "warning",
@@ -41,7 +41,7 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
             "was never used.",
             cause="the copy was not kept",
             advice=f"Replace {call} with {name} = {call}{at(first.where)}: a move returns the copy."
-            if first.label
+            if any(t.label for _, t in group)
             else f"Keep what {_call(first)} returns{at(first.where)}, or do not move it.",
             **_about(group),
         )
@@ -63,10 +63,10 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         lines = list(dict.fromkeys(t.where for _, t in group if t.where))
         yield finding(
             "warning",
-            f"{_name(first)} was copied from {first.source} to {first.target} {len(group)} times, "
-            f"{size(extra)} more than once would need{at(listing(lines))}.",
+            f"{_name_of(group)} was copied from {first.source} to {first.target} {len(group)} "
+            f"times, {size(extra)} more than once would need{at(listing(lines))}.",
             cause="copied again and again",
-            advice=f"Move {_name(first)} once, before the loop, and use that copy.",
+            advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
             **_about(group),
         )
 
@@ -113,11 +113,11 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
         yield finding(
             # Once may be the setting up; at one line again and again it is the loop's data.
             "warning" if first.where and len(group) >= REPEATS else "info",
-            f"{_name(first)} ({size(moved)}{_times(group)}) was copied to {first.target} from "
+            f"{_name_of(group)} ({size(moved)}{_times(group)}) was copied to {first.target} from "
             f"pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
-            f'{_name(first)}.to("{first.target}", non_blocking=True).',
+            f'{_name_of(group)}.to("{first.target}", non_blocking=True).',
             **_about(group),
         )
 
@@ -126,19 +126,25 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
     """Many tiny copies in a row, each of which costs more to start than to do."""
     # A run at one line is a loop over pieces; a training loop's batch alternates with other lines.
-    for (line, _), run in groupby(_forward(reading), lambda each: (each[1].where, each[1].kind)):
+    for (line, *_), run in groupby(
+        _forward(reading), lambda each: (each[1].where, each[1].module, each[1].kind)
+    ):
         group = [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
         first = group[0][1] if group else None
         same = {t.data for _, t in group} - {None}
         if first is None or len(group) < MANY or len(same) == 1 or first.operation in _READS:
             continue
         moved = sum(t.nbytes or 0 for _, t in group)
+        # Those that are nodes of the graph are of one step. Where other copies lie between two
+        # steps is not known: it may be the small batch of each.
+        together = all(t.node is not None for _, t in group)
         yield finding(
-            "warning",
+            "warning" if together else "info",
             f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
             f"{size(moved)} in all.",
             cause="many tiny copies",
-            advice="Put them together with torch.stack or torch.cat, and copy once.",
+            advice=f"{'Put' if together else 'If they are of one step, put'} them together with "
+            "torch.stack or torch.cat, and copy once.",
             **_about(group),
         )
 
@@ -161,7 +167,7 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
         yield finding(
             "warning" if inside else "info",
-            f"{_name(first)} is read with {first.operation}() {place}{at(first.where)}"
+            f"{_name_of(group)} is read with {first.operation}() {place}{at(first.where)}"
             f"{_times(group)}: each waits for all that {first.source} still has to do.",
             cause="a read waits for the device",
             advice="Keep it a tensor, and read it after the loop or every so many steps."
@@ -250,6 +256,11 @@ def _about(group: Numbered) -> dict[str, object]:
         "nodes": tuple(dict.fromkeys(t.node for _, t in group if t.node is not None)),
         "transfers": tuple(i for i, _ in group),
     }
+
+
+def _name_of(group: Numbered) -> str:
+    """The first name that one of them has."""
+    return _name(next((t for _, t in group if t.label), group[0][1]))
 
 
 def _name(transfer: Transfer) -> str:
