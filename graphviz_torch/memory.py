@@ -31,7 +31,8 @@ _storage_id: Callable[[Tensor], int] = torch._C._storage_id  # type: ignore[attr
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _PLAIN = (Tensor, torch.nn.Parameter)
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
-_names: dict[type, list[tuple[str, str]]] = {}
+_names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
+_OF_FUNCTION = [("_raw_saved_tensors", "")]
 
 
 def saved(
@@ -72,10 +73,12 @@ def saved(
 
 def _saved_names(kind: type) -> list[tuple[str, str]]:
     """The attributes of a class of nodes that give saved tensors, and what to call these."""
-    names = [name for name in dir(kind) if name.startswith(_PREFIX)]
     if issubclass(kind, torch.autograd.function.BackwardCFunction):
-        return [(name, "") for name in names]
-    return [(name, name.removeprefix(_PREFIX)) for name in names]
+        # Of a class of the user's, which is not kept: it may hold tensors.
+        return _OF_FUNCTION
+    names = [name for name in dir(kind) if name.startswith(_PREFIX)]
+    _names[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
+    return _names[kind]
 
 
 class _Tensors:

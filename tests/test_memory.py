@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +133,28 @@ def test_a_custom_function_keeps_what_it_saved() -> None:
         Times.apply(x, x * 2).sum().backward()
     node = next(node for node in recording.graph.nodes if node.name == "TimesBackward")
     assert [(saved.kind, saved.nbytes) for saved in node.saved] == [("activation", 16)] * 2
+
+
+def test_the_class_of_a_custom_function_is_not_kept() -> None:
+    def run() -> weakref.ref[Tensor]:
+        scale = torch.ones(4)
+
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x * scale
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Tensor:
+                return gradient * scale
+
+        with record():
+            Scaled.apply(torch.ones(4, requires_grad=True)).sum().backward()
+        return weakref.ref(scale)
+
+    scale = run()
+    gc.collect()
+    assert scale() is None
 
 
 def test_sparse_tensors_count_with_their_indices_and_values() -> None:
