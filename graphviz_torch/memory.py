@@ -1,9 +1,10 @@
 """What each node keeps for backward, and how many bytes.
 
 Counted: the storage of every saved tensor, once, at the first node in the order of the graph that
-keeps it; so the sum is what the graph keeps alive, parameters, buffers and inputs included. Not
-counted: what a custom Function keeps as plain attributes, what kernels keep inside, and what a
-compiled region keeps in Python.
+keeps it; so the sum is what the graph keeps alive, parameters, buffers and inputs included, the
+indices of sparse tensors and the offsets of nested ones too. Not counted: what a custom Function
+keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout, and what a compiled
+region keeps in Python.
 
 Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from .following import tensors
 from .graph import SavedKind, SavedTensor, TensorMeta
 from .metadata import tensor_meta
+from .parts import dense_parts
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"
@@ -51,7 +53,7 @@ def saved(
     for node, fn in enumerate(fns):
         names = _names.get(type(fn))
         if names is None:
-            names = _names[type(fn)] = _saved_names(type(fn))
+            names = _saved_names(type(fn))
         row: list[SavedTensor] = []
         for attribute, name in names:
             try:
@@ -124,9 +126,6 @@ def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
         tensor = torch._C._functorch.get_unwrapped(tensor)
     if type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
         return [(_storage_id(tensor), tensor)]
-    parts = [tensor]
-    if tensor.layout == torch.sparse_coo:
-        parts = [tensor._indices(), tensor._values()]
-    elif tensor.is_nested or tensor.layout != torch.strided:
-        parts = [tensor.values()]
-    return [(part.untyped_storage()._cdata, part) for part in parts]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        return []
+    return [(part.untyped_storage()._cdata, part) for part in dense_parts(tensor)]

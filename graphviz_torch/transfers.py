@@ -24,6 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .dispatch import Call
 from .graph import TensorMeta, Transfer, TransferKind
 from .metadata import device_label, tensor_meta
+from .parts import dense_parts
 from .places import Place
 
 
@@ -162,7 +163,7 @@ def _copy(
         return
     pairs = [(source, target)]
     if source.layout == target.layout:
-        pairs = list(zip(_parts(source), _parts(target), strict=True))
+        pairs = list(zip(dense_parts(source), dense_parts(target), strict=True))
     non_blocking = _non_blocking(call)
     for part, into in pairs:
         after = tensor_meta(into)
@@ -188,23 +189,6 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     """Do two tensors lie in memory alike, and without gaps."""
     span = 1 + sum((n - 1) * stride for n, stride in zip(a.shape, a.stride(), strict=True))
     return a.shape == b.shape and a.stride() == b.stride() and span == a.numel()
-
-
-@torch.no_grad()
-def _parts(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that PyTorch copies for one, in its order (SparseTensor.cpp and
-    TensorConversions.cpp in ATen/native; torch/nested/_internal/ops.py)."""
-    if tensor.layout == torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
-    if tensor.layout == torch.jagged:
-        jagged: Any = tensor
-        parts = (jagged.values(), jagged.offsets(), jagged.lengths())
-        return [part for part in parts if part is not None]
-    return [tensor.values()] if tensor.is_nested else [tensor]
 
 
 def _index_arguments(
@@ -289,7 +273,7 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
-    return StorageWeakRef(_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
+    return StorageWeakRef(dense_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _elsewhere(args: Any, result: Any) -> bool:

@@ -167,6 +167,58 @@ def test_sparse_tensors_count_with_their_indices_and_values() -> None:
     assert sparse.nbytes == 3 * 4 + 2 * 3 * 8
 
 
+FLOAT, INDEX = 4, 8  # bytes
+PLACES = torch.tensor([0, 1, 2, 2, 3]), torch.tensor([0, 1, 2])
+BLOCKS = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+COMPRESSED = {
+    "csr": (lambda: torch.sparse_csr_tensor(*PLACES, torch.ones(3)), 3 * FLOAT + 8 * INDEX),
+    "csc": (lambda: torch.sparse_csc_tensor(*PLACES, torch.ones(3)), 3 * FLOAT + 8 * INDEX),
+    "bsr": (lambda: torch.sparse_bsr_tensor(*BLOCKS, torch.ones(2, 2, 2)), 8 * FLOAT + 5 * INDEX),
+    "bsc": (lambda: torch.sparse_bsc_tensor(*BLOCKS, torch.ones(2, 2, 2)), 8 * FLOAT + 5 * INDEX),
+}
+
+
+@pytest.mark.parametrize("layout", COMPRESSED)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_compressed_tensors_count_with_their_indices(layout: str) -> None:
+    make, expected = COMPRESSED[layout]
+    matrix = make()
+
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(matrix)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    with record() as recording:
+        Times.apply(torch.ones(4, requires_grad=True)).sum().backward()
+    assert kept(recording.graph) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_jagged_tensors_count_with_their_offsets_and_lengths() -> None:
+    values = torch.randn(8, 3, requires_grad=True)
+    offsets, lengths = torch.tensor([0, 3, 8]), torch.tensor([2, 5])
+    with record() as recording:
+        jagged = torch.nested.nested_tensor_from_jagged(values, offsets, lengths)
+        jagged.sin().values().sum().backward()
+    sin = next(node for node in recording.graph.nodes if node.title == "sin")
+    assert sin.saved_bytes == 8 * 3 * FLOAT + 3 * INDEX + 2 * INDEX
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs MKL-DNN")
+def test_a_tensor_in_a_layout_that_has_no_storage_ends_no_backward() -> None:
+    x = torch.randn(3, 3, requires_grad=True)
+    with record() as recording:
+        nn.functional.gelu(x.to_mkldnn()).to_dense().sum().backward()
+    assert x.grad is not None
+    assert [node.saved_bytes for node in recording.graph.nodes if node.title == "gelu"] == [0]
+
+
 def test_without_memory_nothing_is_read() -> None:
     x = torch.randn(4, requires_grad=True)
     with record(memory=False) as recording:

@@ -1,0 +1,31 @@
+"""The dense tensors that a sparse or a nested one is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def dense_parts(tensor: Tensor) -> list[Tensor]:
+    """What a tensor is made of; of a dense one itself.
+
+    In the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp in
+    ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15).
+
+    >>> [part.tolist() for part in dense_parts(torch.tensor([[0.0, 5.0]]).to_sparse_csr())]
+    [[5.0], [0, 1], [1]]
+    """
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+    if tensor.layout == torch.jagged:
+        jagged: Any = tensor
+        parts = (jagged.values(), jagged.offsets(), jagged.lengths())
+        return [part for part in parts if part is not None]
+    return [tensor.values()] if tensor.is_nested else [tensor]
