@@ -48,8 +48,8 @@ class _Room:
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ELSEWHERE
         self.elements = 0
-        # Whose it is, the gradient, its version when it arrived, what tensor it is.
-        self.waiting: list[tuple[Where, Tensor, int, TensorMeta]] = []
+        # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
+        self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
 
 
 class Kind:
@@ -100,7 +100,8 @@ class Descriptions:
         if room is None:
             self._describe_like([where], [gradient])
             return
-        room.waiting.append((where, gradient, _version(gradient), kind.meta))
+        version = None if gradient.is_inference() else gradient._version
+        room.waiting.append((where, gradient, version, kind.meta))
         room.elements += kind.elements
         if gradient._is_view():  # it keeps all of what it is a view of
             room.elements += _elements_behind(gradient)
@@ -124,8 +125,15 @@ class Descriptions:
         self.times += 1
         waiting, room.waiting, room.elements = room.waiting, [], 0
         with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
-            waiting = [seen for seen in waiting if _is_as_it_was(seen[1], seen[2])]
-            plain = [room.cpu and _is_plain(gradient) for _, gradient, _, _ in waiting]
+            dense = [_is_plain(gradient) for _, gradient, _, _ in waiting]
+            kept = [
+                (version is None or gradient._version == version)
+                and not (plain and gradient.data_ptr() == 0)
+                for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
+            ]
+        if not all(kept):  # a hook has changed a gradient in place since it arrived, or freed it
+            waiting, dense = list(compress(waiting, kept)), list(compress(dense, kept))
+        plain = dense if room.cpu else [False] * len(waiting)
         if any(plain):
             with _aside(), torch._C._DisableTorchDispatch():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
@@ -204,19 +212,8 @@ def alias(gradient: Tensor | None) -> Tensor | None:
     """A dense gradient's memory and version, as another tensor."""
     if gradient is None:
         return None
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), unseen():
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         return gradient.detach() if _is_plain(gradient) else gradient
-
-
-def _version(gradient: Tensor) -> int:
-    return 0 if gradient.is_inference() else gradient._version
-
-
-def _is_as_it_was(gradient: Tensor, version: int) -> bool:
-    """False if a hook has changed a gradient in place since it had this version, or freed it."""
-    if _version(gradient) != version:
-        return False
-    return not _is_plain(gradient) or gradient.data_ptr() != 0
 
 
 def _elements_behind(gradient: Tensor) -> int:
