@@ -3,8 +3,9 @@
 Counted: the storage of every saved tensor, once, at the first node in the order of the graph that
 keeps it; so the sum is what the graph keeps alive, parameters, buffers and inputs included, the
 indices of sparse tensors and the offsets of nested ones too. Not counted: what a custom Function
-keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout, and what a compiled
-region keeps in Python.
+keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout, what a compiled
+region keeps in Python, and the numbers of `x * 2.5`, which PyTorch keeps as tensors that no hook
+sees (`True` counts its one byte: it cannot be told from a tensor).
 
 Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
@@ -34,6 +35,12 @@ _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped
 _PLAIN = (Tensor, torch.nn.Parameter)
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
 _names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
+# By the type that a Python number has as a tensor: one that it would give way to.
+_STRONGER = {
+    torch.float64: torch.ones((), dtype=torch.float32),
+    torch.int64: torch.ones((), dtype=torch.int32),
+    torch.complex128: torch.ones((), dtype=torch.complex64),
+}
 _OF_FUNCTION = [("_raw_saved_tensors", "")]
 
 
@@ -63,7 +70,8 @@ def saved(
             for one in raw if type(raw) is tuple else (raw,):
                 data: Any = None if one is None else one.data
                 if type(data) in _PLAIN:
-                    row.append(kept.saved(name, data, node))
+                    if data.ndim or not _is_number(data):
+                        row.append(kept.saved(name, data, node))
                 elif data is not None:
                     if type(data).__module__ == "torch.utils.checkpoint":
                         notes[node] = CHECKPOINTED
@@ -81,6 +89,15 @@ def _saved_names(kind: type) -> list[tuple[str, str]]:
     names = [name for name in dir(kind) if name.startswith(_PREFIX)]
     _names[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
     return _names[kind]
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Is a tensor without dimensions a number of Python's, which does not widen another's type."""
+    other = _STRONGER.get(tensor.dtype)
+    if other is None or not tensor.is_cpu:
+        return False
+    with torch._C.DisableTorchFunction():
+        return torch.result_type(tensor, other) == other.dtype
 
 
 class _Tensors:

@@ -61,6 +61,38 @@ def test_the_total_is_what_saved_tensors_hooks_see(name: str) -> None:
     assert kept(recording.graph) == expected > 0
 
 
+NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "float": lambda x: x * 2.5,
+    "int": lambda x: x / 3,
+    "complex": lambda x: (x * 2j).abs(),
+    "float64": lambda x: x * torch.tensor(2.5, dtype=torch.float64),
+    "int64": lambda x: x * torch.tensor(3),
+    "float32": lambda x: x * torch.tensor(2.5),
+    "complex128": lambda x: (x * torch.tensor(2j, dtype=torch.complex128)).abs(),
+    "bfloat16": lambda x: x.to(torch.bfloat16) * 2.5,
+    "gelu": lambda x: torch.nn.functional.gelu(x * 2.5, approximate="tanh") * 0.5,
+    "result": lambda x: (x.sum().double() * x.sum().double()).float() * 2.5,
+}
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_counted_only_where_hooks_see_them(name: str, default: torch.dtype) -> None:
+    x = torch.randn(4, requires_grad=True)
+
+    def run() -> Tensor:
+        return NUMBERS[name](x).sum()
+
+    torch.set_default_dtype(default)
+    try:
+        expected = seen_by_hooks(run)
+        with record() as recording:
+            run().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert kept(recording.graph) == expected
+
+
 def test_parameters_buffers_and_inputs_are_told_from_activations() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
     x = torch.randn(3, 4)
