@@ -94,9 +94,10 @@ class Watching:
         self._writer = writer
         self._every = every
         self._tag = tag
-        self._parameters = {id(parameter) for parameter in model.parameters()}
         self.step = 0  # steps so far: several optimizers of the model make one together
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
+        self._missing: set[int] = set()  # what should learn, and no optimizer held so far
+        self._norms: dict[str, float] = {}  # of this step, until they are written
         self._failed = False
         self._handle = StepWatch(self._before_step)
 
@@ -109,38 +110,47 @@ class Watching:
     def remove(self) -> None:
         """Stop watching."""
         self._handle.remove()
+        self._flush()
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        ours = (
-            id(p) in self._parameters for group in optimizer.param_groups for p in group["params"]
-        )
-        if not any(ours):
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        parameters = dict(self._model.named_parameters())
+        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in held}
+        if not mine:
             return
-        if self._stepped and optimizer not in self._stepped:
-            self._stepped.add(optimizer)
+        if not self._stepped or optimizer in self._stepped:
+            self._flush()
+            self._stepped = WeakSet()
+            self._missing = {id(p) for p in parameters.values() if p.requires_grad}
+            self.step += 1
+        self._stepped.add(optimizer)
+        if (self.step - 1) % self._every or not self._missing:
             return
-        self._stepped = WeakSet([optimizer])
-        if self.step % self._every == 0:
-            with torch.no_grad():
-                norms = gradient_norms(self._model)
-            try:
-                self._write({path or "model": norm for path, norm in norms.items()})
-            except OSError as error:
-                self._warn(error)
-        self.step += 1
+        with torch.no_grad():
+            norms = gradient_norms(self._model)
+        # What another optimizer holds may be scaled still, or of another backward.
+        known = {path: norm for path, norm in self._norms.items() if path not in mine}
+        self._norms = norms | known
+        self._missing -= held
+        if not self._missing:
+            self._flush()
 
-    def _warn(self, error: OSError) -> None:
-        if not self._failed:
-            self._failed = True
-            message = f"watch() could not write the gradient norms of step {self.step}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+    def _flush(self) -> None:
+        norms, self._norms = self._norms, {}
+        try:
+            self._write({path or "model": norm for path, norm in norms.items()}, self.step - 1)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                message = f"watch() cannot write the gradient norms: {error}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def _write(self, norms: dict[str, float]) -> None:
+    def _write(self, norms: dict[str, float], step: int) -> None:
         if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard's own: a ridge too
-            add_gradients(self._writer, norms, step=self.step, tag=self._tag)
+            add_gradients(self._writer, norms, step=step, tag=self._tag)
             return
         for path, norm in norms.items():
-            self._writer.add_scalar(f"{self._tag}/{path}", norm, self.step)
+            self._writer.add_scalar(f"{self._tag}/{path}", norm, step)
 
 
 def watch(
@@ -148,8 +158,9 @@ def watch(
 ) -> Watching:
     """Write the norm of every module's gradients at every `every`-th step of its optimizer.
 
-    Several optimizers that step in turn make one step, measured before the first of them. What the
-    writer cannot write, on a full disk, is a warning, once; the training goes on.
+    Several optimizers that step in turn make one step, in which each module is measured before its
+    own optimizer's. If none holds some parameter, a step is written when the next one begins. What
+    the writer cannot write, on a full disk, is a warning, once; the training goes on.
 
     Args:
         model: whose gradients.

@@ -107,6 +107,45 @@ def test_two_optimizers_of_one_model_step_together() -> None:
     ]
 
 
+def test_each_module_is_measured_before_the_step_of_its_own_optimizer() -> None:
+    model = torch.nn.ModuleDict({"d": torch.nn.Linear(1, 1), "g": torch.nn.Linear(1, 1)})
+    optimizers = {k: torch.optim.SGD(part.parameters(), lr=0.0) for k, part in model.items()}
+    notes = Notes()
+    with watch(model, notes):
+        for step in range(2):
+            for name, factor in (("d", 1.0), ("g", 10.0)):
+                optimizers[name].zero_grad()
+                (model[name](torch.ones(1, 1)) * (factor + step)).sum().backward()
+                optimizers[name].step()
+    expected = {("d", 0): 1.0, ("g", 0): 10.0, ("d", 1): 2.0, ("g", 1): 11.0}
+    seen = {(tag[-1], step): value for tag, value, step in notes.seen}
+    assert seen == pytest.approx({key: value * 2**0.5 for key, value in expected.items()})
+    assert len(notes.seen) == len(expected)
+
+
+def test_two_optimizers_of_the_same_parameters_write_them_once() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+    notes = Notes()
+    with watch(model, notes):
+        model(torch.ones(1, 1)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert len(notes.seen) == 1
+
+
+def test_what_no_optimizer_holds_is_written_when_the_next_step_begins() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    notes = Notes()
+    with watch(model, notes):
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+        assert [(tag[-1], step) for tag, _, step in notes.seen] == [("0", 0), ("1", 0)]
+    assert [(tag[-1], step) for tag, _, step in notes.seen[2:]] == [("0", 1), ("1", 1)]
+
+
 def test_a_full_disk_does_not_stop_the_training() -> None:
     class Full:
         def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
