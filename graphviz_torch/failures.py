@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 
 from .following import made_by
 from .graph import Failure, Operand, TensorMeta
 from .metadata import tensor_meta
-from .places import Place
+from .names import local_variables
+from .nesting import is_nesting
+from .places import Place, user_frame
 from .reading import GradFn
 
 
@@ -55,7 +62,39 @@ class Failed:
 
 
 def operand(label: str, tensor: Tensor) -> SeenOperand:
-    """What is known of a tensor that a failing call was given."""
+    """What is known of a tensor that a failing call was given.
+
+    Without a label it goes by the expression that gives it in the user's code: "self.scale",
+    "batch['y']".
+    """
     meta = tensor_meta(tensor)
     number = None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+    label = label or _expression(tensor, user_frame(sys._getframe(1)))
     return SeenOperand(label, meta, made_by(tensor), tensor.output_nr, number)
+
+
+def _expression(tensor: Tensor, frame: FrameType | None) -> str:
+    """What gives a tensor in this frame of the user's, or in the next one outwards that does."""
+    while frame is not None:
+        for name, value in local_variables(frame).items():
+            with suppress(Exception):  # of an object of the user's
+                for expression, part in _inside(name, value):
+                    if part is tensor:
+                        return expression
+        frame = user_frame(frame.f_back)
+    return ""
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of a container, and the attributes of an object, without running its code."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        items: Iterable[tuple[Any, Any]] = dict.items(value)
+        yield from ((f"{name}[{k!r}]", part) for k, part in items if type(k) in (str, int))
+    elif issubclass(kind, (list, tuple)):
+        base: Any = list if issubclass(kind, list) else tuple
+        yield from ((f"{name}[{i}]", part) for i, part in enumerate(base.__iter__(value)))
+    elif name == "self" or is_nesting(value):
+        attributes = object.__getattribute__(value, "__dict__")
+        buffers = attributes["_buffers"] if issubclass(kind, Module) else {}
+        yield from ((f"{name}.{k}", part) for k, part in (attributes | buffers).items())
