@@ -12,6 +12,11 @@ attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `
 their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
 nested tensors stay on the CPU: of the operators that PyTorch lists, the three fail that take or
 make sparse ones (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
+
+In a recording, `tolist` is listed as the operation "cpu", and printing or saving a whole tensor
+lists no copy. What `torch.save` or `pickle` wrote comes back on the CPU, unless `torch.load` is
+given `map_location=device`. `torch.autocast(device.type)` raises, and so does `torch.jit.trace` of
+nearly anything; `torch.jit.script` works.
 """
 
 from __future__ import annotations
