@@ -15,8 +15,8 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
     In the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp in
     ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15).
 
-    >>> [part.tolist() for part in dense_parts(torch.tensor([[0.0, 5.0]]).to_sparse_csr())]
-    [[5.0], [0, 1], [1]]
+    >>> [part.tolist() for part in dense_parts(torch.tensor([[0.0, 5.0]]).to_sparse())]
+    [[[0], [1]], [5.0]]
     """
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
