@@ -504,3 +504,16 @@ def test_a_slice_that_keeps_its_storage_alive_is_found_and_a_clone_is_not() -> N
     x = torch.randn(20_000, 64)
     assert only("view-keeps-storage", trained(Sliced(False), x)).severity == "warning"
     assert serious(trained(Sliced(True), x)) == []
+
+
+def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:
+    model = Cutting(lambda x: x)
+    model.never = nn.Linear(4, 4)
+    model.never.weight.grad = torch.ones(4, 4)
+    model(torch.randn(8, 4)).sum().backward()
+    model.cut = lambda x: x.detach()
+    with record(model) as recording:
+        model(torch.randn(8, 4)).sum().backward()
+    assert model.body.weight.grad is not None
+    assert only("cut-gradient", recording.graph).message.startswith("body.weight and body.bias")
+    assert "never.weight" in only("never-called", recording.graph).message

@@ -32,13 +32,19 @@ class Reading:
         return self.graph.users()
 
     @cached_property
+    def ran(self) -> bool:
+        """Did a recorded backward run."""
+        return any(node.order is not None for node in self.graph.nodes)
+
+    @cached_property
     def received(self) -> frozenset[str]:
         """Names of the parameters that a gradient reached, also in an earlier backward."""
         nodes = self.graph.nodes
         return frozenset(
             p.name
             for p in self.graph.parameters
-            if p.has_grad
+            # A gradient from before the recording says nothing of a backward that was recorded.
+            if (p.has_grad and not self.ran)
             or p.reached
             or (
                 p.node is not None
