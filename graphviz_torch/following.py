@@ -116,10 +116,13 @@ def tensors(*values: Any) -> list[Tensor]:
     stack = [*reversed(values)]
     while stack:
         value = stack.pop()
-        if isinstance(value, Tensor):
+        kind = type(value)  # and the builtin's own methods: a user's may do anything
+        if issubclass(kind, Tensor):
             found.append(value)
-        elif isinstance(value, (tuple, list)):
-            stack.extend(reversed(value))
-        elif isinstance(value, dict):
-            stack.extend(value.values())
+        elif issubclass(kind, tuple):
+            stack.extend(tuple.__getitem__(value, slice(None, None, -1)))
+        elif issubclass(kind, list):
+            stack.extend(list.__reversed__(value))
+        elif issubclass(kind, dict):
+            stack.extend(dict.values(value))
     return found

@@ -215,9 +215,11 @@ class Recording:
 
     def _names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
         variables = {} if frame is None else local_variables(frame)
-        modules = [value for value in variables.values() if isinstance(value, torch.nn.Module)]
+        modules = [
+            value for value in variables.values() if issubclass(type(value), torch.nn.Module)
+        ]
         named = caller_names(
-            {k: v for k, v in variables.items() if isinstance(v, Tensor) or is_nesting(v)}
+            {k: v for k, v in variables.items() if issubclass(type(v), Tensor) or is_nesting(v)}
         )
         if self._model is None:
             named += [pair for module in modules for pair in caller_names(module)]
@@ -271,7 +273,7 @@ class Recording:
     # What the recorders report.
 
     def _returned(self, outputs: Any) -> None:
-        self._ends = [end for _, tensor in flatten(outputs) for end in _end(tensor)]
+        self._ends = [end for _, tensor in flatten(outputs, ask=False) for end in _end(tensor)]
 
     def _copied(self, call: Call) -> None:
         fn = torch._C._current_autograd_node()

@@ -16,7 +16,7 @@ from recorded import classified, only, serious, tower, trained
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from graphviz_torch import find, record, simulate_accelerator
+from graphviz_torch import Finding, find, record, simulate_accelerator
 
 
 @pytest.fixture(autouse=True)
@@ -517,3 +517,30 @@ def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:
     assert model.body.weight.grad is not None
     assert only("cut-gradient", recording.graph).message.startswith("body.weight and body.bias")
     assert "never.weight" in only("never-called", recording.graph).message
+
+
+def test_an_operand_on_another_device_is_named_and_told_how_to_move() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.pos = torch.ones(4)  # no buffer: to() leaves it where it is
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) + self.pos
+
+    def failed(run: Callable[[], Tensor]) -> Finding:
+        recording = record(model)
+        with pytest.raises(RuntimeError), recording:
+            run()
+        return only("mixed-devices", recording.graph)
+
+    with simulate_accelerator() as [device]:
+        model = Model().to(device)
+        batch = {"y": torch.ones(2, 4)}
+        attribute = failed(lambda: model(torch.ones(2, 4, device=device)))
+        assert "self.pos on cpu" in attribute.message
+        assert 'self.register_buffer("pos", ...)' in attribute.advice
+        item = failed(lambda: model.fc(torch.ones(2, 4, device=device)) - batch["y"])
+        assert "batch['y'] on cpu" in item.message
+        assert """batch['y'] = batch['y'].to("sim:0")""" in item.advice

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..graph import Failure, Finding, Operand
 from .rule import Reading, at, finding, listing, rule
 
+_ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 # The person ended it, not the program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 # By what PyTorch says.
@@ -27,9 +29,12 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
     if failure is None or not _mixed(failure):
         return
     moves = [o for o in failure.operands if o.tensor.device != _target(failure)]
-    advice = "; ".join(
-        f'{o.label} = {o.label}.to("{_target(failure)}")' for o in moves if o.label.isidentifier()
-    )
+    target = _target(failure)
+    held = [o.label[5:] for o in moves if re.fullmatch(r"self\.\w+", o.label)]
+    steps = [f'{o.label} = {o.label}.to("{target}")' for o in moves if _ITEM.fullmatch(o.label)] + [
+        f'self.register_buffer("{name}", ...), which moves with the module' for name in held
+    ]
+    advice = "; ".join(steps)
     got = listing((_operand(o) for o in failure.operands), limit=8)
     yield finding(
         "error",
@@ -80,4 +85,5 @@ def _target(failure: Failure) -> str:
 
 def _operand(operand: Operand) -> str:
     made = f" (made{at(operand.where)})" if operand.where else ""
-    return f"{operand.label or f'a {operand.tensor}'} on {operand.tensor.device}{made}"
+    unnamed = f"a {str(operand.tensor).rpartition(' ')[0]}"
+    return f"{operand.label or unnamed} on {operand.tensor.device}{made}"
