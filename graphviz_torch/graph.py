@@ -163,6 +163,7 @@ class Transfer:
     used: bool | None = None  # False: the copy was freed before any operation read it
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
+    moment: int | None = None  # how many calls of the model and backwards had ended before it
 
     @property
     def nbytes(self) -> int | None:
@@ -195,6 +196,19 @@ class Cut:
     where: str = ""
     module: str = ""
     label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Graphs of earlier steps, run by the same line, that were still alive at this backward.
+
+    Steps are told apart by the optimizers that stepped in between.
+    """
+
+    steps: int  # of how many steps
+    label: str = ""  # the caller's variable that holds them
+    where: str = ""  # the line that made what holds them
+    node: int | None = None  # id of the node that makes them part of this graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +261,7 @@ class Graph:
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
     loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
+    kept: Kept | None = None  # graphs of earlier steps that are still alive
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
         """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.

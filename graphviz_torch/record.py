@@ -24,6 +24,7 @@ from .engine import EngineWatch
 from .failures import Failed
 from .following import made_by, name_of
 from .graph import Graph, Parameter, SavedKind, Transfer
+from .kept import KeptGraphs
 from .memcpy import Clock, match
 from .metadata import tensor_meta
 from .modules import Modules
@@ -115,7 +116,10 @@ class Recording:
         self._reached: set[int] = set()  # id() of the variables that these reached
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
-        self._stepped: set[int] | None = None  # id() of what optimizers updated
+        self._moment = 0  # how many of these and of the runs have ended
+        self._steps = 0  # of optimizers
+        self._stepped: set[int] | None = None  # id() of what they updated
+        self._kept = KeptGraphs()
         self._modules = Modules(self._model, self._returned)
         self._transfers = Transfers()
         self._calls = Calls(self._modules)
@@ -148,7 +152,7 @@ class Recording:
             self._open = False
             self._model = None
             self._modules.close()
-            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers"):
+            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers", "_kept"):
                 delattr(self, name)
 
     @property
@@ -270,9 +274,15 @@ class Recording:
             )
         return tuple(found)
 
+    def _label(self, tensor: Tensor) -> str:
+        named = self._names_in(user_frame(sys._getframe(1))) + self._names_in(self._frame)
+        name = next((name for name, value in named if value is tensor), "")
+        return name.partition("[")[0]  # of a list, the list
+
     # What the recorders report.
 
     def _returned(self, outputs: Any) -> None:
+        self._moment += 1
         self._ends = [end for _, tensor in flatten(outputs, ask=False) for end in _end(tensor)]
 
     def _copied(self, call: Call) -> None:
@@ -287,6 +297,7 @@ class Recording:
             seen.place = self._modules.place(frame) or (None if run is None else run.place)
             seen.module = self._modules.module
             seen.in_forward = self._modules.in_forward
+            seen.moment = self._moment
             if fn is not None:
                 seen.run = len(self._runs)
                 seen.node = ours.get(fn)
@@ -299,6 +310,7 @@ class Recording:
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         if get_ident() != self._thread:
             return
+        self._steps += 1
         self._stepped = self._stepped or set()
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
@@ -308,6 +320,7 @@ class Recording:
             return None  # the engine will object; or inside a node: reentrant checkpointing
         with uncollected():
             run = self._running = self._read(ends)
+            run.kept = self._kept.see(run.ids, self._first, self._steps, run.place, self._label)
             self._runs.append(run)
             self._reached |= run.reached
             if self._with["gradients"]:
@@ -319,6 +332,7 @@ class Recording:
             with uncollected():
                 run.finish(gradients)
             run.broken = gradients is None
+            self._moment += 1
             self._running = None
             self._first = sequence_number()
 

@@ -14,7 +14,8 @@ from .cuts import SeenCut
 from .dispatch import unseen
 from .failures import Failed
 from .gradients import Gradients
-from .graph import Cut, Graph, SavedKind, SavedTensor
+from .graph import Cut, Graph, Kept, SavedKind, SavedTensor
+from .kept import SeenKept
 from .memory import saved
 from .modules import Modules
 from .places import Place
@@ -64,6 +65,7 @@ class Run:
         self.broken = False  # backward raised
         self.place: Place | None = None  # the line that called it
         self.failed: Failed | None = None  # the exception that ended the recording
+        self.kept: SeenKept | None = None  # graphs of earlier steps that are alive
         self.ids = ids  # the live nodes, while it runs
         self.reading = read(ids, edges, ends, named)
         self.leaves = self.reading.leaves  # nodes of the leaves, by id() of the variable
@@ -161,7 +163,16 @@ class Run:
         if self.loss_scale is not None:
             with unseen():
                 scale = float(self.loss_scale)
-        return replace(graph, cuts=tuple(cuts), loss_scale=scale)
+        return replace(graph, cuts=tuple(cuts), kept=self._kept(modules), loss_scale=scale)
+
+    def _kept(self, modules: Modules) -> Kept | None:
+        if self.kept is None:
+            return None
+        steps, number, label, inside = self.kept
+        if number is None:
+            return Kept(steps, label)
+        where = modules.found([number])["source"][0]
+        return Kept(steps, label, where, self._by_number.get(number) if inside else None)
 
     def made(self, numbers: Iterable[int]) -> list[int]:
         """Ids of the nodes with these sequence numbers."""

@@ -46,6 +46,7 @@ class Seen:
     place: Place | None = None
     module: str = ""
     in_forward: bool = False
+    moment: int = 0
     operation: str = ""
     label: str = ""
     used: bool | None = None
@@ -78,6 +79,7 @@ class Seen:
             self.used,
             self.data,
             self.in_forward,
+            self.moment,
         )
 
 

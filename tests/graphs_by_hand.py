@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphviz_torch import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
-from graphviz_torch.graph import Cut, Failure, Operand, Parameter, SavedTensor
+from graphviz_torch.graph import Cut, Failure, Kept, Operand, Parameter, SavedTensor
 
 META = TensorMeta((64, 8), "float32", "cpu")
 GPU = META._replace(device="cuda:0")
@@ -330,6 +330,12 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             moved(*[sent(data=i, where=f"train.py:{i % 2}") for i in range(40)]),
             moved(*[sent(label="body.weight") for _ in range(20)]),
         ],
+    ),
+    "kept-history": (
+        replace(chain("w", "MulBackward0"), kept=Kept(4, "total", "train.py:8")),
+        "warning",
+        "The graphs of 4 earlier steps are still alive: total at train.py:8 keeps their history.",
+        [chain("w", "MulBackward0")],
     ),
     "blocking-read": (
         moved(read(operation="item", in_forward=True)),

@@ -320,8 +320,10 @@ def test_copies_are_called_by_the_first_name_that_one_of_them_has() -> None:
 
 
 def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> None:
-    (found,) = only("tiny-copies", moved(*[sent(node=0, data=i) for i in range(20)]))
-    assert found.severity == "warning"
+    for known in ({"node": 0}, {"moment": 3}):
+        (found,) = only("tiny-copies", moved(*[sent(data=i, **known) for i in range(20)]))
+        assert found.severity == "warning"
+    assert only("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
 
 
 def test_tiny_copies_of_several_modules_are_no_row() -> None:

@@ -16,7 +16,7 @@ from recorded import classified, only, serious, tower, trained
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from graphviz_torch import Finding, find, record, simulate_accelerator
+from graphviz_torch import Finding, Graph, find, record, simulate_accelerator
 
 
 @pytest.fixture(autouse=True)
@@ -325,6 +325,101 @@ def test_a_loss_that_is_summed_with_its_history_makes_the_graph_grow() -> None:
     assert found.where.startswith("test_findings_live.py:")
 
 
+class Meter:
+    """What people log with."""
+
+    def __init__(self) -> None:
+        self.total: Any = 0
+        self.all: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        self.total = self.total + value
+
+    def append(self, value: Any) -> None:
+        self.all.append(value)
+
+
+def steps(count: int, log: Callable[[Any, Any], Any], rounds: int = 1) -> Graph:
+    """The last graph of a training loop that logs its loss."""
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    meter, kept = Meter(), None
+    with record(model) as recording:
+        for _ in range(count):
+            for _ in range(rounds):
+                loss = model(torch.randn(8, 4)).sum()
+                loss.backward()
+                kept = log(meter, loss)
+            optimizer.step()
+    del kept
+    return recording.graph
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (lambda meter, loss: meter.add(loss), "self.total = self.total + value"),
+        (lambda meter, loss: meter.append(loss), "loss = model(torch.randn(8, 4)).sum()"),
+    ],
+    ids=["sum", "list"],
+)
+def test_a_loss_logged_with_its_history_is_found_with_the_line_that_keeps_it(
+    log: Callable[[Meter, Tensor], None], line: str
+) -> None:
+    found = only("kept-history", steps(4, log))
+    assert found.message.startswith("The graphs of 3 earlier steps are still alive: ")
+    assert line in Path(__file__).read_text().splitlines()[int(found.where.split(":")[1]) - 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "rounds", "log"),
+    [
+        (4, 1, lambda meter, loss: meter.add(loss.item())),
+        (4, 1, lambda meter, loss: meter.append(loss.detach())),
+        (4, 1, lambda meter, loss: loss),  # until the next one
+        (1, 4, lambda meter, loss: meter.append(loss)),  # the parts of one step
+        (2, 1, lambda meter, loss: meter.append(loss)),  # no trend yet
+    ],
+)
+def test_a_loss_logged_without_its_history_or_kept_for_a_step_is_fine(
+    count: int, rounds: int, log: Callable[[Meter, Tensor], object]
+) -> None:
+    assert steps(count, log, rounds).kept is None
+
+
+def test_a_variable_that_keeps_history_is_named() -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    total: Any = 0
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).sum()
+            (loss / 2).backward()
+            optimizer.step()
+            total += loss
+    found = only("kept-history", recording.graph)
+    assert ": total at test_findings_live.py:" in found.message
+
+
+def test_a_state_carried_on_with_its_history_is_found_where_it_is_used_again() -> None:
+    cell = nn.RNNCell(4, 4)
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    state = torch.zeros(2, 4)
+    with record(cell) as recording:
+        for _ in range(4):
+            state = cell(torch.randn(2, 4), state)
+            state.sum().backward(retain_graph=True)
+            other.step()
+    found = only("kept-history", recording.graph)
+    assert "3 earlier steps are still alive, and backward runs through them again" in found.message
+    (node,) = found.nodes
+    nodes = recording.graph.nodes
+    assert nodes[node].operation == "addmm"
+    assert [n.order is not None for n in nodes] == [True] * len(nodes)
+    assert not [f for f in find(recording.graph, recording.graphs[:-1]) if "growing" in f.rule]
+
+
 # Transfers, on a simulated accelerator.
 
 
@@ -383,7 +478,17 @@ def test_rows_copied_one_by_one_are_many_tiny_copies(sim: torch.device) -> None:
         model(torch.stack(rows)).sum().backward()
     found = only("tiny-copies", recording.graph)
     assert found.message.startswith("32 copies cpu to sim:0 in a row")
-    assert found.severity == "info"  # 32 steps of one copy each look the same
+    assert found.severity == "warning"
+
+
+def test_the_tiny_batch_of_each_of_many_steps_is_not_many_tiny_copies(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    with record(model) as recording:
+        for _ in range(32):
+            model(torch.randn(4).to(sim))
+        for _ in range(32):
+            (model.fc1.weight * torch.randn(4).to(sim)).sum().backward()
+    assert not [f for f in find(recording.graph) if f.rule == "tiny-copies"]
 
 
 def test_pieces_that_one_backward_came_by_are_tiny_copies_of_one_step(sim: torch.device) -> None:

@@ -22,6 +22,7 @@ from graphviz_torch.graph import (
     Failure,
     GradientStats,
     Graph,
+    Kept,
     Node,
     Operand,
     Parameter,
@@ -169,6 +170,7 @@ def graphs(draw: Any) -> Graph:
         draw(tuples(some(Cut, before=maybe, after=several))),
         draw(st.none() | some(Failure, operands=operands)),
         draw(st.none() | FLOATS),
+        draw(st.none() | some(Kept, node=maybe)),
     )
 
 

@@ -88,6 +88,26 @@ def _place(module: str, operation: str = "") -> str:
 
 
 @rule()
+def kept_history(reading: Reading) -> Iterator[Finding]:
+    """The graphs of earlier steps are still alive: a result was kept with its history."""
+    kept = reading.graph.kept
+    if kept is None:
+        return
+    name, again = kept.label or "a result", ""
+    if kept.node is not None:
+        name, again = reading.call(kept.node), ", and backward runs through them again"
+    yield finding(
+        "warning",
+        f"The graphs of {kept.steps} earlier steps are still alive{again}: {name}{at(kept.where)} "
+        "keeps their history.",
+        cause="history kept from step to step",
+        advice="Keep numbers, not tensors (total += loss.item()), or detach() what is kept.",
+        where=kept.where,
+        nodes=() if kept.node is None else (kept.node,),
+    )
+
+
+@rule()
 def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     """A result became float64 although the parameters are not: twice the memory, half the speed."""
     graph = reading.graph

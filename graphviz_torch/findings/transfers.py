@@ -125,9 +125,11 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 @rule()
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
     """Many tiny copies in a row, each of which costs more to start than to do."""
-    # A run at one line is a loop over pieces; a training loop's batch alternates with other lines.
+    # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
+    # or with calls of the model.
     for (line, *_), run in groupby(
-        _forward(reading), lambda each: (each[1].where, each[1].module, each[1].kind)
+        _forward(reading),
+        lambda each: (each[1].where, each[1].module, each[1].kind, each[1].moment),
     ):
         group = [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
         first = group[0][1] if group else None
@@ -135,9 +137,9 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         if first is None or len(group) < MANY or len(same) == 1 or first.operation in _READS:
             continue
         moved = sum(t.nbytes or 0 for _, t in group)
-        # Those that are nodes of the graph are of one step. Where other copies lie between two
-        # steps is not known: it may be the small batch of each.
-        together = all(t.node is not None for _, t in group)
+        # Where no moment was recorded, those that are nodes of the graph are of one step, and
+        # others may be the small batch of each.
+        together = first.moment is not None or all(t.node is not None for _, t in group)
         yield finding(
             "warning" if together else "info",
             f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "

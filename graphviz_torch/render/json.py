@@ -179,6 +179,7 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
         ("transfers", [transfer.node for transfer in graph.transfers]),
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
+        ("kept", [graph.kept.node] if graph.kept else []),
         ("failure", [operand.node for operand in graph.failure.operands] if graph.failure else []),
     ):
         for node_id in ids:

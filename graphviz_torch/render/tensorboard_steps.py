@@ -173,7 +173,9 @@ def transfers_markdown(graph: Graph) -> str:
 
 
 def _alike(transfer: Transfer) -> Transfer:
-    return replace(transfer, node=None, seconds=None, used=None, data=None, in_forward=None)
+    return replace(
+        transfer, node=None, seconds=None, used=None, data=None, in_forward=None, moment=None
+    )
 
 
 def _row(some: list[Transfer]) -> list[str]:
