@@ -1,0 +1,73 @@
+"""Findings on gradient values, on recordings of models with common mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import (
+    MLP,
+)
+from recorded import classified, only, tower, trained
+from torch import Tensor, nn
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
+def test_a_deep_stack_of_sigmoids_vanishes_and_names_the_first_layers() -> None:
+    found = only(
+        "vanishing-gradient", trained(tower(12, nn.Sigmoid), torch.randn(32, 64), loss=classified)
+    )
+    assert found.severity == "warning"
+    assert "0.weight" in found.message
+
+
+def test_weights_that_are_too_large_explode() -> None:
+    model = tower(20, nn.ReLU, gain=2.0)
+    graph = trained(model, torch.randn(32, 64), loss=classified)
+    assert only("exploding-gradient", graph).severity == "warning"
+
+
+def test_a_bias_far_below_zero_kills_a_relu() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+    with torch.no_grad():
+        model[0].bias[:62] = -50
+    found = only("dead-relu", trained(model, torch.randn(64, 8)))
+    assert "96.9% of its units" in found.message  # 62 of 64
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("SqrtBackward0", lambda h: (h - h).sqrt().sum()),
+        ("LogBackward0", lambda h: (h * 0).log().sum()),
+        ("DivBackward0", lambda h: (h.sum() * 0) / (h.sum() * 0)),
+    ],
+)
+def test_the_node_that_made_the_first_nan_is_named(
+    name: str, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    found = only("nonfinite-gradient", trained(MLP(), torch.randn(64, 4), loss=wrong))
+    assert found.severity == "error"
+    assert found.message.startswith(name)
+    assert found.where.startswith("test_findings_values.py:")
+
+
+def test_the_first_nan_agrees_with_detect_anomaly() -> None:
+    def loss(h: Tensor) -> Tensor:
+        return (torch.where(h > 1e9, h, (h * 0).sqrt()) + h).sum()
+
+    model = MLP()
+    x = torch.randn(64, 4)
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection"),
+        pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan"),
+        torch.autograd.detect_anomaly(),
+    ):
+        (loss(model(x)) * 0).backward()
+    graph = trained(model, x, loss=lambda h: loss(h) * 0)
+    assert only("nonfinite-gradient", graph).message.startswith("SqrtBackward0")
