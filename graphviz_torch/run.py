@@ -58,8 +58,8 @@ class Run:
             # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
             hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
         own = ids
-        if hidden:  # what lies before a cut is drawn too
-            ids, edges = connected([fn for fn, _ in ends] + hidden)
+        if hidden:  # what lies before a cut is drawn too, before what came after
+            ids, edges = connected(hidden + [fn for fn, _ in ends])
         self.position = position
         self.loss_scale: Tensor | None = None
         self.broken = False  # backward raised

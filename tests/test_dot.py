@@ -12,7 +12,16 @@ import torch
 from models import MLP, TransformerBlock, chain, dense_block, worked_example
 
 from graphviz_torch import record, simulate_accelerator, to_dot, trace
-from graphviz_torch.graph import Edge, Finding, GradientStats, Graph, Node, SavedTensor, TensorMeta
+from graphviz_torch.graph import (
+    Cut,
+    Edge,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    SavedTensor,
+    TensorMeta,
+)
 from graphviz_torch.render.layout import layout
 from graphviz_torch.render.style import CATEGORIES, COLORS, GROUNDS, NONFINITE, ON_STRONG, SCALE
 
@@ -295,6 +304,37 @@ def test_closed_blocks_are_not_folded_where_each_has_a_value_to_show() -> None:
     folded, valued = to_dot(graph, depth=1), to_dot(timed, depth=1, color_by="time")
     assert "net.0 … 3" in folded
     assert all(f"backward {value} s" in valued for value in (3, 7, 11, 15))
+
+
+def cuts(dot: str) -> list[tuple[str, str, str]]:
+    """Ends and colour of the dashed lines, as Graphviz reads them."""
+    read = json.loads(layout(dot, "json"))
+    names = {o["_gvid"]: o["name"] for o in read["objects"]}
+    dashed = [edge for edge in read.get("edges", []) if edge.get("style") == "dashed"]
+    return [(names[edge["tail"]], names[edge["head"]], edge["color"]) for edge in dashed]
+
+
+@pytest.mark.parametrize("where", ["train.py:18", *HOSTILE])
+def test_a_cut_is_a_dashed_line_between_its_sides_in_the_colour_of_its_finding(where: str) -> None:
+    rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]
+    cut = Cut("detach", F32, before=0, after=(1, 1), where=where)
+    one_sided = Cut("argmax", F32, before=0)
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut, cut, one_sided))
+    finding = Finding("cut-gradient", "warning", "Cut.", nodes=(0, 1))
+    plain, told = (to_dot(graph, findings=found) for found in ([], [finding]))
+    for dot, color in ((plain, "muted"), (told, "warning")):
+        assert cuts(dot) == [("0", "1", COLORS[color][0])]
+    said = " ".join("".join(ET.fromstring(layout(told)).itertext()).split())
+    assert "\N{BLACK SCISSORS} detach()" in said
+    assert all(" ".join(line.split()) in said for line in where.split("\n"))
+
+
+def test_a_cut_inside_one_closed_group_is_not_drawn() -> None:
+    rows = [Node(i, "MulBackward0", (F32,), module="m", scope="m") for i in range(3)]
+    cut = Cut("detach", F32, before=0, after=(1,), where="train.py:18")
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut,))
+    assert len(cuts(to_dot(graph, depth=1))) == 1
+    assert cuts(to_dot(graph, depth=0)) == []
 
 
 def test_findings_and_differences_are_marked_in_form_and_colour() -> None:

@@ -53,6 +53,9 @@ def test_a_detached_layer_and_one_never_called_are_two_findings_with_two_causes(
     names = [graph.nodes[node].name for node in cut.nodes]
     assert "ReluBackward0" in names  # before the cut
     assert "AddmmBackward0" in names  # and after it
+    (seen,) = graph.cuts
+    assert seen.before is not None
+    assert seen.before < seen.after[0]  # what was computed first is drawn first
     assert len(serious(graph)) == 2
 
 

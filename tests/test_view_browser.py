@@ -11,8 +11,18 @@ from playwright.sync_api import expect
 from torch import nn
 from viewed import Open, bring, cards, find, mlp, search, worked
 
+from graphviz_torch import find as findings
 from graphviz_torch import record, simulate_accelerator, trace
-from graphviz_torch.graph import Finding, GradientStats, Graph, Node, SavedTensor, TensorMeta
+from graphviz_torch.graph import (
+    Cut,
+    Edge,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    SavedTensor,
+    TensorMeta,
+)
 
 pytest_plugins = ["view_fixtures"]
 INSIDE = "document.querySelector('#view').firstChild.shadowRoot"
@@ -254,6 +264,30 @@ def test_a_copy_between_devices_is_drawn_with_its_bytes(opened: Open) -> None:
     transfers = page.locator(".panel").inner_text()
     assert transfers.count("HtoD") == 2
     assert transfers.count("DtoH") == 2
+
+
+def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: Open) -> None:
+    encoder, head = nn.Linear(2, 2), nn.Linear(2, 2)
+    model = nn.ModuleDict({"encoder": encoder, "head": head})
+    with record(model) as recording:
+        head(encoder(torch.ones(3, 2)).detach()).sum().backward()
+    page = opened(recording.graph, findings=findings(recording.graph))
+    assert page.locator(".wire.severed.warning").count() == 1
+    title = page.locator(".wire.severed title").text_content() or ""
+    assert title.startswith("Cut by detach() at test_view_browser.py:")
+    assert "✂ detach()" in page.locator(".wire-label").all_text_contents()
+    frames = page.locator(".frame .strong").all_text_contents()
+    top = [page.locator(".ground").nth(i).bounding_box() for i in range(2)]
+    boxes = {name: box["y"] for name, box in zip(frames, top, strict=True) if box is not None}
+    assert boxes["encoder"] < boxes["head"]
+
+
+def test_a_cut_without_a_finding_is_quiet_and_one_in_a_circle_is_left_out(opened: Open) -> None:
+    rows = tuple(Node(i, "MulBackward0", (None,), operation="mul") for i in range(3))
+    forth, back = Cut("detach", None, 0, (1,)), Cut("detach", None, 2, (0,))
+    page = opened(Graph(rows, (Edge(1, 2),), ((2, 0),), cuts=(forth, back)))
+    assert page.locator(".wire.severed").count() == 1
+    assert page.locator(".wire.severed.warning, .wire.severed.error").count() == 0
 
 
 def test_backward_plays_in_its_order(opened: Open) -> None:

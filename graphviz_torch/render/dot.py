@@ -11,6 +11,7 @@ from ..uncollected import uncollected
 from . import dot_text as say
 from .contents import contents
 from .dot_clusters import clustered
+from .dot_cuts import cut_lines
 from .dot_legend import legend
 from .dot_marks import SIGNS, Mark, mark
 from .dot_nodes import Nodes
@@ -111,7 +112,8 @@ def to_dot(
             below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
             extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
         head = _head(direction, theme).format(extra)
-        return "\n".join([head, *body, *_edges(graph, drawn), "}", ""])
+        cuts = cut_lines(graph, drawn, colors, kept)
+        return "\n".join([head, *body, *_edges(graph, drawn), *cuts, "}", ""])
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:

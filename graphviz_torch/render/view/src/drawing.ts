@@ -13,7 +13,7 @@ import { TO_LEAVES, TO_OUTPUTS } from "./reach";
 export interface Words {
   card(item: number): Marks;
   frame(item: number): { name: string; size: string; width: number };
-  path(path: Path): { title: string; label: string; width: number };
+  path(path: Path): { title: string; label: string; width: number; kind: string };
   stub(stub: Stub): string;
 }
 
@@ -84,9 +84,8 @@ export class Drawing {
     this.wires.length = 0;
     this.labels.replaceChildren();
     for (const path of scene.paths) {
-      const { title, label, width } = this.words.path(path);
-      const moved = path.link !== null && path.link.way !== "";
-      const kind = `wire${path.far ? " distant" : ""}${path.cut ? " cut" : ""}${moved ? " moved" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
+      const { title, label, width, kind: said } = this.words.path(path);
+      const kind = `wire ${said}${path.far ? " distant" : ""}${path.cut ? " cut" : ""}${path.link && path.link.edges > 1 ? " several" : ""}${open.has(path.to) ? " goes-on" : ""}`;
       const element = svg("path", { class: kind, d: (path.far ? bow : curve)(path.points) }, svg("title", {}, title));
       this.wires.push({ path, element });
       if (label) this.labels.append(wireLabel(path, label, width));

@@ -1,6 +1,7 @@
 // One level of the picture: its items, and the graph's edges merged to run between them.
 
 import type { Model } from "./model";
+import type { Cut } from "./payload";
 import type { Tree } from "./tree";
 
 export interface Link {
@@ -13,6 +14,8 @@ export interface Link {
   /** Of the copies between devices on it: bytes, and where from and to. */
   bytes: number;
   way: string;
+  /** Where it stands for no edge: what cut the gradient off that would have passed here. */
+  readonly cut: Cut | null;
 }
 
 export interface Slice {
@@ -65,7 +68,7 @@ export class Slicer {
         let link = links.get(key);
         if (!link) {
           const outputNr = model.edgeOutput[edge] as number;
-          links.set(key, (link = { from, to, edges: 0, source, outputNr, bytes: 0, way: "" }));
+          links.set(key, (link = { from, to, edges: 0, source, outputNr, bytes: 0, way: "", cut: null }));
         }
         link.edges += 1;
         if (transfer) this.cross(link, source, node);
@@ -73,7 +76,24 @@ export class Slicer {
       for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++)
         if (!tree.contains(level, model.edgeTarget[model.userEdge[at] as number] as number)) exits.add(to);
     }
+    this.sever(level, items, links);
     return { level, items, links: [...links.values()], entries: [...entries], exits: [...exits] };
+  }
+
+  /** Add a link between the two sides of each cut, where none passes and data went downwards. */
+  private sever(level: number, items: readonly number[], links: Map<string, Link>): void {
+    const { model, tree, slot } = this;
+    const here = (node: number) => !tree.folded[node] && tree.contains(level, node);
+    const position = new Map(model.cuts.length ? items.map((item, at) => [item, at]) : []);
+    for (const cut of model.cuts)
+      for (const after of cut.after) {
+        const { before } = cut;
+        if (before === null || !here(before) || !here(after)) continue;
+        const [from, to] = [slot[before] as number, slot[after] as number];
+        const key = `${from} ${to}`;
+        if (links.has(key) || (position.get(from) as number) >= (position.get(to) as number)) continue;
+        links.set(key, { from, to, edges: 0, source: before, outputNr: 0, bytes: 0, way: "", cut });
+      }
   }
 
   private cross(link: Link, source: number, node: number): void {

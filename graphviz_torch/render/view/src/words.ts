@@ -5,7 +5,7 @@ import type { Words } from "./drawing";
 import type { Marks } from "./drawcard";
 import { bytes, count, shorten } from "./format";
 import type { Model } from "./model";
-import type { Finding } from "./payload";
+import type { Cut, Finding } from "./payload";
 import type { Path, Stub } from "./scene";
 import type { Tree } from "./tree";
 
@@ -39,8 +39,9 @@ export class GraphWords implements Words {
     return others.map((item) => shorten(this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item), 14)).join(", ");
   }
 
-  path({ link }: Path): { title: string; label: string; width: number } {
-    if (!link) return { title: "", label: "", width: 0 };
+  path({ link }: Path): { title: string; label: string; width: number; kind: string } {
+    if (!link) return { title: "", label: "", width: 0, kind: "" };
+    if (link.cut) return this.cut(link.cut);
     const meta = this.model.outputsOf(link.source)[link.outputNr];
     const several = this.model.outputsOf(link.source).length > 1;
     const parts = [meta ? shaped(meta) : "", several && link.edges === 1 ? `output ${link.outputNr}` : "", link.edges > 1 ? count(link.edges, "edge") : ""];
@@ -49,6 +50,14 @@ export class GraphWords implements Words {
     // Into a copy's own card the way is written on the card.
     const told = this.tree.isGroup(link.to) ? moved : link.way ? bytes(link.bytes) : "";
     const label = told || (several && link.edges === 1 && meta ? shaped(meta) : "");
-    return { title, label, width: this.cards.width(label, "quiet") };
+    return { title, label, width: this.cards.width(label, "quiet"), kind: link.way ? "moved" : "" };
+  }
+
+  private cut({ how, where, before, after }: Cut): { title: string; label: string; width: number; kind: string } {
+    const name = how === "data" ? ".data" : how.endsWith("_mode") || how === "no_grad" ? how : `${how}()`;
+    const label = `✂ ${name}`;
+    const told = this.model.findingsOf.get(before ?? -1)?.find(({ nodes }) => after.some((node) => nodes.includes(node)));
+    const title = `Cut by ${name}${where ? ` at ${where}` : ""}: no gradient passes here.`;
+    return { title, label, width: this.cards.width(label, "quiet"), kind: `severed ${told?.severity ?? ""}` };
   }
 }
