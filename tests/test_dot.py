@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from graphviz_torch import record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import (
     Cut,
     Edge,
+    Failure,
     Finding,
     GradientStats,
     Graph,
     Node,
+    Operand,
     SavedTensor,
     TensorMeta,
 )
@@ -335,6 +338,48 @@ def test_a_cut_inside_one_closed_group_is_not_drawn() -> None:
     graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut,))
     assert len(cuts(to_dot(graph, depth=1))) == 1
     assert cuts(to_dot(graph, depth=0)) == []
+
+
+def test_what_failed_is_a_dashed_node_behind_what_went_into_it() -> None:
+    operands = (Operand("a", F32, node=1), Operand("b", F32), Operand("x", F32, node=0))
+    failure = Failure("RuntimeError", "sizes <differ>\nstack", "add", "net.py:9", operands)
+    dot = to_dot(replace(two(), failure=failure))
+    assert sorted(ends[:2] for ends in cuts(dot)) == [("0", "failed"), ("1", "failed")]
+    svg = layout(dot)
+    assert texts(svg, "failed") == ["add", "✖ RuntimeError", "net.py:9"]
+    said = "".join(ET.fromstring(svg).itertext())
+    assert "✖ add at net.py:9 ended with RuntimeError: sizes <differ>" in said
+    assert "stack" not in said
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure("KeyboardInterrupt", ""), Failure("ValueError", "no", "backward")]
+)
+def test_what_failed_without_operands_is_told_and_has_no_node(failure: Failure) -> None:
+    svg = layout(to_dot(replace(two(), failure=failure)))
+    assert "<title>failed</title>" not in svg.decode()
+    assert f"ended with {failure.error}" in "".join(ET.fromstring(svg).itertext())
+
+
+def test_a_failure_that_a_finding_tells_is_told_once() -> None:
+    failure = Failure("RuntimeError", "bad", "add", "net.py:9", (Operand("a", F32, node=1),))
+    found = Finding("mixed-devices", "error", "add got a on cpu.", nodes=(1,))
+    svg = layout(to_dot(replace(two(), failure=failure), findings=[found]))
+    said = "".join(ET.fromstring(svg).itertext())
+    assert "ended with" not in said
+    assert "✖ mixed-devices" in texts(svg, "1")
+    assert "<title>failed</title>" in svg.decode()
+
+
+def test_a_node_without_a_gradient_is_dashed_where_gradients_are_the_colours() -> None:
+    stats = (GradientStats(1.0, 1.0, 0.0, 0.0),)
+    some = to_dot(two(grad_outputs=stats), color_by="gradient")
+    assert [line for line in some.splitlines() if line.startswith("\t0 ") and "dashed" in line]
+    assert "no gradient" in some
+    both = two(grad_outputs=stats).annotate(grad_outputs={0: stats})
+    assert "dashed" not in to_dot(both, color_by="gradient")
+    saved = two(saved=(SavedTensor("self", F32, 12),))
+    assert "dashed" not in to_dot(saved, color_by="saved")
 
 
 def test_findings_and_differences_are_marked_in_form_and_colour() -> None:

@@ -12,6 +12,7 @@ from . import dot_text as say
 from .contents import contents
 from .dot_clusters import clustered
 from .dot_cuts import cut_lines
+from .dot_failure import failed, failure_lines
 from .dot_legend import legend
 from .dot_marks import SIGNS, Mark, mark
 from .dot_nodes import Nodes
@@ -88,7 +89,8 @@ def to_dot(
         _check("marks: mark", difference, tuple(SIGNS))
     if fold is None and depth is not None and color_by in VALUES:
         fold = False  # each closed group has a value of its own to show
-    kept = list(findings)
+    told = list(findings)
+    kept = [*failed(graph, told), *told]
     with uncollected():
         drawn = visible(
             graph, parameters=parameters, depth=depth, module=module, fold=fold, limit=limit
@@ -112,8 +114,9 @@ def to_dot(
             below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
             extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
         head = _head(direction, theme).format(extra)
-        cuts = cut_lines(graph, drawn, colors, kept)
-        return "\n".join([head, *body, *_edges(graph, drawn), *cuts, "}", ""])
+        edges = _edges(graph, drawn)
+        cuts, end = cut_lines(graph, drawn, colors, kept), failure_lines(graph, drawn, colors)
+        return "\n".join([head, *body, *edges, *cuts, *end, "}", ""])
 
 
 def _left_out(graph: Graph, drawn: Visible) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..graph import Finding
 from . import dot_text as say
 from .dot_marks import WARNINGS
-from .dot_shade import Shading
+from .dot_shade import DASHED, Shading
 from .style import FORMS, MEANINGS, Role, Theme, palette
 
 _MOST_FINDINGS = 6
@@ -71,7 +71,9 @@ def _scale(shading: Shading, colors: Mapping[str, str]) -> str:
     if not shading.scale:
         return ""
     title = _text(f"<B>{shading.title}</B>", colors["muted"])
-    swatches = [(fill, colors["cluster_line"], text, 1) for fill, text in shading.scale]
+    lines = {DASHED: colors["operation_line"]}
+    usual = colors["cluster_line"]
+    swatches = [(fill, lines.get(fill, usual), text, 1) for fill, text in shading.scale]
     cells, width = _cells(swatches, colors)
     return _table(f"<TD>{title}</TD>{cells}", width + 1.1 * _wide(shading.title))
 
@@ -82,7 +84,8 @@ def _cells(
     """Cells of fill, line, text and lines around, and about how wide they are."""
     cells, width = "", 0.0
     for fill, line, text, border in swatches:
-        cells += f'<TD BORDER="{border}" BGCOLOR="{fill}" COLOR="{line}" STYLE="rounded"'
+        look = f'BGCOLOR="{fill}" STYLE="rounded"' if fill != DASHED else 'STYLE="rounded,dashed"'
+        cells += f'<TD BORDER="{border}" COLOR="{line}" {look}'
         cells += ' WIDTH="16" HEIGHT="11"></TD>'
         cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
         width += 22 + (_wide(text) if text else 0)

@@ -44,6 +44,8 @@ def mark(
         marks.pens.setdefault(key, pen)
 
     for finding in findings:
+        if finding.rule == "failed":  # what failed is no node of the graph
+            continue
         color = colors[finding.severity]
         sign = f"{WARNINGS[finding.severity]} {say.escape(finding.rule)}"
         for node in finding.nodes:

@@ -13,6 +13,7 @@ from .contents import Contents
 from .style import (
     CATEGORIES,
     COLORS,
+    FORMS,
     NONFINITE,
     ON_STRONG,
     SCALE,
@@ -20,6 +21,7 @@ from .style import (
     Theme,
     category,
     pick,
+    role,
 )
 from .visible import Visible
 
@@ -34,6 +36,9 @@ _TITLES = {
     "saved": "bytes kept for backward",
 }
 _SUMMED = ("time", "saved")
+# What a node without a value is. One that keeps nothing for backward is nothing to point at.
+_MISSING = {"gradient": "no gradient", "time": "not timed"}
+DASHED = ""  # in place of a fill: a dashed outline
 _MOST_NAMES = 12  # in the legend
 
 
@@ -45,7 +50,7 @@ class Shading:
     inks: dict[int, str] = field(default_factory=dict)  # colour of the text, where not the usual
     values: dict[int, str] = field(default_factory=dict)  # the value in words
     title: str = ""
-    scale: list[tuple[str, str]] = field(default_factory=list)  # fill, what it means
+    scale: list[tuple[str, str]] = field(default_factory=list)  # fill or DASHED, what it means
 
 
 def shade(
@@ -164,6 +169,13 @@ def _by_value(
     ]
     if any(not math.isfinite(v) for v in values.values()):
         shading.scale.append((pick(NONFINITE, theme), "NaN or Inf"))
+    if color_by in _MISSING and len(values) < len(members):
+        # The lightest step is hardly told from no fill at all.
+        moved = {transfer.node for transfer in graph.transfers if transfer.node is not None}
+        for key in members.keys() - values.keys():
+            what = "group" if key < 0 else role(graph.nodes[key], (), moved)
+            shading.fills[key] = f' style="{FORMS[what].style},dashed"'
+        shading.scale.append((DASHED, _MISSING[color_by]))
     return shading
 
 
