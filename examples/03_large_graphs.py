@@ -44,7 +44,7 @@ with record(model) as recording:
 graph = recording.graph
 assert len(graph.nodes) > 4000
 
-# With more than 150 nodes to draw, blocks of the same structure are drawn as one.
+# With more than 100 nodes to draw, blocks of the same structure are drawn as one.
 whole = draw_graph(graph)
 whole.render(outfile="large_folded.svg")
 assert "blocks.0 … 299  \N{MULTIPLICATION SIGN}300, each feeds the next" in whole.source

@@ -60,7 +60,7 @@ def to_dot(
         depth: levels of modules to open; None opens what there is room for.
         module: draw the inside of this module only.
         fold: draw blocks of the same structure that follow each other as one; None does so where
-            there are more than 150 nodes to draw.
+            there are more than 100 nodes to draw.
         findings: what to mark; their messages stand below the picture.
         marks: node id -> "added", "removed" or "changed".
         explain: say below the picture what forms and colours mean.

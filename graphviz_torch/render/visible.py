@@ -21,7 +21,7 @@ from .opening import Opener
 # A drawing shows this many things: more stand in a column that nobody can read as one.
 LIMIT: Final = 250
 # With more nodes than this it draws blocks that are alike once.
-_MANY = 150
+_MANY = 100
 
 
 class Line(NamedTuple):
