@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
-from .cuts import Cuts
+from .cuts import Cuts, sources
 from .dispatch import sequence_number
 from .failures import Failed, operand
 from .following import ASIDE, Following, name_of, tensors
@@ -24,6 +24,8 @@ from .uncompiled import uncompiled_itself
 
 # Private (2.13): is torch.jit.trace at work. It would note what we read, and our names for it.
 _jit_tracing = torch._C._get_tracing_state
+
+_DETACH_: Any = Tensor.detach_
 
 _scale: CodeType = torch.amp.GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
@@ -57,6 +59,8 @@ class Calls(TorchFunctionMode):
         if is_dynamo_compiling() or _jit_tracing() is not None:
             return func(*args, **(kwargs or {}))
         self.calling = func
+        # After it nothing tells that the tensor ever needed a gradient.
+        freed = sources(args) if func is _DETACH_ else None
         start = sequence_number()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
@@ -76,6 +80,8 @@ class Calls(TorchFunctionMode):
                 self.cuts.see(func, (args, kwargs), result)
         elif func in ASIDE:
             return result
+        elif freed:
+            self.cuts.cut("detach_", freed, [result])
         else:
             self.cuts.see(func, (args, kwargs), result)
         if self.following.trails:

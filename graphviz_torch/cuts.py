@@ -1,12 +1,12 @@
 """Where the way of a gradient was cut: a call took a tensor that needs a gradient, its result not.
 
-Noted: `detach`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results that are
-integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every call under
-`no_grad` or `inference_mode`. A cut is reported where its result, or what was computed from it,
-came back into the graph, or where it hides a parameter that the graph does not reach in another
-way. What a number that was read into Python is used for is not known: one that was read of a loss
-before another loss ran backward is reported with that one, unless an earlier backward reached the
-parameter.
+Noted: `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results
+that are integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every
+call under `no_grad` or `inference_mode`. A cut is reported where its result, or what was computed
+from it, came back into the graph, or where it hides a parameter that the graph does not reach in
+another way. What a number that was read into Python is used for is not known: one that was read of
+a loss before another loss ran backward is reported with that one, unless an earlier backward
+reached the parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .places import Place
 from .reading import GradFn
 from .uncompiled import uncompiled
 
-_PLAIN = ("detach", "data")
+_PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
@@ -108,8 +108,7 @@ class Cuts:
     @uncompiled
     def see(self, func: Any, arguments: Any, result: Any) -> None:
         """Look at a call whose result, or a part of it, needs no gradient."""
-        needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)
-        operands = list(islice(needing, _OPERANDS))
+        operands = _needing(arguments)
         if not operands:
             return
         name = name_of(func)
@@ -128,12 +127,14 @@ class Cuts:
             return
         elif name not in _PLAIN and not torch.is_grad_enabled():
             name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-        sources = {fn: tensor for tensor in operands if (fn := made_by(tensor)) is not None}
-        if not sources:
-            return
-        operands = list(sources.values())
-        meta = tensor_meta(made[0] if made else operands[0])
-        cut = SeenCut(name, meta, *self._here(operands), self._following, self._read, list(sources))
+        if found := _sources(operands):
+            self.cut(name, found, made)
+
+    def cut(self, name: str, operands: dict[GradFn, Tensor], made: list[Tensor]) -> None:
+        """Note a cut: what it is called, its operands, and the tensors without gradient it made."""
+        cut_off = list(operands.values())
+        meta = tensor_meta(made[0] if made else cut_off[0])
+        cut = SeenCut(name, meta, *self._here(cut_off), self._following, self._read, list(operands))
         if made:
             self._seen.append(cut)
             cut.carry(made)
@@ -153,3 +154,17 @@ class Cuts:
         self._seen, self._reads = [], deque()
         self._following.drop(found)
         return found
+
+
+def sources(arguments: Any) -> dict[GradFn, Tensor]:
+    """The operands of a call that need a gradient, by what made them."""
+    return _sources(_needing(arguments))
+
+
+def _needing(arguments: Any) -> list[Tensor]:
+    needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)
+    return list(islice(needing, _OPERANDS))
+
+
+def _sources(operands: list[Tensor]) -> dict[GradFn, Tensor]:
+    return {fn: tensor for tensor in operands if (fn := made_by(tensor)) is not None}

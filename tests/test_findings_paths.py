@@ -77,6 +77,7 @@ def without_grad(x: Tensor) -> Tensor:
 
 CUTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "detach": (lambda x: x.detach(), "detach()"),
+    "detach_": (lambda x: x.detach_(), "detach_()"),
     "data": (lambda x: x.data, ".data"),
     "no_grad": (without_grad, "torch.no_grad()"),
     "item": (lambda x: torch.full_like(x, x.sum().item()), "item()"),

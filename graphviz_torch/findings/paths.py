@@ -18,6 +18,7 @@ _WORDS = {
 }
 _ADVICE = {
     "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
+    "detach_": "Remove the detach_(){at}: it is for good, for all who have that tensor.",
     "data": "Use the tensor itself instead of .data{at}.",
     "no_grad": "Move the computation{at} out of torch.no_grad().",
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
@@ -194,7 +195,7 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     if whole and not any(p.in_optimizer for p in parameters):
         return "info"
     unsure = cut.before is None
-    return "warning" if unsure or cut.how in ("detach", "data", *_MODES) else "error"
+    return "warning" if unsure or cut.how in ("detach", "detach_", "data", *_MODES) else "error"
 
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
