@@ -206,8 +206,8 @@ class Kept:
     """
 
     steps: int  # of how many steps
-    label: str = ""  # the caller's variable that holds them
-    where: str = ""  # the line that made what holds them
+    label: str = ""  # the caller's variable that holds them, if one holds those of several steps
+    where: str = ""  # the line that made what is held
     node: int | None = None  # id of the node that makes them part of this graph
 
 

@@ -119,7 +119,7 @@ class Recording:
         self._moment = 0  # how many of these and of the runs have ended
         self._steps = 0  # of optimizers
         self._stepped: set[int] | None = None  # id() of what they updated
-        self._kept = KeptGraphs()
+        self._kept = KeptGraphs(self._variable, lambda n: self._modules.found([n])["source"][0])
         self._modules = Modules(self._model, self._returned)
         self._transfers = Transfers()
         self._calls = Calls(self._modules)
@@ -274,10 +274,13 @@ class Recording:
             )
         return tuple(found)
 
-    def _label(self, tensor: Tensor) -> str:
-        named = self._names_in(user_frame(sys._getframe(1))) + self._names_in(self._frame)
-        name = next((name for name, value in named if value is tensor), "")
-        return name.partition("[")[0]  # of a list, the list
+    def _variable(self, tensor: Tensor) -> str:
+        """The variable that a tensor is in, as itself or in a list or the like."""
+        for frame in (user_frame(sys._getframe(1)), self._frame):
+            for name, value in local_variables(frame).items() if frame is not None else ():
+                if any(part is tensor for _, part in flatten(value, ask=False)):
+                    return name
+        return ""
 
     # What the recorders report.
 
@@ -320,11 +323,11 @@ class Recording:
             return None  # the engine will object; or inside a node: reentrant checkpointing
         with uncollected():
             run = self._running = self._read(ends)
-            run.kept = self._kept.see(run.ids, self._first, self._steps, run.place, self._label)
             self._runs.append(run)
             self._reached |= run.reached
             if self._with["gradients"]:
                 run.start([end for value in inputs for end in _end(value)])
+        run.look(self._kept, self._steps)
         return run
 
     def _end(self, run: Run | None, gradients: Any) -> None:

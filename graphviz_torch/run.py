@@ -15,7 +15,7 @@ from .dispatch import unseen
 from .failures import Failed
 from .gradients import Gradients
 from .graph import Cut, Graph, Kept, SavedKind, SavedTensor
-from .kept import SeenKept
+from .kept import KeptGraphs, SeenKept
 from .memory import saved
 from .modules import Modules
 from .places import Place
@@ -67,6 +67,7 @@ class Run:
         self.failed: Failed | None = None  # the exception that ended the recording
         self.kept: SeenKept | None = None  # graphs of earlier steps that are alive
         self.ids = ids  # the live nodes, while it runs
+        self._own = own  # those that can run: not what lies before a cut
         self.reading = read(ids, edges, ends, named)
         self.leaves = self.reading.leaves  # nodes of the leaves, by id() of the variable
         self.reached: set[int] = set(self.leaves)  # id() of the variables that backward reaches
@@ -95,6 +96,12 @@ class Run:
         self._gradients: Gradients | None = None
         self._asked: list[End] = []
 
+    def look(self, graphs: KeptGraphs, step: int) -> None:
+        """Look for graphs of earlier steps that are still alive, after so many optimizer steps."""
+        known = zip(self.ids, self._numbers, strict=True)
+        nodes = {fn: number for fn, number in known if number >= 0}
+        self.kept = graphs.see(nodes, self._own, step, self.place)
+
     def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
         """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
         self._saved, self._notes = saved(list(self.ids), known)
@@ -119,6 +126,7 @@ class Run:
             )
             self._gradients.__exit__()
         self.ids.clear()
+        self._own.clear()
         self._asked = []
 
     def unhook(self) -> None:

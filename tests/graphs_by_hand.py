@@ -334,7 +334,8 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "kept-history": (
         replace(chain("w", "MulBackward0"), kept=Kept(4, "total", "train.py:8")),
         "warning",
-        "The graphs of 4 earlier steps are still alive: total at train.py:8 keeps their history.",
+        "The graphs of 4 earlier steps are still alive: total keeps what train.py:8 made, with its "
+        "history.",
         [chain("w", "MulBackward0")],
     ),
     "blocking-read": (

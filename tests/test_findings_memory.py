@@ -159,7 +159,142 @@ def test_a_variable_that_keeps_history_is_named() -> None:
             optimizer.step()
             total += loss
     found = only("kept-history", recording.graph)
-    assert ": total at test_findings_memory.py:" in found.message
+    assert ": total keeps what test_findings_memory.py:" in found.message
+
+
+def loop(step: Callable[[], Any], count: int = 5) -> Graph:
+    """The last graph of some steps, between which an optimizer steps."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with record() as recording:
+        for _ in range(count):
+            step()
+            optimizer.step()
+    return recording.graph
+
+
+def test_a_loss_behind_a_detach_is_kept_whatever_becomes_of_what_was_cut_off() -> None:
+    generator, critic, meter = nn.Linear(4, 1), nn.Linear(1, 1), Meter()
+
+    def step() -> None:
+        loss = critic(generator(torch.randn(8, 4)).detach()).mean()
+        loss.backward()
+        meter.add(loss)
+
+    assert only("kept-history", loop(step)).message.startswith("The graphs of 4 earlier steps")
+
+
+def test_what_backward_does_not_run_is_not_run_again() -> None:
+    cell, head, state = nn.RNNCell(4, 4), nn.Linear(4, 1), [torch.zeros(2, 4)]
+
+    def step() -> None:
+        state[0] = cell(torch.randn(2, 4), state[0])
+        head(state[0].detach()).mean().backward()
+
+    found = only("kept-history", loop(step))
+    assert ": state keeps what" in found.message  # of the closure
+    assert "again" not in found.message
+
+
+def test_what_holds_one_step_is_not_blamed_for_all() -> None:
+    model, losses = MLP(), []
+    last: list[Tensor] = []
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        losses.append(loss)
+        last[:] = [loss.sqrt()]  # newer, and holds the last one
+
+    assert ": losses keeps what" in only("kept-history", loop(step)).message
+
+
+def test_each_line_that_runs_backward_has_its_own_history() -> None:
+    model, first, second = MLP(), [], []
+
+    def step() -> None:
+        one, two = model(torch.randn(8, 4)).sum(), model(torch.randn(8, 4)).mean()
+        one.backward()
+        first.append(one)
+        two.backward()
+        second.append(two)
+
+    assert ": second keeps what" in only("kept-history", loop(step)).message
+
+
+def test_a_part_that_another_backward_of_the_step_ran_is_no_history() -> None:
+    trunk, heads = nn.Linear(4, 4), [nn.Linear(4, 1), nn.Linear(4, 1)]
+    meter = Meter()
+
+    def step() -> None:
+        features = trunk(torch.randn(8, 4))
+        heads[0](features).mean().backward(retain_graph=True)
+        loss = heads[1](features).mean()
+        loss.backward()
+        meter.add(loss)
+
+    message = only("kept-history", loop(step)).message
+    assert "again" not in message
+    assert "of 4 earlier steps" in message
+
+
+def test_a_history_that_was_dropped_is_not_told_any_more() -> None:
+    model, kept = MLP(), []
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        kept.append(loss)
+        if len(kept) == 4:
+            kept.clear()
+
+    assert loop(step, 4).kept is not None
+    kept.clear()
+    assert loop(step, 6).kept is None
+
+
+def test_what_waits_for_the_collector_is_no_history() -> None:
+    model = MLP()
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        circle: list[Any] = [loss]
+        circle.append(circle)
+
+    assert loop(step, 20).kept is None
+
+
+def test_two_results_kept_on_purpose_are_worth_knowing_and_no_more() -> None:
+    model, best = MLP(), {}
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        if not best:
+            best["low"] = loss.sin()
+        elif len(best) == 1:
+            best.update(high=Meter())
+            best["high"].add(loss)
+
+    found = only("kept-history", loop(step))
+    assert (found.severity, found.where) == ("info", "")
+
+
+def test_a_subclass_without_a_grad_fn_disturbs_nothing() -> None:
+    class Odd(Tensor):
+        @property
+        def grad_fn(self) -> Any:
+            raise AttributeError("none")
+
+    odd, model, losses = torch.ones(2).as_subclass(Odd), MLP(), []
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        losses.append(loss)
+
+    assert loop(step).kept is not None
+    assert type(odd) is Odd
 
 
 def test_a_state_carried_on_with_its_history_is_found_where_it_is_used_again() -> None:

@@ -93,13 +93,18 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
     kept = reading.graph.kept
     if kept is None:
         return
-    name, again = kept.label or "a result", ""
+    alive = f"The graphs of {kept.steps} earlier steps are still alive"
     if kept.node is not None:
-        name, again = reading.call(kept.node), ", and backward runs through them again"
+        message = f"{alive}, and backward runs through them again: {reading.call(kept.node)}"
+        message += f"{at(kept.where)} was computed from one of them."
+    elif kept.label and kept.where:
+        message = f"{alive}: {kept.label} keeps what {kept.where} made, with its history."
+    else:
+        made = f"what {kept.where} made" if kept.where else "a result of each"
+        message = f"{alive}: {made} is kept, with its history."
     yield finding(
-        "warning",
-        f"The graphs of {kept.steps} earlier steps are still alive{again}: {name}{at(kept.where)} "
-        "keeps their history.",
+        "warning" if kept.where or kept.node is not None else "info",
+        message,
         cause="history kept from step to step",
         advice="Keep numbers, not tensors (total += loss.item()), or detach() what is kept.",
         where=kept.where,
