@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from models import MLP, TransformerBlock, chain, dense_block, worked_example
+from torch import nn
 
 from graphviz_torch import record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import (
@@ -338,6 +339,50 @@ def test_a_cut_inside_one_closed_group_is_not_drawn() -> None:
     graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut,))
     assert len(cuts(to_dot(graph, depth=1))) == 1
     assert cuts(to_dot(graph, depth=0)) == []
+
+
+def test_a_cut_of_a_parameter_is_not_drawn_from_the_operation_that_uses_it() -> None:
+    layer = nn.Linear(2, 2)
+    with record(layer) as recording:
+        x = layer(torch.ones(1, 2))
+        torch.nn.functional.linear(x, layer.weight.detach()).sum().backward()
+    assert recording.graph.cuts
+    assert cuts(to_dot(recording.graph, parameters="fold")) == []
+    nodes = to_dot(recording.graph, parameters="nodes")
+    assert len(cuts(nodes)) == 1
+
+
+def test_a_cut_between_blocks_that_are_drawn_once_is_told_and_not_drawn() -> None:
+    blocks = nn.ModuleList(MLP() for _ in range(6))
+    for block in blocks:
+        block.fc2 = nn.Linear(8, 4)
+    with record(blocks) as recording:
+        x = torch.ones(2, 4)
+        for i, block in enumerate(blocks):
+            x = block(x).detach() if i == 2 else block(x)
+        x.sum().backward()
+    open_ = to_dot(recording.graph, fold=False)
+    assert len(cuts(open_)) == 1
+    folded = to_dot(recording.graph, fold=True)
+    assert cuts(folded) == []
+    assert "1 cut is not drawn" in folded
+
+
+def test_many_cuts_are_bounded() -> None:
+    rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(20)]
+    seen = [Cut("detach", F32, i, (j,), f"a.py:{i}") for i in range(20) for j in range(i + 1, 20)]
+    graph = Graph(tuple(rows), (), ((19, 0),), cuts=tuple(seen))
+    dot = to_dot(graph)
+    assert len(cuts(dot)) == 40
+    assert "150 cuts are not drawn" in dot
+
+
+def test_a_long_message_does_not_make_the_picture_wide() -> None:
+    finding = Finding("cut-gradient", "error", "many words " * 300)
+    svg = layout(to_dot(two(), findings=[finding])).decode()
+    width = re.search(r'<svg width="(\d+)pt"', svg)
+    assert width is not None
+    assert int(width[1]) < 900
 
 
 def test_what_failed_is_a_dashed_node_behind_what_went_into_it() -> None:

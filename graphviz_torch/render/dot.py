@@ -105,22 +105,23 @@ def to_dot(
         lines = nodes.lines()
         for key, stub in _stubs(graph, drawn, colors):
             lines[key] += f"\n{stub}"  # in the cluster of its node
+        cuts, uncut = cut_lines(graph, drawn, colors, kept)
         body = clustered(graph, drawn, inside, nodes.transfers, lines, theme)
         size = len(drawn.nodes) + len(drawn.boxes)
         extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
         if explain:
-            notes = [text for text in (_left_out(graph, drawn), note) if text]
+            notes = [text for text in (_left_out(graph, drawn, uncut), note) if text]
             folded = bool(drawn.inner.inside)
             below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
             extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
         head = _head(direction, theme).format(extra)
         edges = _edges(graph, drawn)
-        cuts, end = cut_lines(graph, drawn, colors, kept), failure_lines(graph, drawn, colors)
+        end = failure_lines(graph, drawn, colors)
         return "\n".join([head, *body, *edges, *cuts, *end, "}", ""])
 
 
-def _left_out(graph: Graph, drawn: Visible) -> str:
-    """What a collapsed drawing does not show, and why an empty one is empty."""
+def _left_out(graph: Graph, drawn: Visible, cuts: int) -> str:
+    """What a drawing does not show, such as some cuts, and why an empty one is empty."""
     if not graph.nodes:
         return "this graph has no nodes"
     parts = []
@@ -128,6 +129,8 @@ def _left_out(graph: Graph, drawn: Visible) -> str:
         parts.append("closed groups hold the rest (depth=, module= open them)")
     if drawn.times and max(drawn.times.values()) > 1:
         parts.append("of blocks alike only the first is drawn (fold=False draws each)")
+    if cuts:
+        parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
     return f"{len(graph.nodes):,} nodes: {'; '.join(parts)}" if parts else ""
 
 

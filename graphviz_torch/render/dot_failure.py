@@ -28,9 +28,8 @@ def failure_lines(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> It
     failure = graph.failure
     if failure is None or not failure.operation or failure.operation == "backward":
         return
-    keys = {*drawn.nodes, *(~number for number in drawn.boxes)}
-    parts = [drawn.key(part.node) for part in failure.operands if part.node is not None]
-    sources = dict.fromkeys(key for key in parts if key in keys)
+    parts = (drawn.itself(part.node) for part in failure.operands if part.node is not None)
+    sources = [key for key in dict.fromkeys(parts) if key is not None]
     if not sources:
         return
     color = colors["error"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from textwrap import wrap
+from unicodedata import east_asian_width
 
 from ..graph import Finding
 from . import dot_text as say
@@ -12,6 +14,8 @@ from .dot_shade import DASHED, Shading
 from .style import FORMS, MEANINGS, Role, Theme, palette
 
 _MOST_FINDINGS = 6
+_WIDEST = 120  # characters in a line
+_MOST_LINES = 4  # of one finding
 
 
 def legend(
@@ -30,7 +34,7 @@ def legend(
     colors = palette(theme)
     rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, colors)]
     rows += [
-        _text(f"<B>{WARNINGS[f.severity]} {say.escape(f.message)}</B>", colors[f.severity])
+        _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
         for f in findings[:_MOST_FINDINGS]
     ]
     if len(findings) > _MOST_FINDINGS:
@@ -38,6 +42,15 @@ def legend(
     rows += [_text(say.escape(note), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
+
+
+def _lines(message: str) -> str:
+    """A message in lines that are no wider than a picture should be for its sake."""
+    wide = any(east_asian_width(letter) in "WF" for letter in message)
+    lines = wrap(message, _WIDEST // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
+    return '<BR ALIGN="LEFT"/>'.join(map(say.escape, lines)) + (
+        '<BR ALIGN="LEFT"/>' if len(lines) > 1 else ""
+    )
 
 
 def _text(text: str, color: str) -> str:

@@ -69,6 +69,18 @@ class Visible:
         key = self.keys.of(host)
         return self.keys.users.get(host, host) if key is None else key
 
+    def itself(self, node: int) -> int | None:
+        """The key of a node that is drawn, or the closed group around it.
+
+        None for a node that is written inside another, drawn as its like, or not at all.
+        """
+        if node in self.inner.folded:
+            return None
+        key: int | None = node
+        if self.keys is not None:
+            key = self.keys.of(node)
+        return key if key is None or key == node or key < 0 else None
+
     def path(self, key: int) -> list[int]:
         """The open groups around a key, outermost first."""
         if self.groups is None:
