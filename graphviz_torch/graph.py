@@ -163,7 +163,7 @@ class Transfer:
     used: bool | None = None  # False: the copy was freed before any operation read it
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
-    moment: int | None = None  # how many calls of the model and backwards had ended before it
+    moment: int | None = None  # grows with every call of a module and every backward
 
     @property
     def nbytes(self) -> int | None:

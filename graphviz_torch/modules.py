@@ -146,6 +146,11 @@ class Modules:
         return self._running[-1].names[0] if self._running else ""
 
     @property
+    def calls(self) -> int:
+        """How many calls of modules have begun or ended so far."""
+        return len(self._numbers)
+
+    @property
     def in_forward(self) -> bool:
         """Is a module's forward running in this thread."""
         return bool(self._running)

@@ -116,7 +116,6 @@ class Recording:
         self._reached: set[int] = set()  # id() of the variables that these reached
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
-        self._moment = 0  # how many of these and of the runs have ended
         self._steps = 0  # of optimizers
         self._stepped: set[int] | None = None  # id() of what they updated
         self._kept = KeptGraphs(self._variable, lambda n: self._modules.found([n])["source"][0])
@@ -285,7 +284,6 @@ class Recording:
     # What the recorders report.
 
     def _returned(self, outputs: Any) -> None:
-        self._moment += 1
         self._ends = [end for _, tensor in flatten(outputs, ask=False) for end in _end(tensor)]
 
     def _copied(self, call: Call) -> None:
@@ -300,7 +298,7 @@ class Recording:
             seen.place = self._modules.place(frame) or (None if run is None else run.place)
             seen.module = self._modules.module
             seen.in_forward = self._modules.in_forward
-            seen.moment = self._moment
+            seen.moment = self._modules.calls + len(self._runs)
             if fn is not None:
                 seen.run = len(self._runs)
                 seen.node = ours.get(fn)
@@ -335,7 +333,6 @@ class Recording:
             with uncollected():
                 run.finish(gradients)
             run.broken = gradients is None
-            self._moment += 1
             self._running = None
             self._first = sequence_number()
 

@@ -320,9 +320,14 @@ def test_copies_are_called_by_the_first_name_that_one_of_them_has() -> None:
 
 
 def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> None:
-    for known in ({"node": 0}, {"moment": 3}):
+    for known in ({"node": 0}, {"in_forward": True}):
         (found,) = only("tiny-copies", moved(*[sent(data=i, **known) for i in range(20)]))
         assert found.severity == "warning"
+    first, second = ([sent(data=i, moment=m) for i in range(20)] for m in (3, 5))
+    assert [f.severity for f in only("tiny-copies", moved(*first))] == ["info"]
+    (found,) = only("tiny-copies", moved(*first, *second))
+    assert (found.severity, len(found.transfers)) == ("warning", 40)
+    assert found.message.endswith("move 40.0 KiB in all (2 such rows).")
     assert only("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
 
 

@@ -85,6 +85,22 @@ def test_a_loss_that_is_summed_with_its_history_makes_the_graph_grow() -> None:
     assert found.where.startswith("test_findings_memory.py:")
 
 
+def test_steps_inside_a_step_are_no_history_that_was_kept() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    with record() as recording:
+        fast = weight
+        for _ in range(4):
+            loss = torch.tanh(torch.randn(8, 4) @ fast).square().mean()
+            (gradient,) = torch.autograd.grad(loss, fast, create_graph=True)
+            fast = fast - 0.1 * gradient
+        (torch.randn(8, 4) @ fast).square().mean().backward()
+    sizes = [len(graph.nodes) for graph in recording.graphs]
+    assert sizes == sorted(set(sizes))
+    for count in range(3, 6):
+        *previous, last = recording.graphs[:count]
+        assert not [f for f in find(last, previous) if f.rule == "growing-graph"]
+
+
 class Meter:
     """What people log with."""
 

@@ -74,6 +74,15 @@ def test_a_parameter_left_on_the_cpu_is_copied_in_every_step(sim: torch.device) 
     assert found.message.startswith("fc1.weight: 1 copy between devices inside the graph (128 B)")
 
 
+def test_a_copy_before_a_cut_is_not_repeated_by_backward(sim: torch.device) -> None:
+    encoder, head = nn.Linear(4, 4), nn.Linear(4, 4).to(sim)
+    with record(nn.ModuleList([encoder, head])) as recording:
+        head(encoder(torch.randn(2, 4)).to(sim).detach()).sum().backward()
+    found = [f.rule for f in find(recording.graph)]
+    assert "cut-gradient" in found
+    assert "copy-in-backward" not in found
+
+
 def test_rows_copied_one_by_one_are_many_tiny_copies(sim: torch.device) -> None:
     model = MLP().to(sim)
     with record(model) as recording:
@@ -81,7 +90,17 @@ def test_rows_copied_one_by_one_are_many_tiny_copies(sim: torch.device) -> None:
         model(torch.stack(rows)).sum().backward()
     found = only("tiny-copies", recording.graph)
     assert found.message.startswith("32 copies cpu to sim:0 in a row")
-    assert found.severity == "warning"
+    assert found.severity == "info"  # 32 steps that call no module look the same
+    assert "If they are of one step" in found.advice
+
+
+def test_rows_copied_one_by_one_in_each_step_are_a_warning(sim: torch.device) -> None:
+    model = MLP().to(sim)
+    with record(model) as recording:
+        for _ in range(2):
+            rows = [torch.randn(4).to(sim) for _ in range(32)]
+            model(torch.stack(rows)).sum().backward()
+    assert only("tiny-copies", recording.graph).severity == "warning"
 
 
 def test_the_tiny_batch_of_each_of_many_steps_is_not_many_tiny_copies(sim: torch.device) -> None:
@@ -89,6 +108,8 @@ def test_the_tiny_batch_of_each_of_many_steps_is_not_many_tiny_copies(sim: torch
     with record(model) as recording:
         for _ in range(32):
             model(torch.randn(4).to(sim))
+        for _ in range(32):
+            model.fc1(torch.randn(4).to(sim))  # by another way than the model's forward
         for _ in range(32):
             (model.fc1.weight * torch.randn(4).to(sim)).sum().backward()
     assert not [f for f in find(recording.graph) if f.rule == "tiny-copies"]

@@ -17,6 +17,8 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
     if graphs[-1].kept is not None:
         return  # told by that graph alone
+    if any(map(_asked_for_inputs, graphs[-STEPS:])):
+        return  # what is computed from gradients goes on through them: steps inside a step
     counts = [len(graph.nodes) for graph in graphs[-STEPS:]]
     growth = counts[-1] - counts[-2] if len(counts) == STEPS else 0
     if growth <= 0 or counts[1] - counts[0] != growth:
@@ -41,6 +43,12 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         where=where,
         nodes=() if kept is None else (kept.id,),
     )
+
+
+def _asked_for_inputs(graph: Graph) -> bool:
+    """Was it `torch.autograd.grad` that ran: no leaf did."""
+    ran = [node.leaf for node in graph.nodes if node.order is not None]
+    return bool(ran) and not any(ran)
 
 
 @rule(reads="ranks")

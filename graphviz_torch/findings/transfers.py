@@ -126,28 +126,36 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
     """Many tiny copies in a row, each of which costs more to start than to do."""
     # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
-    # or with calls of the model.
-    for (line, *_), run in groupby(
-        _forward(reading),
-        lambda each: (each[1].where, each[1].module, each[1].kind, each[1].moment),
-    ):
-        group = [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
-        first = group[0][1] if group else None
-        same = {t.data for _, t in group} - {None}
-        if first is None or len(group) < MANY or len(same) == 1 or first.operation in _READS:
+    # or with calls of modules.
+    lines: dict[tuple[str, str, str], list[Numbered]] = {}
+    for key, run in groupby(_forward(reading), _moment):
+        lines.setdefault(key[:3], []).append(list(run))
+    for (line, *_), runs in lines.items():
+        pieces = [run for run in map(_tiny, runs) if len(run) >= MANY]
+        if not pieces or pieces[0][0][1].operation in _READS:
             continue
+        group = pieces[0]
+        first = group[0][1]
+        if len({t.data for _, t in group} - {None}) == 1:
+            continue
+        # Those in a forward, and those that are nodes of the graph, are of one step; so are those
+        # between which no module was called, if one was called between others of the line. Else
+        # they may be the small batch of each of many steps that call no module.
+        together = (
+            bool(first.in_forward)
+            or len({run[0][1].moment for run in runs}) > 1
+            or all(t.node is not None for _, t in group)
+        )
         moved = sum(t.nbytes or 0 for _, t in group)
-        # Where no moment was recorded, those that are nodes of the graph are of one step, and
-        # others may be the small batch of each.
-        together = first.moment is not None or all(t.node is not None for _, t in group)
+        again = f" ({len(pieces)} such rows)" if len(pieces) > 1 else ""
         yield finding(
             "warning" if together else "info",
             f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
-            f"{size(moved)} in all.",
+            f"{size(moved)} in all{again}.",
             cause="many tiny copies",
             advice=f"{'Put' if together else 'If they are of one step, put'} them together with "
             "torch.stack or torch.cat, and copy once.",
-            **_about(group),
+            **_about([each for run in pieces for each in run]),
         )
 
 
@@ -185,7 +193,12 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
 def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     """A copy inside the graph makes backward copy the gradient back, in every step."""
     nodes = reading.graph.nodes
-    inside = [(i, t) for i, t in enumerate(reading.graph.transfers) if t.node is not None]
+    inside = [
+        (i, t)
+        for i, t in enumerate(reading.graph.transfers)
+        # What lies before a cut is not run.
+        if t.node is not None and (nodes[t.node].order is not None or not reading.ran)
+    ]
     kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
     for i, t in inside:
         edges = reading.inputs[t.node or 0]
@@ -219,6 +232,15 @@ def _forward(reading: Reading) -> Numbered:
         for i, t in enumerate(reading.graph.transfers)
         if t.phase == "forward" and t.label not in reading.owned
     ]
+
+
+def _moment(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
+    transfer = each[1]
+    return transfer.where, transfer.module, transfer.kind, transfer.moment
+
+
+def _tiny(run: Numbered) -> Numbered:
+    return [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
 
 
 def _origin(reading: Reading, transfer: Transfer) -> object:
