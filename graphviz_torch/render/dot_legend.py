@@ -97,8 +97,8 @@ def _cells(
     """Cells of fill, line, text and lines around, and about how wide they are."""
     cells, width = "", 0.0
     for fill, line, text, border in swatches:
-        look = f'BGCOLOR="{fill}" STYLE="rounded"' if fill != DASHED else 'STYLE="rounded,dashed"'
-        cells += f'<TD BORDER="{border}" COLOR="{line}" {look}'
+        ground, style = (f' BGCOLOR="{fill}"', "rounded") if fill else ("", "rounded,dashed")
+        cells += f'<TD BORDER="{border}"{ground} COLOR="{line}" STYLE="{style}"'
         cells += ' WIDTH="16" HEIGHT="11"></TD>'
         cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
         width += 22 + (_wide(text) if text else 0)
