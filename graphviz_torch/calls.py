@@ -98,10 +98,11 @@ class Calls(TorchFunctionMode):
                 return str(name)
         return ""
 
-    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str]:
+    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str, bool]:
         frame = user_frame(sys._getframe(1))
         labels = [self.label(tensor, frame) for tensor in operands]
-        return labels, self.modules.place(frame), self.modules.module
+        modules = self.modules
+        return labels, modules.place(frame), modules.module, modules.in_forward
 
     def _follow(self, result: Any) -> None:
         """Follow the copies that the call made, as far as it returned them."""

@@ -42,6 +42,7 @@ class SeenCut:
     labels: list[str]  # of the operands that need a gradient
     place: Place | None
     module: str
+    in_forward: bool
     following: Following
     noted: Callable[[SeenCut], None]  # called when the result is read into Python
     fns: list[GradFn]  # what made the operands, until the next backward has been read
@@ -60,6 +61,12 @@ class SeenCut:
     def name(self) -> str:
         """What cut: a detach() that is there for numpy() alone goes by that."""
         return self.read if self.read and not self.after and self.how in _PLAIN else self.how
+
+    @property
+    def aside(self) -> bool:
+        """Is it what is done with weights between forwards: an average of them, a norm to log."""
+        leaves = all(type(fn).__name__ == "AccumulateGrad" for fn in self.fns)
+        return leaves and not self.in_forward and not self.after
 
     def taken(self, func: Any, start: int, end: int, result: Any) -> None:
         """A call used the result: it made nodes, or a tensor that carries the cut on, or a read."""
@@ -92,13 +99,14 @@ class Cuts:
 
     Args:
         following: to recognise the results of cuts.
-        here: called at a cut with its operands; returns their labels, the user's line, the module.
+        here: called at a cut with its operands; returns their labels, the user's line, the module,
+            and whether a forward is running.
     """
 
     def __init__(
         self,
         following: Following,
-        here: Callable[[list[Tensor]], tuple[list[str], Place | None, str]],
+        here: Callable[[list[Tensor]], tuple[list[str], Place | None, str, bool]],
     ) -> None:
         self._following = following
         self._here = here
@@ -118,8 +126,8 @@ class Cuts:
         if any(tensor.requires_grad for tensor in made):
             # Beside values with a gradient, what can have none: the indices of topk and sort.
             made = [t for t in made if not (t.requires_grad or t.is_floating_point())]
-            if not made:
-                return
+            if not made or not all(t.is_floating_point() for t in tensors(arguments)):
+                return  # what was an integer before is cut off from nothing
         if not made:
             if name not in _READS:
                 return

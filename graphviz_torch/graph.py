@@ -196,6 +196,7 @@ class Cut:
     where: str = ""
     module: str = ""
     label: str = ""
+    in_forward: bool | None = None  # was a module's forward running
 
 
 @dataclass(frozen=True, slots=True)

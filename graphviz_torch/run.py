@@ -51,6 +51,10 @@ class Run:
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = connected([fn for fn, _ in ends])
+        if not failed:
+            for cut in cuts:
+                if cut.aside:
+                    cut.fns = []
         hidden = _behind(cuts)
         if not failed:
             logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
@@ -164,6 +168,7 @@ class Run:
                 line(cut.place),
                 cut.module,
                 label,
+                cut.in_forward,
             )
             for cut, label, before in self._cuts
         ]

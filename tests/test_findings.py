@@ -100,7 +100,7 @@ def test_the_advice_is_the_line_to_write() -> None:
         ("detach", "warning", "cut by detach()"),
         ("data", "warning", "cut by .data"),
         ("no_grad", "warning", "cut by torch.no_grad()"),
-        ("item", "error", "cut by item()"),
+        ("item", "warning", "cut by item()"),
         ("numpy", "error", "cut by numpy()"),
         ("argmax", "error", "cut by argmax()"),
         ("long", "error", "cut by an integer cast"),

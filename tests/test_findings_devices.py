@@ -44,6 +44,15 @@ def test_mixed_devices_are_explained_and_the_error_passes_unchanged(sim: torch.d
     assert "fc1.weight on sim:0" in found.message
 
 
+def test_a_model_that_was_left_behind_is_what_to_move(sim: torch.device) -> None:
+    model = nn.Linear(4, 4)
+    recording = record(model)
+    with pytest.raises(RuntimeError), recording:
+        model(torch.ones(2, 4, device=sim))
+    advice = only("mixed-devices", recording.graph).advice
+    assert advice.startswith('Move what lies elsewhere: the model, with model.to("sim:0")')
+
+
 def test_shapes_that_do_not_fit_are_explained_with_what_was_given() -> None:
     recording = record(MLP())
     with pytest.raises(RuntimeError), recording:

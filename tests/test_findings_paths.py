@@ -260,3 +260,112 @@ def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:
     assert model.body.weight.grad is not None
     assert only("cut-gradient", recording.graph).message.startswith("body.weight and body.bias")
     assert "never.weight" in only("never-called", recording.graph).message
+
+
+class Both(nn.Module):
+    """a runs, and its result is forgotten; b gives the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.a(x)
+        return self.b(x)
+
+
+def averaged(mean: Tensor, weight: Tensor) -> None:
+    mean.mul_(0.9).add_(weight, alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [averaged, lambda mean, weight: mean.lerp_(weight, 0.1), lambda mean, weight: weight.norm()],
+)
+def test_what_is_done_with_weights_between_forwards_is_no_cut(
+    use: Callable[[Tensor, Tensor], Any],
+) -> None:
+    model = Both()
+    means = [p.detach().clone() for p in model.parameters()]
+    with record(model) as recording:
+        for _ in range(2):
+            with torch.no_grad():
+                for mean, weight in zip(means, model.parameters(), strict=True):
+                    use(mean, weight)
+            model(torch.randn(8, 4)).sum().backward()
+    assert "a.weight" in only("unused-result", recording.graph).message
+    assert [f.rule for f in find(recording.graph)] == ["unused-result"]
+
+
+def test_a_draw_and_its_checks_do_not_hide_a_detach() -> None:
+    actor, critic = nn.Linear(4, 3), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"actor": actor, "critic": critic})) as recording:
+        x = torch.randn(8, 4)
+        policy = torch.distributions.Categorical(logits=actor(x))
+        chosen = policy.log_prob(policy.sample())
+        (critic(x).squeeze() - chosen.detach()).mean().backward()
+    found = only("cut-gradient", recording.graph)
+    assert found.message.startswith(
+        "actor.weight and actor.bias got no gradient: chosen was cut by detach()"
+    )
+
+
+def test_of_two_cuts_on_the_way_the_one_next_to_the_loss_is_named() -> None:
+    cell, head = nn.RNNCell(4, 4), nn.Linear(4, 4)
+    state, extra = torch.zeros(2, 4), nn.Parameter(torch.ones(4))
+    with record(nn.ModuleDict({"cell": cell, "head": head})) as recording:
+        for _ in range(2):
+            state = state.detach()  # as it should be
+            state = cell(torch.randn(2, 4), state)
+            logits = head(state)
+            (logits.detach() * extra).sum().backward()
+    found = only("cut-gradient", recording.graph)
+    assert "logits was cut by detach()" in found.message
+    assert "cell.weight_ih" in found.message
+
+
+def test_a_number_that_was_logged_is_not_blamed_for_a_cut_by_numpy() -> None:
+    encoder, head = nn.Linear(4, 4), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"encoder": encoder, "head": head})) as recording:
+        z = encoder(torch.randn(8, 4))
+        z.detach().abs().mean().item()
+        head(torch.from_numpy(z.detach().numpy().copy())).sum().backward()
+    assert only("cut-gradient", recording.graph).cause == "cut by numpy()"
+
+
+def test_indices_without_their_values_are_told_as_that() -> None:
+    gate, expert = nn.Linear(4, 2), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"gate": gate, "expert": expert})) as recording:
+        x = torch.randn(8, 4)
+        _, index = gate(x).topk(1)
+        (expert(x) * index).sum().backward()
+    found = only("cut-gradient", recording.graph)
+    assert found.severity == "warning"
+    assert found.advice.startswith("Only the indices of topk() are used at test_findings_paths.py:")
+
+
+def test_a_frozen_teacher_is_not_told_to_learn() -> None:
+    teacher, student = nn.Linear(4, 4), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"teacher": teacher, "student": student})) as recording:
+        x = torch.randn(8, 4)
+        with torch.no_grad():
+            target = teacher(x)
+        (student(x) - target).square().mean().backward()
+    found = only("cut-gradient", recording.graph)
+    assert found.severity == "info"
+    assert found.advice == "Nothing, if it is meant: requires_grad_(False) says so."
+
+
+@pytest.mark.filterwarnings("ignore:.*global hooks.*")
+def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
+    model = Both()
+    model.spare = nn.Linear(4, 4)
+    compiled = torch.compile(model, backend="aot_eager")
+    with record(compiled) as recording:
+        compiled(torch.randn(8, 4)).sum().backward()
+    spare = only("unused-result", recording.graph)
+    assert "spare.weight and spare.bias got no gradient: what torch.compile made" in spare.message
+    forgotten = only("dropped-gradient", recording.graph)
+    assert forgotten.message.startswith("a.weight and a.bias got no gradient: compiled at ")
+    assert forgotten.severity == "warning"
+    assert forgotten.advice.endswith("record the model uncompiled to learn where.")

@@ -74,6 +74,22 @@ def test_a_parameter_left_on_the_cpu_is_copied_in_every_step(sim: torch.device) 
     assert found.message.startswith("fc1.weight: 1 copy between devices inside the graph (128 B)")
 
 
+def test_a_copy_in_each_forward_is_counted_in_the_last_step_too(sim: torch.device) -> None:
+    class Visits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x).cpu()
+
+    model = Visits().to(sim)
+    with record(model) as recording:
+        for _ in range(4):
+            model(torch.ones(2, 4, device=sim)).sum().backward()
+    assert ", 4 times: " in only("blocking-read", recording.graph).message
+
+
 def test_a_copy_before_a_cut_is_not_repeated_by_backward(sim: torch.device) -> None:
     encoder, head = nn.Linear(4, 4), nn.Linear(4, 4).to(sim)
     with record(nn.ModuleList([encoder, head])) as recording:

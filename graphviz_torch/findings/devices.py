@@ -35,6 +35,9 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         f'self.register_buffer("{name}", ...), which moves with the module' for name in held
     ]
     advice = "; ".join(steps)
+    owned = [o.label for o in moves if o.label in reading.owned]
+    if owned:
+        advice = f'the model, with model.to("{target}"): {listing(owned)} {_is(owned)} on the CPU'
     got = listing((_operand(o) for o in failure.operands), limit=8)
     yield finding(
         "error",
@@ -43,7 +46,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         cause="tensors on different devices",
         advice=f"Move what lies elsewhere: {advice}."
         if advice
-        else "Move the inputs to the device of the model before it is called.",
+        else f'Move what lies elsewhere to "{target}" first.',
         where=failure.where,
         nodes=tuple(o.node for o in failure.operands if o.node is not None),
     )
@@ -83,7 +86,12 @@ def _target(failure: Failure) -> str:
     return next((device for device in reversed(devices) if device != "cpu"), "cpu")
 
 
+def _is(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
 def _operand(operand: Operand) -> str:
     made = f" (made{at(operand.where)})" if operand.where else ""
-    unnamed = f"a {str(operand.tensor).rpartition(' ')[0]}"
+    meta = str(operand.tensor).rpartition(" ")[0]
+    unnamed = f"{'an' if meta[0] in 'aeiou' else 'a'} {meta}"
     return f"{operand.label or unnamed} on {operand.tensor.device}{made}"

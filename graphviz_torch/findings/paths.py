@@ -8,6 +8,9 @@ from ..graph import Cut, Finding, Parameter, Severity
 from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
 
 _MODES = ("no_grad", "inference_mode")
+_NUMBERS = ("item", "float", "int", "bool", "complex", "index")
+_READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
+_INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
 _WORDS = {
     "data": ".data",
     "no_grad": "torch.no_grad()",
@@ -22,10 +25,15 @@ _ADVICE = {
     "data": "Use the tensor itself instead of .data{at}.",
     "no_grad": "Move the computation{at} out of torch.no_grad().",
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
-    "item": "Keep the tensor instead of the number that item() gives{at}.",
+    "item": "Keep the tensor instead of the number that item() gives{at}; if that is only logged, "
+    "the loss does not use what it was read of.",
     "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
     "float": "Keep the tensor instead of the number that float() gives{at}.",
     "tensor": "Use the tensor itself: torch.tensor() copies its values{at}.",
+    **{
+        how: f"Only the indices of {how}() are used{{at}}, which have no gradient: use its values."
+        for how in _INDICES
+    },
     **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
 }
 _DISCRETE = (
@@ -67,7 +75,9 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 def cut_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
     item, numpy, an integer cast, argmax and the like."""
-    for cut, parameters in grouped(_explained(reading)):
+    places = {p.name: place for place, p in enumerate(reading.graph.parameters)}
+    for cut, found in grouped(_explained(reading)):
+        parameters = sorted(found, key=lambda p: places[p.name])
         how = _WORDS.get(cut.how, f"{cut.how}()")
         names, line = names_of(parameters), at(cut.where)
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
@@ -75,12 +85,13 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         if _ran_inside(cut, {p.node for p in parameters}):
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
+        severity = _severity(parameters, "error" if reading.blocked else _meant(cut, parameters))
         why = ", probably because" if cut.before is None else ":"
         yield finding(
-            _severity(parameters, "error" if reading.blocked else _meant(cut, parameters)),
+            severity,
             f"{names} got no gradient{why} {happened} {how}{line}.",
             cause=f"cut by {how}",
-            advice=_ADVICE.get(cut.how, _DISCRETE).format(at=line, names=names, how=how),
+            advice=_advice(cut, severity).format(at=line, names=names, how=how),
             where=cut.where,
             nodes=tuple(dict.fromkeys((*nodes_of(parameters), *before, *cut.after))),
         )
@@ -93,7 +104,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     if reading.graph.failure is not None:
         return  # there was no loss to be part of
     explained = {p.name for _, p in _explained(reading)}
-    ran = [p for p in _without_gradient(reading) if p.called or p.node is not None]
+    ran = [p for p in _without_gradient(reading) if p.called is not False or p.node is not None]
     lost = [p for p in ran if p.name not in explained and p.node not in reading.dropped]
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
     for module, parameters in grouped((_outermost(_module(p), alive), p) for p in lost):
@@ -103,7 +114,10 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
             "gradient), or do not call it."
         )
-        if module in alive:
+        if any(p.called is None and p.node is None for p in parameters):
+            why = "what torch.compile made of the model does not use it, or cuts its gradient"
+            advice = "Record the model uncompiled: inside a compiled region nothing is seen."
+        elif module in alive:
             why = f"the rest of {name} did, but what backward ran on does not depend on this"
             advice = f"Use {names} in the forward of {name}, or remove what is not used."
         yield finding(
@@ -168,9 +182,7 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     owned = {p.node for p in lost}
     firsts: dict[tuple[str, str], Cut] = {}
     seen: set[int] = set()
-    # What is known to be on the way comes before what may be. A result that nothing used (an
-    # accuracy read with argmax) did not stand in the way.
-    for cut in sorted(reading.graph.cuts, key=lambda cut: (cut.before is None, not cut.after)):
+    for cut in _by_likelihood(reading):
         if not lost:
             return
         behind = _upstream(reading, cut.before, seen)
@@ -188,6 +200,45 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
         yield from ((first, parameter) for parameter in explained)
 
 
+def _by_likelihood(reading: Reading) -> list[Cut]:
+    """The cuts that may be a cause, the likeliest first.
+
+    What is known to be on the way comes before what may be. A gradient that comes from the loss
+    meets the last cut first. A number is mostly read to be logged, and what has no gradient by its
+    nature (an index, a draw, a comparison) mostly stands beside the way.
+    """
+    nodes = reading.graph.nodes
+
+    def unlikely(place: int, cut: Cut) -> tuple[bool, bool, bool, bool, int]:
+        came_back = any(not reading.ran or nodes[i].order is not None for i in cut.after)
+        by_nature = cut.how not in _ADVICE
+        return cut.before is None, not came_back, cut.how in _NUMBERS, by_nature, -place
+
+    known = enumerate(_that_matter(reading))
+    return [cut for _, cut in sorted(known, key=lambda each: unlikely(*each))]
+
+
+def _that_matter(reading: Reading) -> list[Cut]:
+    """The cuts whose result came to the loss, or may have come there as a number.
+
+    An accuracy that was computed with argmax cut nothing, whatever else it was computed from.
+    """
+    cuts = reading.graph.cuts
+    if not reading.ran or reading.graph.failure is not None:
+        return list(cuts)
+    alive = {node.id for node in reading.graph.nodes if node.order is not None}
+    found: set[int] = set()  # positions in `cuts`
+    before = -1
+    while len(found) > before:
+        before = len(found)
+        for i, cut in enumerate(cuts):
+            escaped = cut.how in _READS or cut.before is None
+            if i not in found and (escaped or not alive.isdisjoint(cut.after)):
+                found.add(i)
+                _upstream(reading, cut.before, alive)
+    return [cuts[i] for i in sorted(found)]
+
+
 def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     """How bad a cut is by itself: people write some on purpose."""
     # A block around a whole module is a target network or a fixed encoder, unless it should learn.
@@ -195,7 +246,14 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     if whole and not any(p.in_optimizer for p in parameters):
         return "info"
     unsure = cut.before is None
-    return "warning" if unsure or cut.how in ("detach", "detach_", "data", *_MODES) else "error"
+    mild = ("detach", "detach_", "data", *_MODES, *_INDICES, *_NUMBERS)
+    return "warning" if unsure or cut.how in mild else "error"
+
+
+def _advice(cut: Cut, severity: Severity) -> str:
+    if severity == "info" and cut.how in _MODES:
+        return "Nothing, if it is meant: requires_grad_(False) says so."
+    return _ADVICE.get(cut.how, _DISCRETE)
 
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
@@ -206,7 +264,8 @@ def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Se
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
     """Did the module of a parameter run in a block without gradients, itself being the operand."""
-    return cut.how in _MODES and cut.before is not None and cut.before in parameters
+    inside = cut.how in _MODES and cut.in_forward is not False
+    return inside and cut.before is not None and cut.before in parameters
 
 
 def _around(parameters: list[Parameter]) -> str:

@@ -22,12 +22,17 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     ]
     for dropping, parameters in grouped(lost):
         node = reading.graph.nodes[dropping]
+        advice = f"Return a gradient for every input that needs one in backward of {node.title}."
+        compiled = "compile" in node.note
+        if compiled:
+            advice = "Inside the compiled region, where nothing is seen, it was cut or not used: "
+            advice += "record the model uncompiled to learn where."
         yield finding(
-            "error",
+            "warning" if compiled else "error",
             f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.source)} "
-            "received one and gave none to its inputs.",
+            "received one and gave none on the way there.",
             cause="backward returned None",
-            advice=f"Return a gradient for every input that needs one in backward of {node.title}.",
+            advice=advice,
             where=node.source,
             nodes=(dropping, *nodes_of(parameters)),
         )

@@ -165,7 +165,7 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
     reads = [
         (i, t)
         for i, t in _forward(reading)
-        if t.kind == "DtoH" and t.node is None and t.operation in _READS and not t.non_blocking
+        if t.kind == "DtoH" and t.operation in _READS and not t.non_blocking
     ]
     for _, group in grouped(
         ((t.where, t.operation, t.module, t.in_forward), (i, t)) for i, t in reads
