@@ -263,6 +263,9 @@ class Graph:
     failure: Failure | None = None
     loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
     kept: Kept | None = None  # graphs of earlier steps that are still alive
+    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
+    # that is an earlier one.
+    spoilt: int | None = None
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
         """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.

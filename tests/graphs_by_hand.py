@@ -279,8 +279,8 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "nonfinite-gradient": (
         root({0: stats(inf=2)}),
         "error",
-        "SqrtBackward0 (sqrt) turned a finite gradient (norm 1) of its inputs x "
-        "(f32[64, 8] cpu) into 2 Inf.",
+        "SqrtBackward0 (sqrt) received a finite gradient (norm 1) and gave 2 Inf to its inputs x "
+        "(f32[64, 8] cpu).",
         [root({}), chain("w", "SqrtBackward0")],
     ),
     "unused-copy": (

@@ -12,6 +12,8 @@ from models import (
 from recorded import classified, only, tower, trained
 from torch import Tensor, nn
 
+from graphviz_torch import record
+
 
 @pytest.fixture(autouse=True)
 def the_same_numbers_each_time() -> None:
@@ -55,6 +57,21 @@ def test_the_node_that_made_the_first_nan_is_named(
     assert found.severity == "error"
     assert found.message.startswith(name)
     assert found.where.startswith("test_findings_values.py:")
+
+
+def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.randn(8, 4)) * 0).sqrt().sum().backward()
+            optimizer.step()
+    assert [graph.spoilt for graph in recording.graphs] == [None, 0, 0]
+    assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("SqrtBackward0")
+    last = only("nonfinite-gradient", recording.graph)
+    assert "were so before: first in backward 1 of the recording" in last.message
+    assert "find(recording.graphs[0])" in last.advice
 
 
 def test_the_first_nan_agrees_with_detect_anomaly() -> None:

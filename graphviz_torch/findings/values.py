@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from ..graph import Edge, Finding
+from ..graph import Edge, Finding, GradientStats
 from .rule import Reading, finding, listing, rule
 
 # Median norm in the deepest quarter of the longest chain over that in the quarter next to the
@@ -124,35 +124,45 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     origin = _first_nonfinite(reading)
     if origin is None:
         return
+    first = reading.graph.spoilt
+    if first is not None:
+        yield finding(
+            "error",
+            f"Gradients are NaN or Inf, and were so before: first in backward {first + 1} of the "
+            "recording.",
+            cause="NaN or Inf in an earlier backward",
+            advice=f"Look at find(recording.graphs[{first}]): what is not finite here follows.",
+            nodes=(origin,),
+        )
+        return
     node = reading.graph.nodes[origin]
     received = [stats for stats in node.grad_outputs if stats is not None]
     if any(stats.nonfinite for stats in received):
-        message = (
-            f"The gradient that backward started from, at {reading.call(origin)}, is not finite"
-        )
         bad = received
+        message = f"The gradient that backward started from, at {reading.call(origin)}, is not "
+        message += f"finite: {_all(bad)}."
     else:
         sources = [
             (e, s) for e in reading.inputs[origin] if (s := reading.stats(e.source, e.output_nr))
         ]
         bad = [stats for _, stats in sources if stats.nonfinite]
-        inputs = listing(_input(reading, edge) for edge, _ in sources)
-        message = (
-            f"{node.name} ({reading.call(origin)}) turned a finite gradient "
-            f"(norm {max((s.norm for s in received), default=0.0):.2g}) of its inputs {inputs}"
-        )
-    count = _count(sum(s.nan for s in bad), sum(s.inf for s in bad))
+        norm = max((s.norm for s in received), default=0.0)
+        message = f"{node.name} ({reading.call(origin)}) received a finite gradient (norm "
+        message += f"{norm:.2g}) and gave {_all(bad)} to its inputs "
+        message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
     scaled = reading.graph.loss_scale
     skipped = scaled is not None and not any(stats.nan for stats in bad)
     yield finding(
         "info" if skipped else "error",
-        f"{message}: {count}." if bad is received else f"{message} into {count}.",
+        message,
         cause="the scaled loss overflowed" if skipped else "NaN or Inf in backward",
         advice=f"Nothing, if it is rare: the loss is scaled by {scaled:g}, and the scaler skips "
         "such a step and lowers the scale."
         if skipped
         else _NONFINITE_ADVICE.get(
-            node.title, "Look at what this node saved in forward: a zero, a NaN or an Inf in it."
+            node.title,
+            "Look at what this node saved in forward: a zero, a NaN or an Inf in it, which may be "
+            "from further up.",
         ),
         where=node.source,
         nodes=(origin, *(edge.source for edge in reading.inputs[origin])),
@@ -243,5 +253,7 @@ def _input(reading: Reading, edge: Edge) -> str:
     return f"{reading.call(edge.source)} ({reading.meta(edge.source, edge.output_nr)})"
 
 
-def _count(nan: int, inf: int) -> str:
+def _all(gradients: list[GradientStats]) -> str:
+    """ "2 NaN and 1 Inf" of some gradients together."""
+    nan, inf = sum(stats.nan for stats in gradients), sum(stats.inf for stats in gradients)
     return " and ".join(f"{n} {name}" for n, name in ((nan, "NaN"), (inf, "Inf")) if n)
