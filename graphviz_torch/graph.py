@@ -263,6 +263,7 @@ class Graph:
     failure: Failure | None = None
     loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
     kept: Kept | None = None  # graphs of earlier steps that are still alive
+    uncleared: str = ""  # the line of an optimizer's step that used gradients it had used before
     # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
     # that is an earlier one.
     spoilt: int | None = None

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._guards import TracingContext
 
 from .calls import Calls
+from .cleared import Cleared
 from .dispatch import Call, Watch, sequence_number
 from .engine import EngineWatch
 from .failures import Failed
@@ -30,7 +31,7 @@ from .metadata import tensor_meta
 from .modules import Modules
 from .names import caller, caller_names, local_variables
 from .nesting import flatten, is_nesting
-from .places import raised, user_frame
+from .places import Place, raised, user_frame
 from .run import End, Run, sinks
 from .steps import StepWatch
 from .transfers import OPERATORS, Transfers
@@ -116,6 +117,8 @@ class Recording:
         self._reached: set[int] = set()  # id() of the variables that these reached
         self._running: Run | None = None
         self._ends: list[End] = []  # outputs of the last outermost module call
+        self._cleared = Cleared()
+        self._uncleared: Place | None = None  # where gradients were used a second time
         self._steps = 0  # of optimizers
         self._stepped: set[int] | None = None  # id() of what they updated
         self._kept = KeptGraphs(self._variable, lambda n: self._modules.found([n])["source"][0])
@@ -151,7 +154,7 @@ class Recording:
             self._open = False
             self._model = None
             self._modules.close()
-            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers", "_kept"):
+            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers", "_kept", "_cleared"):
                 delattr(self, name)
 
     @property
@@ -312,6 +315,9 @@ class Recording:
         if get_ident() != self._thread:
             return
         self._steps += 1
+        if self._cleared.step(optimizer) and self._runs:
+            self._uncleared = self._modules.place(user_frame(sys._getframe(1)))
+            self._runs[-1].uncleared = self._uncleared
         self._stepped = self._stepped or set()
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
@@ -320,7 +326,9 @@ class Recording:
         if not ends or self._running is not None or _is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
         with uncollected():
+            self._cleared.begin()
             run = self._running = self._read(ends)
+            run.uncleared = self._uncleared
             self._runs.append(run)
             self._reached |= run.reached
             if self._with["gradients"]:
@@ -333,6 +341,7 @@ class Recording:
             with uncollected():
                 run.finish(gradients)
             run.broken = gradients is None
+            self._cleared.end()
             self._running = None
             self._first = sequence_number()
 

@@ -70,6 +70,7 @@ class Run:
         self.place: Place | None = None  # the line that called it
         self.failed: Failed | None = None  # the exception that ended the recording
         self.kept: SeenKept | None = None  # graphs of earlier steps that are alive
+        self.uncleared: Place | None = None  # where an optimizer used gradients it had used before
         self.ids = ids  # the live nodes, while it runs
         self._own = own  # those that can run: not what lies before a cut
         self.reading = read(ids, edges, ends, named)
@@ -176,7 +177,13 @@ class Run:
         if self.loss_scale is not None:
             with unseen():
                 scale = float(self.loss_scale)
-        return replace(graph, cuts=tuple(cuts), kept=self._kept(modules), loss_scale=scale)
+        return replace(
+            graph,
+            cuts=tuple(cuts),
+            kept=self._kept(modules),
+            uncleared=line(self.uncleared),
+            loss_scale=scale,
+        )
 
     def _kept(self, modules: Modules) -> Kept | None:
         if self.kept is None:

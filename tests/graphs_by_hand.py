@@ -331,6 +331,13 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             moved(*[sent(label="body.weight") for _ in range(20)]),
         ],
     ),
+    "uncleared-gradient": (
+        replace(chain("w", "MulBackward0"), uncleared="train.py:9"),
+        "warning",
+        "The optimizer's step at train.py:9 used the gradients of an earlier step again: they were "
+        "not cleared in between.",
+        [chain("w", "MulBackward0")],
+    ),
     "kept-history": (
         replace(chain("w", "MulBackward0"), kept=Kept(4, "total", "train.py:8")),
         "warning",

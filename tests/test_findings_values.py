@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +59,69 @@ def test_the_node_that_made_the_first_nan_is_named(
     assert found.severity == "error"
     assert found.message.startswith(name)
     assert found.where.startswith("test_findings_values.py:")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_forgotten_zero_grad_is_found_at_the_step(kind: Any) -> None:
+    model = MLP()
+    optimizer = kind(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(2):
+            model(torch.randn(8, 4)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert recording.graphs[0].uncleared == ""
+    found = only("uncleared-gradient", recording.graph)
+    line = Path(__file__).read_text().splitlines()[int(found.where.split(":")[1]) - 1]
+    assert line.strip() == "optimizer.step()"
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_gradients_that_are_cleared_somewhere_are_fine(to_none: bool, where: str) -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            if where == "before":
+                optimizer.zero_grad(set_to_none=to_none)
+            for _ in range(2):  # added up on purpose
+                model(torch.randn(8, 4)).sum().backward()
+            optimizer.step()
+            if where == "after":
+                model.zero_grad(set_to_none=to_none)
+    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+
+
+def test_gradients_of_another_networks_loss_may_stay_until_they_are_cleared() -> None:
+    generator, critic = nn.Linear(2, 4), MLP()
+    first, second = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (critic, generator))
+    with record(nn.ModuleList([generator, critic])) as recording:
+        for _ in range(3):
+            first.zero_grad()
+            critic(generator(torch.randn(8, 2)).detach()).sum().backward()
+            first.step()
+            second.zero_grad()
+            critic(generator(torch.randn(8, 2))).sum().backward()  # adds to the critic's too
+            second.step()
+    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+
+
+def test_a_closure_that_clears_is_fine() -> None:
+    model = MLP()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x = torch.randn(8, 4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    with record(model) as recording:
+        for _ in range(2):
+            optimizer.step(closure)
+    assert {graph.uncleared for graph in recording.graphs} == {""}
 
 
 def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:

@@ -169,6 +169,22 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
+@rule()
+def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
+    """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
+    them in between."""
+    line = reading.graph.uncleared
+    if line:
+        yield finding(
+            "warning",
+            f"The optimizer's step at {line} used the gradients of an earlier step again: they "
+            "were not cleared in between.",
+            cause="gradients not cleared",
+            advice="Call optimizer.zero_grad() before backward() runs for the next step.",
+            where=line,
+        )
+
+
 def _chain(reading: Reading) -> list[tuple[int, float]]:
     """The longest chain of nodes with their gradients' norms, from the loss to the deepest leaf."""
     nodes = reading.graph.nodes
