@@ -30,9 +30,10 @@ class Interrupt:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         line = getline(frame.f_code.co_filename, frame.f_lineno).split()
-        # Python looks for signals after calls and jumps: not before a `del`, nor where a `with` is
-        # left, whose line comes a second time then.
-        if event == "line" and line[0] not in ("with", "del") and not self._at_an_edge(frame):
+        # Python looks for signals after calls and jumps: not before a `del`, nor at a `try`, which
+        # does nothing, nor where a `with` is left, whose line comes a second time then.
+        quiet = line[0] in ("with", "del", "try:")
+        if event == "line" and not quiet and not self._at_an_edge(frame):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt
