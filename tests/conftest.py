@@ -10,6 +10,8 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from graphviz_torch import simulate_accelerator
+
 
 def _installed() -> dict[str, object]:
     return {
@@ -36,3 +38,16 @@ def nothing_left_installed() -> Iterator[None]:
     before = _installed()
     yield
     assert _installed() == before
+
+
+@pytest.fixture
+def the_same_numbers() -> None:
+    """Random numbers are the same in each run of a test."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def sim() -> Iterator[torch.device]:
+    """A simulated accelerator."""
+    with simulate_accelerator() as [device]:
+        yield device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,16 +14,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import Finding, record, simulate_accelerator
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def sim() -> Iterator[torch.device]:
-    with simulate_accelerator() as [device]:
-        yield device
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 def test_mixed_devices_are_explained_and_the_error_passes_unchanged(sim: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,16 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import record, simulate_accelerator
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def sim() -> Iterator[torch.device]:
-    with simulate_accelerator() as [device]:
-        yield device
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 def classes(count: int) -> Callable[[Tensor], Tensor]:

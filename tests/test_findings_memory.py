@@ -17,10 +17,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import Graph, find, record
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 def test_what_keeps_most_is_named_by_module() -> None:

@@ -17,10 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from graphviz_torch import find, record
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 class Broken(nn.Module):

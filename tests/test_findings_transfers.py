@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from models import (
@@ -12,18 +10,9 @@ from models import (
 from recorded import only, trained
 from torch import Tensor, nn
 
-from graphviz_torch import find, record, simulate_accelerator
+from graphviz_torch import find, record
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture
-def sim() -> Iterator[torch.device]:
-    with simulate_accelerator() as [device]:
-        yield device
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 def test_a_tensor_moved_without_assignment_is_found(sim: torch.device) -> None:

@@ -16,10 +16,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import record
 
-
-@pytest.fixture(autouse=True)
-def the_same_numbers_each_time() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 def test_a_deep_stack_of_sigmoids_vanishes_and_names_the_first_layers() -> None:
