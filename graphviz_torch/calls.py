@@ -15,6 +15,7 @@ from .cuts import Cuts, sources
 from .dispatch import sequence_number
 from .failures import Failed, operand
 from .following import ASIDE, Following, name_of, tensors
+from .in_place import IN_PLACE, Changes
 from .mode_stacks import FUNCTIONS, leave
 from .modules import Modules
 from .names import local_variables
@@ -44,6 +45,7 @@ class Calls(TorchFunctionMode):
         self.modules = modules
         self.following = Following()
         self.cuts = Cuts(self.following, self._here)
+        self.changes = Changes(modules.place)
         self.calling: Any = None  # what the user called
         self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
         self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
@@ -69,6 +71,8 @@ class Calls(TorchFunctionMode):
             raise
         end = sequence_number()
         self.calling = None
+        if func in IN_PLACE or (kwargs and ("inplace" in kwargs or "out" in kwargs)):
+            self.changes.see(func, args, kwargs, sys._getframe(1), end - 1 if end > start else -1)
         if start != self.modules.reached:
             self.modules.skipped(start, sys._getframe(1))
         if end != start:

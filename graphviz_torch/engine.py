@@ -12,6 +12,7 @@ import gc
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,8 +20,8 @@ import torch
 
 # Called before a run with its outputs, their gradients, and the inputs that were asked for.
 Begin = Callable[[Any, Any, Any], Any]
-# Called after it with what `Begin` returned, and the gradients; None for these if it raised.
-End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None"], None]
+# Called after it with what `Begin` returned, the gradients, and what it raised: one of the two.
+End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | None], None]
 
 _lock = threading.RLock()  # the collector may leave a forgotten watch while this thread holds it
 _watchers: list[tuple[int, Begin, End]] = []
@@ -89,12 +90,12 @@ def _told(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> A
         for owner, begin, end in tuple(_watchers):
             if owner == thread:
                 run = begin(outputs, gradients, inputs)
-                stack.callback(_end, end, run, results)
+                stack.push(partial(_end, end, run, results))
         outer, _here.outputs = getattr(_here, "outputs", None), outputs
         stack.callback(setattr, _here, "outputs", outer)
         results.append(theirs(outputs, *args, **kwargs))
     return results[0]
 
 
-def _end(end: End, run: Any, results: list[Any]) -> None:
-    end(run, (results[0] or ()) if results else None)  # `backward` returns None
+def _end(end: End, run: Any, results: list[Any], kind: Any, error: Any, traceback: Any) -> None:
+    end(run, (results[0] or ()) if results else None, error)  # `backward` returns None

@@ -223,6 +223,15 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """What was done before and made an operation fail: a change in place, or a backward."""
+
+    operation: str  # "add_", "step", "backward"
+    where: str = ""
+    nodes: tuple[int, ...] = ()  # ids: what the change made; where the two backwards part
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The exception that ended a recording."""
 
@@ -231,6 +240,9 @@ class Failure:
     operation: str = ""
     where: str = ""
     operands: tuple[Operand, ...] = ()
+    node: int | None = None  # id of the node that backward could not run
+    kept: Operand | None = None  # what that node keeps that was changed in place
+    earlier: tuple[Earlier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the ten
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
 in its nodes, and its nodes say so.
 
-Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept;
-`torch._C._storage_id` identifies a tensor's memory (2.13).
+Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept (2.13).
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ from torch import Tensor
 from .following import tensors
 from .graph import SavedKind, SavedTensor, TensorMeta
 from .metadata import tensor_meta
-from .parts import dense_parts
+from .parts import PLAIN, dense_parts, storage_id
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"
-_storage_id: Callable[[Tensor], int] = torch._C._storage_id  # type: ignore[attr-defined]
 _is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-_PLAIN = (Tensor, torch.nn.Parameter)
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
 _names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
 # By the type that a Python number has as a tensor: one that it would give way to.
@@ -60,7 +57,7 @@ def saved(
     for node, fn in enumerate(fns):
         names = _names.get(type(fn))
         if names is None:
-            names = _saved_names(type(fn))
+            names = saved_names(type(fn))
         row: list[SavedTensor] = []
         for attribute, name in names:
             try:
@@ -69,7 +66,7 @@ def saved(
                 continue  # an earlier backward has freed it
             for one in raw if type(raw) is tuple else (raw,):
                 data: Any = None if one is None else one.data
-                if type(data) in _PLAIN:
+                if type(data) in PLAIN:
                     if data.ndim or not _is_number(data):
                         row.append(kept.saved(name, data, node))
                 elif data is not None:
@@ -81,7 +78,7 @@ def saved(
     return rows, notes
 
 
-def _saved_names(kind: type) -> list[tuple[str, str]]:
+def saved_names(kind: type) -> list[tuple[str, str]]:
     """The attributes of a class of nodes that give saved tensors, and what to call these."""
     if issubclass(kind, torch.autograd.function.BackwardCFunction):
         # Of a class of the user's, which is not kept: it may hold tensors.
@@ -141,8 +138,8 @@ def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
     """What identifies the memory of each part of a tensor, and that part."""
     while _is_wrapped(tensor):  # by torch.func
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    if type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
-        return [(_storage_id(tensor), tensor)]
+    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+        return [(storage_id(tensor), tensor)]
     if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
         return []
-    return [(part.untyped_storage()._cdata, part) for part in dense_parts(tensor)]
+    return [(storage_id(part), part) for part in dense_parts(tensor)]

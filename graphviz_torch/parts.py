@@ -1,4 +1,7 @@
-"""The dense tensors that a sparse or a nested one is made of."""
+"""The memory of a tensor, and the dense tensors that a sparse or a nested one is made of.
+
+Private: `torch._C._storage_id` identifies the memory, as `untyped_storage()._cdata` does (2.13).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is their own
+
+_storage_id: Any = torch._C._storage_id  # type: ignore[attr-defined]
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Identifies the memory of a dense tensor, among those that are alive."""
+    found = _storage_id(tensor) if type(tensor) in PLAIN else tensor.untyped_storage()._cdata
+    return int(found)
 
 
 @torch.no_grad()

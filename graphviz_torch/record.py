@@ -246,6 +246,7 @@ class Recording:
         failure = None
         if run.failed is not None:
             failure = run.failed.value(lambda n: self._modules.found([n])["source"][0], line)
+            failure = run.explained(failure, self._runs[: run.position], line)
         return replace(
             graph,
             transfers=(*found, *ahead, *self._unmatched),
@@ -315,9 +316,10 @@ class Recording:
         if get_ident() != self._thread:
             return
         self._steps += 1
+        place = self._modules.place(user_frame(sys._getframe(1)))
+        self._calls.changes.stepped(optimizer, place)
         if self._cleared.step(optimizer) and self._runs:
-            self._uncleared = self._modules.place(user_frame(sys._getframe(1)))
-            self._runs[-1].uncleared = self._uncleared
+            self._runs[-1].uncleared = self._uncleared = place
         self._stepped = self._stepped or set()
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
@@ -336,9 +338,11 @@ class Recording:
         run.look(self._kept, self._steps)
         return run
 
-    def _end(self, run: Run | None, gradients: Any) -> None:
+    def _end(self, run: Run | None, gradients: Any, error: BaseException | None) -> None:
         if run is not None:
             with uncollected():
+                if error is not None:
+                    run.fail(error, self._calls.changes)
                 run.finish(gradients)
             run.broken = gradients is None
             self._cleared.end()

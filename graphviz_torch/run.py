@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,12 +15,14 @@ from .cuts import SeenCut
 from .dispatch import unseen
 from .failures import Failed
 from .gradients import Gradients
-from .graph import Cut, Graph, Kept, SavedKind, SavedTensor
+from .graph import Cut, Earlier, Failure, Graph, Kept, Operand, SavedKind, SavedTensor
+from .in_place import Changes
 from .kept import KeptGraphs, SeenKept
 from .memory import saved
 from .modules import Modules
 from .places import Place
 from .reading import GradFn, read
+from .stuck import Stuck, stuck
 from .tracer import connected
 from .transfers import Seen
 
@@ -69,6 +72,7 @@ class Run:
         self.broken = False  # backward raised
         self.place: Place | None = None  # the line that called it
         self.failed: Failed | None = None  # the exception that ended the recording
+        self._stuck: Stuck | None = None  # where backward ended with an error
         self.kept: SeenKept | None = None  # graphs of earlier steps that are alive
         self.uncleared: Place | None = None  # where an optimizer used gradients it had used before
         self.ids = ids  # the live nodes, while it runs
@@ -100,6 +104,7 @@ class Run:
         self._notes: dict[int, str] = {}
         self._gradients: Gradients | None = None
         self._asked: list[End] = []
+        self._one_thread = False  # does a single thread run the nodes, as far as is known
 
     def look(self, graphs: KeptGraphs, step: int) -> None:
         """Look for graphs of earlier steps that are still alive, after so many optimizer steps."""
@@ -116,9 +121,17 @@ class Run:
         self._asked = asked
         outputs = self.reading.columns["outputs"]
         devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
+        self._one_thread = len(devices) == 1
         cuda = any(device.startswith("cuda") for device in devices)
         self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
         self._gradients.__enter__()
+
+    def fail(self, error: BaseException, changes: Changes) -> None:
+        """Look, while the nodes are alive, at which one backward ended with an error."""
+        fns = {i: fn for fn, i in self.ids.items() if fn in self._own}
+        order = [] if self._gradients is None else self._gradients.order
+        with suppress(Exception):  # the error is to pass, whatever the user's tensors do
+            self._stuck = stuck(fns, order, self._one_thread, error, changes)
 
     def finish(self, gradients: Any = None) -> None:
         """Remove the hooks and hold no live node any more."""
@@ -184,6 +197,60 @@ class Run:
             uncleared=line(self.uncleared),
             loss_scale=scale,
         )
+
+    def explained(
+        self, failure: Failure, before: Sequence[Run], line: Callable[[Place | None], str]
+    ) -> Failure:
+        """The failure, with the node at which backward ended and what had been done before to it.
+
+        Args:
+            failure: the exception that ended the recording.
+            before: the runs before this one.
+            line: turns a place into the user's line.
+        """
+        if self._stuck is None:
+            return failure
+        node = self._stuck.node
+        earlier = [
+            Earlier(change.operation, line(change.place), (*self.made([change.number]),))
+            for change in self._stuck.changes
+        ]
+        if self._stuck.freed:
+            ran = (run for run in reversed(before) if self._numbers[node] in run._by_number)
+            run = next(ran, None)
+            parts: tuple[int, ...] = ()
+            if run is not None:
+                # What was made after it, rather than what was made before and not part of it.
+                parts = self._parts_at(node, range(max(run._by_number) + 1))
+                parts = parts if len(parts) > 1 else self._parts_at(node, run._by_number)
+            earlier = [Earlier("backward", line(run.place) if run else "", parts)]
+        kept = None
+        if self._stuck.kept is not None:
+            leaf = self._stuck.leaf
+            labels = [change.label for change in self._stuck.changes if change.label]
+            if leaf is not None:
+                labels = [self.reading.columns["label"][leaf]]
+            kept = Operand(next(iter(labels), ""), self._stuck.kept, "", leaf)
+        return replace(failure, node=node, kept=kept, earlier=tuple(earlier))
+
+    def _parts_at(self, node: int, known: Container[int]) -> tuple[int, ...]:
+        """From a node with a known number towards the outputs: the last such, and its user.
+
+        Without a user if an output is such a node.
+        """
+        users: dict[int, list[int]] = {}
+        for source, target, _, _ in self.reading.edges:
+            users.setdefault(source, []).append(target)
+        stack, seen = [node], {node}
+        while stack:
+            node = stack.pop()
+            for user in users.get(node, ()):
+                if self._numbers[user] not in known:
+                    return node, user
+                if user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+        return (node,)
 
     def _kept(self, modules: Modules) -> Kept | None:
         if self.kept is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphviz_torch import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
-from graphviz_torch.graph import Cut, Failure, Kept, Operand, Parameter, SavedTensor
+from graphviz_torch.graph import Cut, Earlier, Failure, Kept, Operand, Parameter, SavedTensor
 
 META = TensorMeta((64, 8), "float32", "cpu")
 GPU = META._replace(device="cuda:0")
@@ -152,6 +152,23 @@ def mixed(first: str, second: str, shape: tuple[int, ...] = (4,)) -> Graph:
     return replace(model(), failure=Failure("RuntimeError", message, "addmm", "net.py:9", operands))
 
 
+KEPT = Operand("h", TensorMeta((4,), "float32", "cpu"))
+
+
+def in_place(*earlier: Earlier, node: int | None = 1, kept: Operand | None = KEPT) -> Graph:
+    """Backward of head.weight's sum could not run addmm."""
+    graph = chain("head.weight", "AddmmBackward0", "SumBackward0")
+    graph = graph.annotate(source={1: "net.py:7"}, module={1: "head"})
+    failure = Failure("RuntimeError", "changed", "backward", "train.py:9", (), node, kept, earlier)
+    return replace(graph, failure=failure)
+
+
+def again(*nodes: int, where: str = "train.py:9") -> Graph:
+    """Backward could not run addmm, which had run in an earlier one; the sum, too, if so said."""
+    graph = in_place(Earlier("backward", where, nodes), kept=None)
+    return graph.annotate(source={2: "train.py:8"})
+
+
 CUT = Cut("detach", META, before=2, after=(1,), where="net.py:7", label="h")
 
 
@@ -197,6 +214,20 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         "addmm at net.py:9 ended with RuntimeError: bad; it got x (f32[4] cpu) and "
         "fc.weight (f32[4, 4] cpu).",
         [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
+    ),
+    "changed-in-place": (
+        in_place(Earlier("add_", "net.py:8", (2,))),
+        "error",
+        "backward at train.py:9 failed: addmm in head at net.py:7 needs h (f32[4] cpu) as it was, "
+        "and add_ at net.py:8 changed it in place.",
+        [in_place(kept=None), in_place(node=None), again(1, 2)],
+    ),
+    "backward-twice": (
+        again(1, 2),
+        "error",
+        "backward at train.py:9 failed: sum at train.py:8 uses addmm in head at net.py:7, which "
+        "backward at train.py:9 had run, and what that kept is freed.",
+        [in_place(Earlier("add_", "net.py:8")), in_place(kept=None)],
     ),
     "never-called": (
         model(lost("head.0.weight", called=False), lost("head.0.bias", called=False)),

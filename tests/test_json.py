@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from graphviz_torch import load
 from graphviz_torch.graph import (
     Cut,
+    Earlier,
     Edge,
     Failure,
     GradientStats,
@@ -160,7 +161,14 @@ def graphs(draw: Any) -> Graph:
         source = draw(st.integers(0, count - 2))
         target = draw(st.integers(source + 1, count - 1))
         edges.append(Edge(source, target, draw(numbers), draw(numbers)))
-    operands = tuples(some(Operand, node=maybe))
+    operand = some(Operand, node=maybe)
+    failure = some(
+        Failure,
+        operands=tuples(operand),
+        node=maybe,
+        kept=st.none() | operand,
+        earlier=tuples(some(Earlier, nodes=several)),
+    )
     return Graph(
         nodes,
         tuple(edges),
@@ -168,7 +176,7 @@ def graphs(draw: Any) -> Graph:
         draw(tuples(some(Transfer, node=maybe))),
         draw(tuples(some(Parameter, node=maybe))),
         draw(tuples(some(Cut, before=maybe, after=several))),
-        draw(st.none() | some(Failure, operands=operands)),
+        draw(st.none() | failure),
         draw(st.none() | FLOATS),
         draw(st.none() | some(Kept, node=maybe)),
     )

@@ -1,4 +1,4 @@
-"""Devices: the operation that ended a recording, with each operand and where it came from."""
+"""Devices: an operation that failed, with each operand, its device, and where it came from."""
 
 from __future__ import annotations
 
@@ -9,24 +9,13 @@ from ..graph import Failure, Finding, Operand
 from .rule import Reading, at, finding, listing, rule
 
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
-# The person ended it, not the program.
-_STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
-# By what PyTorch says.
-_ADVICE = {
-    "does not require grad": "Look for detach(), .data, no_grad or item() between the parameters "
-    "and the loss.",
-    "modified by an inplace operation": "Make a new tensor, a = a + 1, instead of changing one "
-    "that backward needs, a += 1.",
-    "backward through the graph a second time": "Add the losses and call backward() once, run "
-    "the forward again, or pass retain_graph=True to the first.",
-}
 
 
 @rule()
 def mixed_devices(reading: Reading) -> Iterator[Finding]:
     """An operation failed because its tensors are on different devices."""
     failure = reading.graph.failure
-    if failure is None or not _mixed(failure):
+    if failure is None or not is_mixed(failure):
         return
     moves = [o for o in failure.operands if o.tensor.device != _target(failure)]
     target = _target(failure)
@@ -52,29 +41,8 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
-def failed(reading: Reading) -> Iterator[Finding]:
-    """The recording ended with an exception; the graph goes as far as the failure."""
-    failure = reading.graph.failure
-    if failure is None or _mixed(failure) or failure.error in _STOPPED:
-        return
-    got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in failure.operands), limit=8)
-    line = failure.message.strip().partition("\n")[0].rstrip(".")
-    yield finding(
-        "error",
-        f"{failure.operation or 'The recording'}{at(failure.where)} ended with {failure.error}: "
-        f"{line}{f'; it got {got}' if got else ''}.",
-        cause=failure.error,
-        advice=next(
-            (advice for said, advice in _ADVICE.items() if said in failure.message),
-            "Look at the shapes and dtypes of what it got." if got else "",
-        ),
-        where=failure.where,
-        nodes=tuple(o.node for o in failure.operands if o.node is not None),
-    )
-
-
-def _mixed(failure: Failure) -> bool:
+def is_mixed(failure: Failure) -> bool:
+    """Did an operation fail because its tensors are on different devices."""
     # A single number may live on the CPU: PyTorch moves it by itself.
     devices = {o.tensor.device for o in failure.operands if o.tensor.shape}
     return len(devices) > 1 or "same device" in failure.message

@@ -9,7 +9,12 @@ from . import dot_text as say
 from .dot_marks import WARNINGS
 from .visible import Visible, dot_id
 
-RULES = ("failed", "mixed-devices")  # the findings that tell it
+RULES = (
+    "failed",
+    "mixed-devices",
+    "changed-in-place",
+    "backward-twice",
+)  # the findings that tell it
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..graph import Graph
+from ..graph import Failure, Graph
 from .columns import codec
 
 FORMAT = "graphviz_torch"
@@ -168,6 +168,12 @@ def _check(graph: Graph) -> None:
         raise ValueError("graph.outputs has a negative output_nr.")
 
 
+def _of_failure(failure: Failure) -> Iterator[int | None]:
+    yield failure.node
+    yield from (operand.node for operand in (*failure.operands, failure.kept) if operand)
+    yield from (node for earlier in failure.earlier for node in earlier.nodes)
+
+
 def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
     """Every node id that stands outside `edges`, with where it stands."""
     for node in graph.nodes:
@@ -180,7 +186,7 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
         ("kept", [graph.kept.node] if graph.kept else []),
-        ("failure", [operand.node for operand in graph.failure.operands] if graph.failure else []),
+        ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
     ):
         for node_id in ids:
             if node_id is not None:

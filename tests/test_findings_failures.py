@@ -1,0 +1,416 @@
+"""Findings on a backward that failed: the node, and the line that is to blame, on recordings.
+
+Each program marks its lines; what PyTorch raises is the first witness, the marks the second.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import only
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from graphviz_torch import Finding, Graph, find, record, simulate_accelerator
+
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+CHANGED = "modified by an inplace operation"
+TWICE = "backward through the graph a second time"
+
+
+def line(program: Callable[..., Any], mark: str) -> str:
+    """The line of a program that has this mark in a comment."""
+    lines, start = inspect.getsourcelines(program)
+    (found,) = [start + i for i, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
+    return f"test_findings_failures.py:{found}"
+
+
+def failing(program: Callable[[], Any], said: str, **options: Any) -> Graph:
+    """The recording of a program that raises what PyTorch says."""
+    recording = record(**options)
+    with pytest.raises(RuntimeError, match=said), recording:
+        program()
+    return recording.graph
+
+
+def told(program: Callable[[], Any], **options: Any) -> Finding:
+    """The finding on a program whose marks are `uses`, `changes` and `backward`."""
+    graph = failing(program, CHANGED, **options)
+    found = only("changed-in-place", graph)
+    assert found.where == line(program, "changes")
+    assert f"backward at {line(program, 'backward')} failed" in found.message
+    assert f" at {line(program, 'uses')} needs " in found.message
+    assert not [finding for finding in find(graph) if finding.rule == "failed"]
+    return found
+
+
+class Twice(Function):
+    """Twice its input squared, with what it needs kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return 2 * x**2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 4 * gradient * x
+
+
+def leaf() -> Tensor:
+    return torch.randn(3, 3, requires_grad=True)
+
+
+# Ways to change a tensor `h` in place; what to call each; how the advice begins.
+def augmented(h: Tensor) -> None:
+    h += 1
+
+
+def item(h: Tensor) -> None:
+    h[0] = 1
+
+
+def view(h: Tensor) -> None:
+    h[:, 0].mul_(2)
+
+
+def detached(h: Tensor) -> None:
+    h.detach().zero_()
+
+
+def unwatched(h: Tensor) -> None:
+    with torch.no_grad():
+        h.sub_(1)
+
+
+def out(h: Tensor) -> None:
+    with torch.no_grad():
+        torch.add(h, 1, out=h)
+
+
+def functional(h: Tensor) -> None:
+    F.relu(h, inplace=True)
+
+
+def module(h: Tensor) -> None:
+    nn.LeakyReLU(0.1, inplace=True)(h)
+
+
+def filled(h: Tensor) -> None:
+    h.masked_fill_(h > 0, 0)
+
+
+def initialised(h: Tensor) -> None:
+    nn.init.zeros_(h)
+
+
+WAYS = {
+    augmented: ("add_", "Make a new tensor"),
+    item: ("setitem", "Change a copy"),
+    view: ("mul_", "Make a new tensor"),
+    detached: ("zero_", "Make a new tensor"),
+    unwatched: ("sub_", "Make a new tensor"),
+    out: ("add", "Leave inplace=True or out="),
+    functional: ("relu", "Leave inplace=True or out="),
+    module: ("leaky_relu", "Leave inplace=True or out="),
+    filled: ("masked_fill_", "Change a copy"),
+    initialised: ("zero_", "Make a new tensor"),
+}
+
+
+@pytest.mark.parametrize("change", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_the_line_that_changed_what_backward_needs(
+    change: Callable[[Tensor], None], device: str
+) -> None:
+    name, advice = WAYS[change]
+    with simulate_accelerator() as [accelerator]:
+        x = leaf().to(accelerator) if device == "sim" else leaf()
+
+        def program() -> None:
+            h = x.exp()  # keeps its result
+            change(h)
+            h.sum().backward()
+
+        graph = failing(program, CHANGED)
+    found = only("changed-in-place", graph)
+    start = inspect.getsourcelines(change)[1]
+    file, _, number = found.where.rpartition(":")
+    assert file == "test_findings_failures.py"
+    assert start < int(number) <= start + 2
+    assert f"and {name} at {found.where} changed it in place." in found.message
+    assert f"exp at {line(program, 'keeps its result')} needs " in found.message
+    assert found.advice.startswith(advice)
+
+
+def test_the_operand_of_another_operation() -> None:
+    x = leaf()
+
+    def program() -> None:
+        h = x * 2
+        y = h.sin()  # uses
+        h *= 3  # changes
+        (y + h).sum().backward()  # backward
+
+    found = told(program)
+    assert "needs h (f32[3, 3] cpu) as it was, and mul_" in found.message
+    assert "h = h * ... instead of h *= ...." in found.advice
+
+
+def test_two_changes_are_both_told_and_others_are_not() -> None:
+    x = leaf()
+
+    def program() -> None:
+        h = x * 2
+        h += 5  # before it was used
+        other = x * 3
+        y = h.cos()  # uses
+        other += 1
+        h += 1  # changes
+        h += 2  # again
+        (y * other).sum().backward()  # backward
+
+    found = told(program)
+    ends = f"and add_ at {line(program, 'changes')} and add_ at {line(program, 'again')} changed it"
+    assert ends in found.message
+
+
+def test_an_optimizers_step_between_forward_and_backward() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def program() -> None:
+        loss = model(torch.ones(2, 3)).sum()
+        other = loss * 2
+        loss.backward(retain_graph=True)
+        optimizer.step()  # changes
+        other.backward()
+
+    found = only("changed-in-place", failing(program, CHANGED, model=model))
+    assert "needs 1.weight (f32[3, 1] cpu) as it was" in found.message
+    assert f"the optimizer's step at {line(program, 'changes')} changed it" in found.message
+    assert found.advice.startswith("Run backward before step()")
+
+
+def test_what_a_custom_function_keeps() -> None:
+    x = leaf()
+
+    def program() -> None:
+        h = x * 2
+        y = Twice.apply(h)  # uses
+        h.zero_()  # changes
+        y.sum().backward()  # backward
+
+    assert "Twice at" in told(program).message
+
+
+def test_an_input_that_needs_no_gradient() -> None:
+    weight = leaf()
+
+    def program() -> None:
+        x = torch.ones(3, 3)
+        y = x @ weight  # uses
+        x.zero_()  # changes
+        y.sum().backward()  # backward
+
+    assert "needs a f32[3, 3] cpu as it was" in told(program).message
+
+
+def test_without_statistics_and_memory_too() -> None:
+    x = leaf()
+
+    def program() -> None:
+        y = x.exp()  # uses
+        z = y.sin().exp()
+        y += 1  # changes
+        z.sum().backward()  # backward
+
+    recording = record(gradients=False, transfers=False, memory=False)
+    with pytest.raises(RuntimeError, match=CHANGED), recording:
+        program()
+    assert only("changed-in-place", recording.graph).where == line(program, "changes")
+
+
+def test_a_change_through_data_is_none_that_pytorch_sees() -> None:
+    x = leaf()
+    with record() as recording:
+        y = x.exp()
+        y.data += 1
+        y.sum().backward()
+    assert recording.graph.failure is None
+    assert not [f for f in find(recording.graph) if f.rule == "changed-in-place"]
+
+
+def test_a_program_that_changes_in_place_and_works_has_no_finding() -> None:
+    x = leaf()
+    with record() as recording:
+        h = x * 2
+        h += 1
+        h[0] = 3
+        F.relu(h, inplace=True).sum().backward()
+    assert not [f for f in find(recording.graph) if f.severity == "error"]
+
+
+def test_nobodys_unpacking_is_called_to_find_the_node() -> None:
+    unpacked: list[int] = []
+
+    def unpack(packed: tuple[Tensor]) -> Tensor:
+        unpacked.append(1)
+        return packed[0]
+
+    def program() -> None:
+        x = leaf()
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (tensor,), unpack):
+            y = x.exp().sin()
+        z = y.exp()
+        z += 1
+        z.sum().backward()
+
+    counts = []
+    for _ in range(2):
+        unpacked.clear()
+        with pytest.raises(RuntimeError, match=CHANGED):
+            program()
+        counts.append(len(unpacked))
+        graph = failing(program, CHANGED)
+        counts.append(len(unpacked) - counts[-1])
+    assert counts[0] == counts[1]
+    assert only("changed-in-place", graph)
+
+
+def test_a_state_that_goes_from_step_to_step() -> None:
+    cell = nn.RNNCell(3, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+
+    def program() -> None:
+        h = torch.zeros(2, 3)
+        for _ in range(3):
+            h = cell(torch.ones(2, 3), h)  # carries
+            optimizer.zero_grad()
+            h.sum().backward()  # backward
+            optimizer.step()
+
+    found = only("backward-twice", failing(program, TWICE, model=cell))
+    run, carries = line(program, "backward"), line(program, "carries")
+    assert found.message.startswith(f"backward at {run} failed: ")
+    assert f" at {carries} uses " in found.message
+    assert f" at {carries}, which backward at {run} had run" in found.message
+    assert found.advice == "Cut off what goes from one step to the next: h = h.detach()."
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_state_of_pytorchs_own_modules(kind: type[nn.RNNBase]) -> None:
+    model = kind(3, 3)
+
+    def program() -> None:
+        state = None
+        for _ in range(3):
+            y, state = model(torch.ones(2, 1, 3), state)
+            y.sum().backward()
+
+    found = only("backward-twice", failing(program, TWICE, model=model))
+    assert found.advice.startswith("Cut off what goes from one step to the next")
+
+
+def test_what_was_computed_once_before_the_loop() -> None:
+    x = leaf()
+
+    def program() -> None:
+        table = x.exp()  # once
+        for _ in range(2):
+            loss = (table * 2).sum()  # uses
+            loss.backward()
+
+    found = only("backward-twice", failing(program, TWICE))
+    assert f"mul at {line(program, 'uses')} uses table at {line(program, 'once')}" in found.message
+    assert found.advice == "Compute table anew in every step."
+
+
+def test_two_losses_of_one_trunk() -> None:
+    x = leaf()
+
+    def program() -> None:
+        trunk = x.tanh()  # trunk
+        one, other = trunk.sum(), trunk.square().sum()  # heads
+        one.backward()  # first
+        other.backward()
+
+    found = only("backward-twice", failing(program, TWICE))
+    assert (
+        f"pow at {line(program, 'heads')} uses trunk at {line(program, 'trunk')}" in found.message
+    )
+    assert f"which backward at {line(program, 'first')} had run" in found.message
+    assert found.advice.startswith("Add the losses")
+
+
+def test_the_same_backward_twice() -> None:
+    x = leaf()
+
+    def program() -> None:
+        loss = x.tanh().sum()
+        loss.backward()  # first
+        loss.backward()
+
+    found = only("backward-twice", failing(program, TWICE))
+    assert f"backward at {line(program, 'first')} had run the same graph" in found.message
+
+
+def test_a_backward_before_the_recording() -> None:
+    loss = leaf().tanh().sum()
+    loss.backward()
+    found = only("backward-twice", failing(loss.backward, TWICE))
+    assert "a backward before the recording had run the same graph" in found.message
+
+
+class Broken(Function):
+    """Its backward does what it was told."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, backward: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.run = backward
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.run(gradient), None
+
+
+def refuse(gradient: Tensor) -> Tensor:
+    raise RuntimeError("no gradient today")
+
+
+@pytest.mark.parametrize(
+    ("backward", "said"), [(refuse, "no gradient today"), (lambda g: g[0], "invalid gradient")]
+)
+def test_a_custom_function_whose_backward_fails(
+    backward: Callable[[Tensor], Tensor], said: str
+) -> None:
+    x = leaf()
+
+    def program() -> None:
+        y = Broken.apply(x.exp(), backward)  # custom
+        y.sin().sum().backward()
+
+    graph = failing(program, said)
+    found = only("failed", graph)
+    assert f", in Broken at {line(program, 'custom')}: " in found.message
+    assert graph.failure is not None
+    assert graph.nodes[graph.failure.node or 0].name == "BrokenBackward"
+
+
+def test_an_error_in_a_hook_is_no_nodes() -> None:
+    def program() -> None:
+        h = leaf().exp()
+        h.register_hook(refuse)
+        h.sum().backward()
+
+    graph = failing(program, "no gradient today")
+    assert graph.failure is not None
+    assert graph.failure.node is None
