@@ -125,6 +125,13 @@ def test_what_failed_without_operands_is_told_and_has_no_node(failure: Failure) 
     assert f"ended with {failure.error}" in "".join(ET.fromstring(svg).itertext())
 
 
+def test_the_node_that_backward_could_not_run_is_marked() -> None:
+    failure = Failure("ValueError", "no", "backward", "train.py:9", node=1)
+    svg = layout(to_dot(replace(two(), failure=failure)))
+    assert "✖ failed" in texts(svg, "1")
+    assert "✖ failed" not in texts(svg, "0")
+
+
 def test_a_failure_that_a_finding_tells_is_told_once() -> None:
     failure = Failure("RuntimeError", "bad", "add", "net.py:9", (Operand("a", F32, node=1),))
     found = Finding("mixed-devices", "error", "add got a on cpu.", nodes=(1,))

@@ -18,14 +18,16 @@ RULES = (
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """That the recording ended with an exception, where no finding tells it."""
+    """That the recording ended with an exception, and at which node, where no finding tells it."""
     failure = graph.failure
     if failure is not None and not any(finding.rule in RULES for finding in findings):
         what = failure.operation or "the block"
         what += f" at {failure.where}" if failure.where else ""
         first = failure.message.partition("\n")[0]
         message = f"{what} ended with {failure.error}{f': {first}' if first else ''}"
-        yield Finding("failed", "error", message)
+        yield Finding(
+            "failed", "error", message, nodes=() if failure.node is None else (failure.node,)
+        )
 
 
 def failure_lines(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[str]:

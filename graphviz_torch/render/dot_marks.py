@@ -44,11 +44,12 @@ def mark(
         marks.pens.setdefault(key, pen)
 
     for finding in findings:
-        if finding.rule == "failed":  # what failed is no node of the graph
-            continue
+        nodes = finding.nodes
+        if finding.rule == "failed":  # an operation that failed is no node; one in backward is
+            nodes = tuple(n for n in nodes if graph.failure and n == graph.failure.node)
         color = colors[finding.severity]
         sign = f"{WARNINGS[finding.severity]} {say.escape(finding.rule)}"
-        for node in finding.nodes:
+        for node in nodes:
             add(node, sign, color, _PEN.format(color))
     for node, difference in differences.items():
         sign = f"{SIGNS[difference]} {difference}"
