@@ -40,6 +40,10 @@ class CudaClock:
             with torch.cuda.device(device):
                 self._stop(thread)
 
+    def abandon(self) -> None:
+        """Note that the run has failed: what was running did not end."""
+        self._running.clear()
+
     def seconds(self) -> dict[int, float]:
         """Duration of each node. Waits for the events."""
         found = {}

@@ -69,6 +69,14 @@ class Gradients:
         self._descriptions.describe_all()
         self._nodes.clear()
 
+    def fail(self) -> None:
+        """Note that the run has failed: its last node did not end."""
+        if self._clock is not None:
+            self._clock.abandon()
+        if self._stamps:
+            node, _, entered, left = self._stamps[-1]
+            self._stamps[-1] = node, False, entered, left
+
     def unhook(self) -> None:
         """Take off what an interrupt has left on."""
         self._hooks.remove()

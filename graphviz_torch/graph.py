@@ -245,6 +245,10 @@ class Failure:
     earlier: tuple[Earlier, ...] = ()
 
 
+# The rules that tell why a recording ended.
+FAILURE_RULES = ("failed", "mixed-devices", "changed-in-place", "backward-twice")
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something wrong, or worth knowing, that a rule read from a graph."""

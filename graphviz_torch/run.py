@@ -129,7 +129,10 @@ class Run:
     def fail(self, error: BaseException, changes: Changes) -> None:
         """Look, while the nodes are alive, at which one backward ended with an error."""
         fns = {i: fn for fn, i in self.ids.items() if fn in self._own}
-        order = [] if self._gradients is None else self._gradients.order
+        order: list[int] = []
+        if self._gradients is not None:
+            self._gradients.fail()
+            order = self._gradients.order
         with suppress(Exception):  # the error is to pass, whatever the user's tensors do
             self._stuck = stuck(fns, order, self._one_thread, error, changes)
 

@@ -82,3 +82,12 @@ def test_each_thread_of_the_engine_has_its_own_nodes(stream: list[int]) -> None:
     run(clock, 2)
     clock.finish()
     assert clock.seconds() == {0: 2.0, 1: 2.0, 2: 2.0}
+
+
+def test_what_ran_when_backward_failed_has_no_duration(stream: list[int]) -> None:
+    clock = CudaClock()
+    run(clock, 0)
+    run(clock, 1)
+    clock.abandon()
+    clock.finish()
+    assert clock.seconds() == {0: 1.0}

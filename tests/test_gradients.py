@@ -355,3 +355,19 @@ def test_a_gradient_of_a_dtype_without_a_norm_ends_no_backward(size: int) -> Non
     (stats,) = recording.graph.nodes[0].grad_outputs
     assert stats is not None
     assert stats.norm == pytest.approx(size**0.5, rel=1e-3)
+
+
+def test_the_node_at_which_backward_failed_has_no_duration() -> None:
+    def refuse(gradient: Tensor) -> Tensor:
+        raise ValueError("no")
+
+    x = torch.ones(3, requires_grad=True)
+    a = x.exp()
+    a.register_hook(refuse)
+    loss = a.sin().cos().sum()
+    recording = record()
+    with pytest.raises(ValueError, match="no"), recording:
+        loss.backward()
+    timed = {node.title: node.seconds is not None for node in recording.graph.nodes}
+    # The hook runs when sin has ended, and before exp is given anything.
+    assert timed == {"AccumulateGrad": False, "exp": False, "sin": False, "cos": True, "sum": True}

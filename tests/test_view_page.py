@@ -6,6 +6,7 @@ import html
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from playwright.sync_api import Browser
 from viewed import Open, block, mlp, worked
 
 from graphviz_torch import to_html
-from graphviz_torch.graph import Finding, Graph
+from graphviz_torch.graph import Failure, Finding, Graph
 from graphviz_torch.render.html import view_graph, view_payload, view_script
 
 pytest_plugins = ["view_fixtures"]
@@ -218,3 +219,15 @@ def test_the_look_is_as_it_was(opened: Open, graph: Callable[[], Graph]) -> None
     now, golden = (Image.open(io.BytesIO(data)) for data in (shot, path.read_bytes()))
     assert now.size == golden.size
     assert unlike(now, golden) < 7
+
+
+def test_what_ended_the_recording_leads_to_its_node_and_is_told_once(opened: Open) -> None:
+    failure = Failure("ValueError", "no gradient", "backward", "train.py:9", node=1)
+    graph = replace(worked(), failure=failure)
+    page = opened(graph)
+    told = page.locator(".finding")
+    assert told.locator(".message").all_inner_texts() == ["no gradient"]
+    told.get_by_role("button").click()
+    page.wait_for_selector('.selected[data-item="1"]')
+    page = opened(graph, findings=[Finding("failed", "error", "backward ended.", nodes=(1,))])
+    assert page.locator(".finding .message").all_inner_texts() == ["backward ended."]

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..graph import Finding, Graph
+from ..graph import FAILURE_RULES, Finding, Graph
 from . import dot_text as say
 from .dot_marks import WARNINGS
 from .visible import Visible, dot_id
-
-RULES = (
-    "failed",
-    "mixed-devices",
-    "changed-in-place",
-    "backward-twice",
-)  # the findings that tell it
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
     """That the recording ended with an exception, and at which node, where no finding tells it."""
     failure = graph.failure
-    if failure is not None and not any(finding.rule in RULES for finding in findings):
+    if failure is not None and not any(finding.rule in FAILURE_RULES for finding in findings):
         what = failure.operation or "the block"
         what += f" at {failure.where}" if failure.where else ""
         first = failure.message.partition("\n")[0]

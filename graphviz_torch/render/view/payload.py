@@ -23,7 +23,7 @@ from gzip import compress
 from math import isfinite
 from typing import Any
 
-from ...graph import Finding, GradientStats, Graph, Node, TensorMeta
+from ...graph import FAILURE_RULES, Finding, GradientStats, Graph, Node, TensorMeta
 from .. import style
 from ..groups import group
 
@@ -39,13 +39,14 @@ _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str = "") -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
     columns = _Columns()
+    told = any(finding.rule in FAILURE_RULES for finding in findings)
     header: dict[str, Any] = {
         "title": title,
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
         "lossScale": graph.loss_scale,
-        "failure": asdict(graph.failure) if graph.failure else None,
+        "failure": None if told or not graph.failure else asdict(graph.failure),
         "cuts": [asdict(cut) for cut in graph.cuts],
         "findings": [asdict(finding) for finding in findings],
     }

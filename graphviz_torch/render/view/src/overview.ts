@@ -11,8 +11,9 @@ const MOST_TRANSFERS = 100;
 export function overview(model: Model, leads: Leads): HTMLElement[] {
   const parts = [html("header", {}, html("div", {}, html("h2", {}, model.title || "Autograd graph"), html("p", { class: "quiet" }, numbers(model))))];
   if (model.failure) {
-    const { error, message, where } = model.failure;
-    parts.push(html("section", { class: "finding error" }, html("p", { class: "rule" }, error), html("p", {}, message), html("code", {}, where)));
+    const { error, message, where, node } = model.failure;
+    const nodes = node === null ? [] : [node];
+    parts.push(drawFinding({ rule: error, severity: "error", message, advice: "", cause: "", where, nodes, transfers: [] }, leads));
   }
   parts.push(table(facts(model)));
   if (model.findings.length) parts.push(section(`Findings (${model.findings.length})`, ...model.findings.map((finding) => drawFinding(finding, leads))));

@@ -36,6 +36,7 @@ export interface Failure {
   message: string;
   operation: string;
   where: string;
+  node: number | null;
 }
 
 export interface Cut {
