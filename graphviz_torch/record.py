@@ -260,8 +260,16 @@ class Recording:
         unseen = None if any("compile" in note for note in set(columns["note"])) else False
         stepped, called = self._stepped, self._modules.was_called
         outputs = columns["outputs"]
+        listed = self._modules.listed()
+        if not listed:  # no module was called: what should learn is not known, but what cannot is
+            named = ((node, columns["label"][node]) for node in run.cut_off)
+            return tuple(
+                Parameter(label, meta, True, node, True)
+                for node, label in named
+                if label and (meta := outputs[node][0]) is not None
+            )
         found = []
-        for name, tensor in self._modules.listed():
+        for name, tensor in listed:
             node = run.parameters.get(name)
             meta = None if node is None else outputs[node][0]
             found.append(
@@ -375,6 +383,7 @@ def _with_reached(graphs: list[Graph]) -> list[Graph]:
         for p in graph.parameters
         if p.node is not None and any(graph.nodes[p.node].grad_outputs)
     }
+    got |= {n.label for graph in graphs for n in graph.nodes if n.leaf and any(n.grad_outputs)}
     first = next((i for i, graph in enumerate(graphs) if _is_spoilt(graph)), len(graphs))
     return [
         replace(

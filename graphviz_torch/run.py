@@ -82,6 +82,8 @@ class Run:
         self.reached: set[int] = set(self.leaves)  # id() of the variables that backward reaches
         if hidden:
             self.reached = {id(leaf.variable) for leaf in _leaves(own)}
+        # The nodes of the leaves that it does not reach, for their ways were cut.
+        self.cut_off = [i for key, i in self.leaves.items() if key not in self.reached]
         # By name, for another tensor may take the place of one.
         self.parameters = {names[key]: i for key, i in self.leaves.items() if key in names}
         self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves

@@ -281,6 +281,19 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         "head.weight got a gradient, but no optimizer that stepped holds it.",
         [model(parameter("head.weight")), model(lost("head.weight", in_optimizer=False))],
     ),
+    "loss-input": (
+        chain("head.weight", "SoftmaxBackward0", "ViewBackward0", "NllLossBackward0").annotate(
+            operation={3: "nll_loss"}, source={3: "train.py:9"}
+        ),
+        "warning",
+        "nll_loss at train.py:9 takes log-probabilities, and got probabilities from softmax.",
+        [
+            chain("head.weight", "SoftmaxBackward0", "LogBackward0", "NllLossBackward0").annotate(
+                operation={3: "nll_loss"}
+            ),
+            chain("head.weight", "NllLossBackward0").annotate(operation={1: "nll_loss"}),
+        ],
+    ),
     "vanishing-gradient": (
         deep(0.1),
         "warning",

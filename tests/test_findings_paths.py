@@ -366,3 +366,37 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
     assert forgotten.message.startswith("a.weight and a.bias got no gradient: compiled at ")
     assert forgotten.severity == "warning"
     assert forgotten.advice.endswith("record the model uncompiled to learn where.")
+
+
+def test_a_plain_leaf_that_was_cut_off_is_told_though_no_module_is_there() -> None:
+    w, b = torch.randn(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    with record() as recording:
+        h = torch.randn(5, 3) * w
+        (h.detach() + b).sum().backward()
+    assert [(p.name, p.reached) for p in recording.graph.parameters] == [("w", None)]
+    found = only("cut-gradient", recording.graph)
+    assert found.message.startswith("w got no gradient: h was cut by detach() at ")
+
+
+def test_a_plain_leaf_that_another_backward_reached_is_not_lost() -> None:
+    w, b = torch.randn(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    with record() as recording:
+        (w.detach() * b).sum().backward()
+        (w * b.detach()).sum().backward()
+    assert not [f for graph in recording.graphs for f in find(graph) if f.severity != "info"]
+
+
+def test_a_loop_that_updates_plain_leaves_has_no_parameters_and_no_findings() -> None:
+    w, x = torch.randn(3, requires_grad=True), torch.randn(5, 3)
+    losses = []
+    with record() as recording:
+        for _ in range(3):
+            loss = (x @ w).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            with torch.no_grad():
+                w -= 0.1 * w.grad
+                w.grad = None
+    for graph in recording.graphs:
+        assert graph.parameters == ()
+        assert not [f for f in find(graph) if f.severity != "info"]
