@@ -1,4 +1,6 @@
-"""What is wrong in a training step: two layers that do not learn, each for a reason of its own."""
+"""What is wrong in a step: layers that do not learn, each for its reason; a backward that fails."""
+
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -33,10 +35,36 @@ assert never.message == "spare.weight and spare.bias got no gradient: spare was 
 assert cut.message.startswith(
     "encoder.weight and encoder.bias got no gradient: features was cut by detach() at "
 )
-assert cut.where == "04_what_is_wrong.py:18", cut.where
+assert cut.where == "04_what_is_wrong.py:20", cut.where
 
 # Without the detach(), and with every layer in use, there is nothing to say.
 healthy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 with record(healthy) as recording:
     healthy(torch.randn(64, 4)).square().mean().backward()
 assert find(recording.graph) == []
+
+
+# A backward that fails says at which line, and in the program's own names, what made it fail.
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        gate = torch.sigmoid(x)
+        y = self.inner(gate)
+        gate += 1  # backward needs the gate as it was
+        return y * gate
+
+
+model = Gate()
+with suppress(RuntimeError), record(model) as recording:  # the error passes as PyTorch raised it
+    model(torch.randn(8, 4)).sum().backward()
+
+(changed,) = find(recording.graph)
+print(f"{changed.severity}: {changed.message}\n    {changed.advice}")
+assert changed.where == "04_what_is_wrong.py:56", changed.where
+assert changed.message.endswith(
+    "addmm in inner at 04_what_is_wrong.py:55 needs gate (f32[8, 4] cpu) as it was, and add_ at "
+    "04_what_is_wrong.py:56 changed it in place."
+)

@@ -32,7 +32,7 @@ class Change(NamedTuple):
     operation: str  # "add_", "setitem"
     place: Place | None
     number: int  # sequence number of the node that it made; -1 where it made none
-    label: str  # the caller's variable, where a node was made
+    label: str  # the caller's variable
     storage: int  # identifies the memory
     version: int  # of the tensor, after it
 
@@ -68,7 +68,7 @@ class Changes:
             # The mode is off in here, but a subclass has its own say; some have no memory.
             with torch._C.DisableTorchFunctionSubclass(), suppress(Exception):
                 row = storage_id(changed), changed._version
-                label = _variable(changed, frame) if number >= 0 else ""
+                label = _variable(changed, frame)
                 self._seen.append(Change(name_of(func), self._place(frame), number, label, *row))
 
     def stepped(self, optimizer: Optimizer, place: Place | None) -> None:
@@ -98,8 +98,8 @@ def same_storage(one: Tensor, other: Tensor) -> bool:
 
 
 def _variable(tensor: Tensor, frame: FrameType) -> str:
-    outer = user_frame(frame)
-    values = {} if outer is None else local_variables(outer)
+    """What the user's own code that changes a tensor calls it."""
+    values = local_variables(frame) if user_frame(frame) is frame else {}
     return next((name for name, value in values.items() if value is tensor), "")
 
 

@@ -52,7 +52,8 @@ def record(
         model: gives modules and parameters their names, as in `named_modules()`, and has its
             parameters listed, and no others. None: the first module that is called is the model;
             another outside it goes by the variable that holds it, else by its class; and the
-            parameters of every module that is called are listed.
+            parameters of every module that is called are listed, or, where none is, the caller's
+            leaves whose way to the loss was cut.
         gradients: describe the gradient at every node, and time it.
         transfers: note the copies between devices.
         memory: note what each node keeps for backward.

@@ -220,7 +220,7 @@ def test_an_input_that_needs_no_gradient() -> None:
         x.zero_()  # changes
         y.sum().backward()  # backward
 
-    assert "needs a f32[3, 3] cpu as it was" in told(program).message
+    assert "needs x (f32[3, 3] cpu) as it was" in told(program).message
 
 
 def test_without_statistics_and_memory_too() -> None:
