@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from .cuts import Cuts, sources
 from .dispatch import sequence_number
-from .failures import Failed, operand
+from .failures import Error, Failed, operand
 from .following import ASIDE, Following, name_of, tensors
-from .in_place import IN_PLACE, Changes
+from .in_place import IN_PLACE, OPTIONS, Changes
 from .mode_stacks import FUNCTIONS, leave
 from .modules import Modules
 from .names import local_variables
@@ -63,6 +63,9 @@ class Calls(TorchFunctionMode):
         self.calling = func
         # After it nothing tells that the tensor ever needed a gradient.
         freed = sources(args) if func is _DETACH_ else None
+        versions = None
+        if func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs)):
+            versions = self.changes.before(func, args, kwargs, sys._getframe(1))
         start = sequence_number()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
@@ -71,8 +74,8 @@ class Calls(TorchFunctionMode):
             raise
         end = sequence_number()
         self.calling = None
-        if func in IN_PLACE or (kwargs and ("inplace" in kwargs or "out" in kwargs)):
-            self.changes.see(func, args, kwargs, sys._getframe(1), end - 1 if end > start else -1)
+        if versions:
+            self.changes.after(versions, func, kwargs, sys._getframe(1), end - 1)
         if start != self.modules.reached:
             self.modules.skipped(start, sys._getframe(1))
         if end != start:
@@ -118,7 +121,8 @@ class Calls(TorchFunctionMode):
 
     def _raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
         """Note a call that raised; its operands go by what the user's own frames call them."""
-        if self.failed is not None and self.failed.error is error:
+        told = Error.of(error)
+        if self.failed is not None and self.failed.error == told:
             return  # it passes through an outer call
         operands = []
         for tensor in tensors(arguments):
@@ -127,4 +131,4 @@ class Calls(TorchFunctionMode):
             while not label and outer is not None:
                 label, outer = self.label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))
-        self.failed = Failed(error, name_of(func), self.modules.place(frame), operands)
+        self.failed = Failed(told, name_of(func), self.modules.place(frame), operands)

@@ -13,13 +13,22 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
-# Called before a run with its outputs, their gradients, and the inputs that were asked for.
-Begin = Callable[[Any, Any, Any], Any]
+
+class Called(NamedTuple):
+    """What the engine is called with."""
+
+    outputs: Any
+    inputs: Any  # that were asked for
+    keeps: bool  # is the graph retained
+    accumulates: bool  # into `.grad`; else it is autograd.grad
+
+
+Begin = Callable[[Called], Any]  # called before a run
 # Called after it with what `Begin` returned, the gradients, and what it raised: one of the two.
 End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | None], None]
 
@@ -84,12 +93,13 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def _told(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> Any:
     """Run backward, and tell this thread's watchers before and after."""
     thread = threading.get_ident()
-    gradients, _, _, inputs = args[:4]
+    _, keeps, _, inputs = args[:4]
+    called = Called(outputs, inputs, bool(keeps), kwargs.get("accumulate_grad", True))
     results: list[Any] = []  # none if it raises
     with ExitStack() as stack:
         for owner, begin, end in tuple(_watchers):
             if owner == thread:
-                run = begin(outputs, gradients, inputs)
+                run = begin(called)
                 stack.push(partial(_end, end, run, results))
         outer, _here.outputs = getattr(_here, "outputs", None), outputs
         stack.callback(setattr, _here, "outputs", outer)

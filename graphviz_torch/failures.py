@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import Module
@@ -33,20 +33,37 @@ class SeenOperand:
     node: int | None = None  # id of `fn` in the graph up to the failure
 
 
+class Error(NamedTuple):
+    """What tells an exception from others, without holding it and the frames that it came by."""
+
+    key: int  # id()
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Error:
+        """Of a live exception."""
+        try:
+            return cls(id(error), type(error).__name__, str(error))
+        except Exception:  # one of the user's that cannot be written
+            return cls(id(error), type(error).__name__, "")
+
+
 @dataclass(slots=True)
 class Failed:
-    """A call that raised."""
+    """A call that raised, or a block."""
 
-    error: BaseException
+    error: Error
     operation: str = ""
     place: Place | None = None
     operands: list[SeenOperand] = field(default_factory=list)
+    raised: Place | None = None  # where an exception came from that backward handed on
 
     def value(self, line: Callable[[int], str], where: Callable[[Place | None], str]) -> Failure:
         """The plain value. `line` gives the user's line that made the node with a number."""
         return Failure(
-            type(self.error).__name__,
-            str(self.error),
+            self.error.kind,
+            self.error.message,
             self.operation,
             where(self.place),
             tuple(
@@ -58,6 +75,7 @@ class Failed:
                 )
                 for operand in self.operands
             ),
+            where(self.raised),
         )
 
 

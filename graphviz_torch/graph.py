@@ -183,6 +183,7 @@ class Parameter:
     has_grad: bool | None = None  # after the block
     in_optimizer: bool | None = None  # None where no optimizer stepped in the block
     reached: bool | None = None  # did a backward of the block give it a gradient
+    held: bool | None = None  # does an optimizer hold it, be it one that did not step
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +225,17 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What was done before and made an operation fail: a change in place, or a backward."""
+    """What was done before a backward and made it fail: a change in place, or another backward."""
 
-    operation: str  # "add_", "step", "backward"
+    operation: str  # "add_", "step", "backward", "grad"
     where: str = ""
-    nodes: tuple[int, ...] = ()  # ids: what the change made; where the two backwards part
+    # Ids: what the change made; or the last node that the other backward ran, and the first made
+    # since that is computed from it.
+    nodes: tuple[int, ...] = ()
+    text: str = ""  # of a change: the line itself
+    label: str = ""  # of another backward: the caller's name for what the later node takes
+    again: bool = False  # was it the same line, called from the same lines: a loop
+    stepped: bool = False  # has an optimizer stepped between the two
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +247,7 @@ class Failure:
     operation: str = ""
     where: str = ""
     operands: tuple[Operand, ...] = ()
+    raised: str = ""  # the user's line in a custom Function or a hook that backward called
     node: int | None = None  # id of the node that backward could not run
     kept: Operand | None = None  # what that node keeps that was changed in place
     earlier: tuple[Earlier, ...] = ()

@@ -1,40 +1,58 @@
 """What was changed in place while recording, and by which line: to tell why a backward failed.
 
-Noted is every call that changes a tensor in place as the user's code makes it: `add_`, `x[i] = 1`,
-`relu(inplace=True)`, `out=`. Not what an optimizer changes: its step is known as one.
+Noted are the calls that the recording's thread makes into torch and that raise the version of a
+tensor they are given (`add_`, `x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`),
+and the steps of optimizers. Not seen: what other threads, scripted and compiled code change.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from .following import name_of
-from .names import local_variables
+from .dispatch import sequence_number
+from .following import name_of, tensors
 from .parts import storage_id
-from .places import Place, user_frame
+from .places import Place
 from .uncompiled import uncompiled
 
 _KEPT = 10_000  # changes; the oldest are forgotten
+_STEPS = 100
+OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
 
 
 class Change(NamedTuple):
-    """A call that changed a tensor in place."""
+    """What raised the version of a tensor."""
 
-    operation: str  # "add_", "setitem"
+    operation: str  # "add_", "setitem", "relu(inplace=True)", "step" of an optimizer
     place: Place | None
-    number: int  # sequence number of the node that it made; -1 where it made none
-    label: str  # the caller's variable
-    storage: int  # identifies the memory
-    version: int  # of the tensor, after it
+    before: int  # version
+    after: int
+    number: int = -1  # sequence number of the node that it made, if it made one
+    storage: int = 0  # identifies the memory ...
+    memory: Any = None  # ... which, while this is there, is no other's
+    tensor: weakref.ref[Tensor] | None = None
+
+
+Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
+
+
+class _Step(NamedTuple):
+    """A step of an optimizer: the versions of its parameters before and after."""
+
+    optimizer: weakref.ref[Optimizer]
+    place: Place | None
+    before: list[int]
+    after: list[int]
 
 
 class Changes:
@@ -47,66 +65,124 @@ class Changes:
     def __init__(self, place: Callable[[FrameType | None], Place | None]) -> None:
         self._place = place
         self._seen: deque[Change] = deque(maxlen=_KEPT)
-        self._steps: WeakKeyDictionary[Optimizer, Place | None] = WeakKeyDictionary()  # their last
+        self._steps: deque[_Step] = deque(maxlen=_STEPS)
 
     @uncompiled
-    def see(self, func: Any, args: Any, kwargs: Any, frame: FrameType, number: int) -> None:
-        """A call has changed a tensor in place, or could have.
+    def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Versions:
+        """What a call is about to change, perhaps. `frame`: that makes it."""
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
+            return []  # of a step, which is noted as one
+        found = []
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors(_changed(func, args, kwargs or {})):
+                with suppress(RuntimeError):  # an inference tensor has no version
+                    found.append((tensor, tensor._version))
+        return found
 
-        Args:
-            func, args, kwargs: the call.
-            frame: that called it.
-            number: sequence number of the node that it made; -1 where it made none.
-        """
-        options = kwargs or {}
-        changed: Any = options.get("out")
-        if changed is None and args and options.get("inplace", True):
-            changed = args[0]
-        if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
-            return
-        if issubclass(type(changed), Tensor):
-            # The mode is off in here, but a subclass has its own say; some have no memory.
-            with torch._C.DisableTorchFunctionSubclass(), suppress(Exception):
-                row = storage_id(changed), changed._version
-                label = _variable(changed, frame)
-                self._seen.append(Change(name_of(func), self._place(frame), number, label, *row))
+    @uncompiled
+    def after(
+        self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int
+    ) -> None:
+        """The call has been made. `start`: the sequence number of the node that it could make."""
+        name = name_of(func) + next((f"({k}=)" for k in OPTIONS if kwargs and k in kwargs), "")
+        number = start if sequence_number() > start else -1
+        place = None
+        with torch._C.DisableTorchFunction():
+            for tensor, before in versions:
+                if tensor._version > before:
+                    place = place or self._place(frame)
+                    with suppress(RuntimeError, NotImplementedError):  # some have no memory
+                        memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+                        row = name, place, before, tensor._version, number, storage_id(tensor)
+                        self._seen.append(Change(*row, memory, weakref.ref(tensor)))
 
-    def stepped(self, optimizer: Optimizer, place: Place | None) -> None:
+    def steps(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
-        self._steps[optimizer] = place
+        self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+        for step in reversed(self._steps):
+            if step.optimizer() is optimizer:
+                step.after.extend(_versions(optimizer))
+                break
 
     def since(self, tensor: Tensor, version: int) -> list[Change]:
-        """The changes of a tensor after it had this version, oldest first."""
-        storage, now = storage_id(tensor), tensor._version
+        """What raised the version of a tensor to what it is now, oldest first.
+
+        Empty unless all of it is known, and without a doubt.
+        """
+        known = [*self._of(tensor), *self._of_steps(tensor)]
         found: list[Change] = []
-        for change in reversed(self._seen):
-            # Other memory may have had this address before: there the versions do not fall.
-            if change.storage == storage and version < change.version <= now:
-                now = change.version - 1
-                found.append(change)
-        if not found:
-            for optimizer, place in self._steps.items():
-                held = (p for group in optimizer.param_groups for p in group["params"])
-                if any(same_storage(parameter, tensor) for parameter in held):
-                    return [Change("step", place, -1, "", storage, now)]
+        now = tensor._version
+        while now > version:
+            # What an optimizer did inside its step is the step.
+            ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
+            widest = [change for change in ending if change.before == ending[0].before]
+            if len({change.place for change in widest}) != 1:
+                return []
+            found.append(widest[0])
+            now = widest[0].before
         return found[::-1]
 
+    def _of(self, tensor: Tensor) -> list[Change]:
+        storage = storage_id(tensor)
+        found = []
+        for change in self._seen:
+            if change.storage == storage:
+                changed = None if change.tensor is None else change.tensor()
+                # `x.data` has the memory of x, and versions of its own.
+                if changed is None or changed._version == tensor._version:
+                    found.append(change)
+        return found
 
-def same_storage(one: Tensor, other: Tensor) -> bool:
-    """Do two tensors share memory."""
-    return one.layout is torch.strided and storage_id(one) == storage_id(other)
+    def _of_steps(self, tensor: Tensor) -> list[Change]:
+        found = []
+        for step in self._steps:
+            optimizer = step.optimizer()
+            held = [] if optimizer is None else _held(optimizer)
+            if len(held) == len(step.before) == len(step.after):
+                rows = zip(held, step.before, step.after, strict=True)
+                found += [
+                    Change("step", step.place, before, after)
+                    for parameter, before, after in rows
+                    if after > before and same_memory(parameter, tensor)
+                ]
+        return found
 
 
-def _variable(tensor: Tensor, frame: FrameType) -> str:
-    """What the user's own code that changes a tensor calls it."""
-    values = local_variables(frame) if user_frame(frame) is frame else {}
-    return next((name for name, value in values.items() if value is tensor), "")
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Do two tensors hold the same elements, as a weight and its transpose do."""
+    if torch.strided not in (one.layout, other.layout) or storage_id(one) != storage_id(other):
+        return False
+    return one.numel() == other.numel() and one.storage_offset() == other.storage_offset()
+
+
+def _held(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _versions(optimizer: Optimizer) -> list[int]:
+    with torch._C.DisableTorchFunction(), suppress(RuntimeError):
+        return [parameter._version for parameter in _held(optimizer)]
+    return []
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a call may change in place."""
+    if kwargs.get("out") is not None:
+        return kwargs["out"]
+    if kwargs.get("max_norm") is not None:  # of an embedding: its weight
+        return args[1] if len(args) > 1 else kwargs.get("weight")
+    if func in IN_PLACE or kwargs.get("inplace"):
+        return args[0] if args else next(iter(kwargs.values()), None)
+    return None
 
 
 def _in_place() -> frozenset[Any]:
-    spaces = (Tensor, torch._C.TensorBase, torch, torch.nn.functional, torch.nn.init)
     found = []
-    for space in spaces:
+    for space in (Tensor, torch._C.TensorBase, torch, torch.nn.functional, torch.nn.init):
         for name, value in vars(space).items():
             own = name.endswith("_") and not name.endswith("__")
             if callable(value) and name not in _KEEP and (own or name in _OPERATORS):
@@ -115,8 +191,9 @@ def _in_place() -> frozenset[Any]:
 
 
 _KEEP = {"requires_grad_", "detach_", "share_memory_"}  # the values
-_OPERATORS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__ifloordiv__"}
-_OPERATORS |= {"__imod__", "__iand__", "__ior__", "__ixor__"}
+_OPERATORS = {f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod")}
+_OPERATORS |= {f"__i{name}__" for name in ("pow", "and", "or", "xor", "lshift", "rshift")}
+_OPERATORS.add("__setitem__")
 
-# Calls that change their first argument in place.
+# Calls that change what they are given first.
 IN_PLACE = _in_place()

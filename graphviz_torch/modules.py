@@ -95,6 +95,11 @@ class Modules:
         self._named_of.clear()
         self._forwards.clear()
 
+    @property
+    def first(self) -> int:
+        """Sequence number of the first node that the block could make."""
+        return self._numbers[0]
+
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""
         return parameter.rpartition(".")[0] in self._called

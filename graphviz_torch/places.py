@@ -7,6 +7,7 @@ and the line that they stand for is looked up when it is asked for.
 
 from __future__ import annotations
 
+import linecache
 import os
 import sysconfig
 from collections.abc import Callable, Iterable
@@ -72,6 +73,13 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
         return found
 
     return line
+
+
+def source_text(place: Place | None) -> str:
+    """The line of the user's source, without its indentation; "" where there is none to read."""
+    if place is None:
+        return ""
+    return linecache.getline(place[0].co_filename, _line(*place), None).strip()
 
 
 def _line(code: CodeType, position: int) -> int:

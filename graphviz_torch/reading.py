@@ -177,7 +177,7 @@ def _labels(
                 owners.setdefault(i, set()).add(name.rpartition(".")[0])
                 if isinstance(name, BufferName):
                     buffers.add(i)
-        elif tensor.requires_grad and not _is_stale(tensor) and tensor.grad_fn in ids:
+        elif tensor.requires_grad and not is_stale(tensor) and tensor.grad_fn in ids:
             i = ids[tensor.grad_fn]
             several.setdefault(i, {}).setdefault(tensor.output_nr, str(name))
     for i, by_output in several.items():
@@ -185,8 +185,8 @@ def _labels(
     return labels, owners, buffers
 
 
-def _is_stale(tensor: Tensor) -> bool:
-    # Reading the node of a view whose base was changed in place makes a new node.
+def is_stale(tensor: Tensor) -> bool:
+    """Would reading its node make a new one: as of a view whose base was changed in place."""
     return tensor._is_view() and tensor._version > 0
 
 

@@ -7,7 +7,6 @@ region compiled by `torch.compile` does inside.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from threading import get_ident
@@ -21,8 +20,9 @@ from torch._guards import TracingContext
 from .calls import Calls
 from .cleared import Cleared
 from .dispatch import Call, Watch, sequence_number
-from .engine import EngineWatch
-from .failures import Failed
+from .earlier import explained
+from .engine import Called, EngineWatch
+from .failures import Error, Failed
 from .following import made_by, name_of
 from .graph import Graph, Parameter, SavedKind, Transfer
 from .kept import KeptGraphs
@@ -33,9 +33,11 @@ from .names import caller, caller_names, local_variables
 from .nesting import flatten, is_nesting
 from .places import Place, raised, user_frame
 from .run import End, Run, sinks
-from .steps import StepWatch
+from .steps import StepWatch, held_by_optimizers
 from .transfers import OPERATORS, Transfers
 from .uncollected import uncollected
+
+_CALLS = 20  # frames
 
 
 def record(
@@ -129,7 +131,7 @@ class Recording:
         with ExitStack() as stack:
             stack.enter_context(self._modules)
             stack.enter_context(EngineWatch(self._begin, self._end))
-            stack.callback(StepWatch(self._step).remove)
+            stack.callback(StepWatch(self._step, self._stepped_by).remove)
             if self._clock is not None:
                 stack.enter_context(self._clock)
             if self._with["transfers"]:
@@ -247,7 +249,8 @@ class Recording:
         failure = None
         if run.failed is not None:
             failure = run.failed.value(lambda n: self._modules.found([n])["source"][0], line)
-            failure = run.explained(failure, self._runs[: run.position], line)
+            if run.failed.error == run.error:
+                failure = explained(failure, run, self._runs[: run.position], self._modules)
         return replace(
             graph,
             transfers=(*found, *ahead, *self._unmatched),
@@ -263,12 +266,17 @@ class Recording:
         outputs = columns["outputs"]
         listed = self._modules.listed()
         if not listed:  # no module was called: what should learn is not known, but what cannot is
-            named = ((node, columns["label"][node]) for node in run.cut_off)
+            named = ((key, node, columns["label"][node]) for key, node in run.cut_off.items())
+            reached = {key for other in self._runs for key in other.reached}
             return tuple(
-                Parameter(label, meta, True, node, True)
-                for node, label in named
+                Parameter(label, meta, True, node, reached=key in reached)
+                for key, node, label in named
                 if label and (meta := outputs[node][0]) is not None
             )
+        idle = stepped is not None and any(
+            id(tensor) not in stepped and tensor.grad is not None for _, tensor in listed
+        )
+        held = held_by_optimizers() if idle else set()
         found = []
         for name, tensor in listed:
             node = run.parameters.get(name)
@@ -282,6 +290,7 @@ class Recording:
                     node is not None or called(name) or unseen,
                     tensor.grad is not None,
                     None if stepped is None else id(tensor) in stepped,
+                    held=id(tensor) in held if idle else None,
                 )
             )
         return tuple(found)
@@ -326,43 +335,59 @@ class Recording:
             return
         self._steps += 1
         place = self._modules.place(user_frame(sys._getframe(1)))
-        self._calls.changes.stepped(optimizer, place)
+        self._calls.changes.steps(optimizer, place)
         if self._cleared.step(optimizer) and self._runs:
             self._runs[-1].uncleared = self._uncleared = place
         self._stepped = self._stepped or set()
         self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
 
-    def _begin(self, outputs: Sequence[Any], gradients: Sequence[Any], inputs: Any) -> Run | None:
-        ends = [end for output in outputs for end in _end(output)]
+    def _stepped_by(self, optimizer: torch.optim.Optimizer) -> None:
+        if get_ident() == self._thread:
+            self._calls.changes.stepped(optimizer)
+
+    def _begin(self, called: Called) -> Run | None:
+        ends = [end for output in called.outputs for end in _end(output)]
         if not ends or self._running is not None or _is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
         with uncollected():
             self._cleared.begin()
             run = self._running = self._read(ends)
             run.uncleared = self._uncleared
+            run.keeps, run.grads = called.keeps, not called.accumulates
+            run.step, run.calls = self._steps, self._calls_of(user_frame(sys._getframe(1)))
             self._runs.append(run)
             self._reached |= run.reached
             if self._with["gradients"]:
-                run.start([end for value in inputs for end in _end(value)])
+                run.start([end for value in called.inputs for end in _end(value)])
         run.look(self._kept, self._steps)
         return run
+
+    def _calls_of(self, frame: FrameType | None) -> list[Place]:
+        """The user's lines that lead to a frame from the one that entered the recording."""
+        found: list[Place] = []
+        while frame is not None and len(found) < _CALLS:
+            found.append((frame.f_code, frame.f_lasti))
+            frame = None if frame is self._frame else user_frame(frame.f_back)
+        return found
 
     def _end(self, run: Run | None, gradients: Any, error: BaseException | None) -> None:
         if run is not None:
             with uncollected():
                 if error is not None:
-                    run.fail(error, self._calls.changes)
+                    run.fail(error, self._calls.changes, self._runs[: run.position])
                 run.finish(gradients)
-            run.broken = gradients is None
             self._cleared.end()
             self._running = None
             self._first = sequence_number()
 
     def _fail(self, error: BaseException) -> None:
         failed = self._calls.failed
-        if failed is None or failed.error is not error:
-            failed = Failed(error, place=raised(error, self._modules.foreign))
-        if not (self._runs and self._runs[-1].broken):
+        told, inner = Error.of(error), raised(error, self._modules.foreign)
+        if failed is None or failed.error != told:
+            failed = Failed(told, place=inner)
+        if self._runs and self._runs[-1].error == told:
+            failed.raised = None if inner == failed.place else inner
+        else:
             ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
             ends = ends or self._last_ends()
             if ends or not self._runs:
@@ -384,12 +409,14 @@ def _with_reached(graphs: list[Graph]) -> list[Graph]:
         for p in graph.parameters
         if p.node is not None and any(graph.nodes[p.node].grad_outputs)
     }
-    got |= {n.label for graph in graphs for n in graph.nodes if n.leaf and any(n.grad_outputs)}
     first = next((i for i, graph in enumerate(graphs) if _is_spoilt(graph)), len(graphs))
     return [
         replace(
             g,
-            parameters=tuple(replace(p, reached=p.name in got) for p in g.parameters),
+            parameters=tuple(
+                p if p.reached is not None else replace(p, reached=p.name in got)
+                for p in g.parameters
+            ),
             spoilt=first if first < i else None,
         )
         for i, g in enumerate(graphs)

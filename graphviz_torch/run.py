@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .cuts import SeenCut
 from .dispatch import unseen
-from .failures import Failed
+from .failures import Error, Failed
 from .gradients import Gradients
-from .graph import Cut, Earlier, Failure, Graph, Kept, Operand, SavedKind, SavedTensor
+from .graph import Cut, Graph, Kept, SavedKind, SavedTensor
 from .in_place import Changes
 from .kept import KeptGraphs, SeenKept
 from .memory import saved
 from .modules import Modules
 from .places import Place
-from .reading import GradFn, read
+from .reading import GradFn, is_stale, read
 from .stuck import Stuck, stuck
 from .tracer import connected
 from .transfers import Seen
@@ -69,10 +70,15 @@ class Run:
             ids, edges = connected(hidden + [fn for fn, _ in ends])
         self.position = position
         self.loss_scale: Tensor | None = None
-        self.broken = False  # backward raised
+        self.error: Error | None = None  # that backward raised
         self.place: Place | None = None  # the line that called it
         self.failed: Failed | None = None  # the exception that ended the recording
-        self._stuck: Stuck | None = None  # where backward ended with an error
+        self.stuck: Stuck | None = None  # where backward ended with an error
+        self.others: list[tuple[str, int, str]] = []  # then: the caller's other tensors
+        self.keeps = False  # did backward retain the graph
+        self.grads = False  # was it autograd.grad
+        self.calls: list[Place] = []  # the user's lines that called it, the innermost first
+        self.step = 0  # how many steps of optimizers it came after
         self.kept: SeenKept | None = None  # graphs of earlier steps that are alive
         self.uncleared: Place | None = None  # where an optimizer used gradients it had used before
         self.ids = ids  # the live nodes, while it runs
@@ -82,15 +88,15 @@ class Run:
         self.reached: set[int] = set(self.leaves)  # id() of the variables that backward reaches
         if hidden:
             self.reached = {id(leaf.variable) for leaf in _leaves(own)}
-        # The nodes of the leaves that it does not reach, for their ways were cut.
-        self.cut_off = [i for key, i in self.leaves.items() if key not in self.reached]
+        # The nodes of the leaves that it does not reach, for their ways were cut, by id().
+        self.cut_off = {key: i for key, i in self.leaves.items() if key not in self.reached}
         # By name, for another tensor may take the place of one.
         self.parameters = {names[key]: i for key, i in self.leaves.items() if key in names}
-        self._numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
+        self.numbers: list[int] = [fn._sequence_nr() for fn in ids]  # of the nodes; -1 for leaves
         for i in self.leaves.values():
-            self._numbers[i] = -1
-        if len(set(self._numbers)) < len(ids) - len(self.leaves) + bool(self.leaves):
-            self._numbers = _unique(self._numbers)
+            self.numbers[i] = -1
+        if len(set(self.numbers)) < len(ids) - len(self.leaves) + bool(self.leaves):
+            self.numbers = _unique(self.numbers)
         shown = set(hidden)
         self._cuts = [
             (cut, label, self.ids.get(fn))
@@ -106,11 +112,11 @@ class Run:
         self._notes: dict[int, str] = {}
         self._gradients: Gradients | None = None
         self._asked: list[End] = []
-        self._one_thread = False  # does a single thread run the nodes, as far as is known
+        self._named = named  # while it runs
 
     def look(self, graphs: KeptGraphs, step: int) -> None:
         """Look for graphs of earlier steps that are still alive, after so many optimizer steps."""
-        known = zip(self.ids, self._numbers, strict=True)
+        known = zip(self.ids, self.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
         self.kept = graphs.see(nodes, self._own, step, self.place)
 
@@ -123,20 +129,34 @@ class Run:
         self._asked = asked
         outputs = self.reading.columns["outputs"]
         devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
-        self._one_thread = len(devices) == 1
         cuda = any(device.startswith("cuda") for device in devices)
         self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
         self._gradients.__enter__()
 
-    def fail(self, error: BaseException, changes: Changes) -> None:
-        """Look, while the nodes are alive, at which one backward ended with an error."""
+    def fail(self, error: BaseException, changes: Changes, before: Sequence[Run]) -> None:
+        """Look, while the nodes are alive, at which one backward ended with an error.
+
+        Args:
+            error: as it came from the engine.
+            changes: what was changed in place.
+            before: the runs before this one.
+        """
+        self.error = Error.of(error)
         fns = {i: fn for fn, i in self.ids.items() if fn in self._own}
         order: list[int] = []
         if self._gradients is not None:
             self._gradients.fail()
             order = self._gradients.order
-        with suppress(Exception):  # the error is to pass, whatever the user's tensors do
-            self._stuck = stuck(fns, order, self._one_thread, error, changes)
+        # The error is to pass, whatever the user's tensors are.
+        with torch._C.DisableTorchFunction(), suppress(Exception):
+            self.others = _made_of(self._named)
+            self.stuck = stuck(
+                fns,
+                order,
+                error,
+                changes,
+                lambda node: any(run.spent(self.numbers[node]) for run in before),
+            )
 
     def finish(self, gradients: Any = None) -> None:
         """Remove the hooks and hold no live node any more."""
@@ -150,6 +170,7 @@ class Run:
             self._gradients.__exit__()
         self.ids.clear()
         self._own.clear()
+        self._named = []
         self._asked = []
 
     def unhook(self) -> None:
@@ -160,8 +181,8 @@ class Run:
     def annotated(self, modules: Modules) -> Graph:
         """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
         columns = self.reading.columns
-        length = len(self._numbers)
-        made = modules.found(self._numbers)
+        length = len(self.numbers)
+        made = modules.found(self.numbers)
         for name, i in self.parameters.items():
             made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
             made["source"][i] = ""
@@ -203,60 +224,6 @@ class Run:
             loss_scale=scale,
         )
 
-    def explained(
-        self, failure: Failure, before: Sequence[Run], line: Callable[[Place | None], str]
-    ) -> Failure:
-        """The failure, with the node at which backward ended and what had been done before to it.
-
-        Args:
-            failure: the exception that ended the recording.
-            before: the runs before this one.
-            line: turns a place into the user's line.
-        """
-        if self._stuck is None:
-            return failure
-        node = self._stuck.node
-        earlier = [
-            Earlier(change.operation, line(change.place), (*self.made([change.number]),))
-            for change in self._stuck.changes
-        ]
-        if self._stuck.freed:
-            ran = (run for run in reversed(before) if self._numbers[node] in run._by_number)
-            run = next(ran, None)
-            parts: tuple[int, ...] = ()
-            if run is not None:
-                # What was made after it, rather than what was made before and not part of it.
-                parts = self._parts_at(node, range(max(run._by_number) + 1))
-                parts = parts if len(parts) > 1 else self._parts_at(node, run._by_number)
-            earlier = [Earlier("backward", line(run.place) if run else "", parts)]
-        kept = None
-        if self._stuck.kept is not None:
-            leaf = self._stuck.leaf
-            labels = [change.label for change in self._stuck.changes if change.label]
-            if leaf is not None:
-                labels = [self.reading.columns["label"][leaf]]
-            kept = Operand(next(iter(labels), ""), self._stuck.kept, "", leaf)
-        return replace(failure, node=node, kept=kept, earlier=tuple(earlier))
-
-    def _parts_at(self, node: int, known: Container[int]) -> tuple[int, ...]:
-        """From a node with a known number towards the outputs: the last such, and its user.
-
-        Without a user if an output is such a node.
-        """
-        users: dict[int, list[int]] = {}
-        for source, target, _, _ in self.reading.edges:
-            users.setdefault(source, []).append(target)
-        stack, seen = [node], {node}
-        while stack:
-            node = stack.pop()
-            for user in users.get(node, ()):
-                if self._numbers[user] not in known:
-                    return node, user
-                if user not in seen:
-                    seen.add(user)
-                    stack.append(user)
-        return (node,)
-
     def _kept(self, modules: Modules) -> Kept | None:
         if self.kept is None:
             return None
@@ -266,6 +233,16 @@ class Run:
         where = modules.found([number])["source"][0]
         return Kept(steps, label, where, self._by_number.get(number) if inside else None)
 
+    def spent(self, number: int) -> bool:
+        """Did backward run the node with this sequence number, and free what it kept."""
+        return not self.keeps and self.ran(number)
+
+    def ran(self, number: int) -> bool:
+        """Did backward run the node with this sequence number, as far as is known."""
+        node = self._by_number.get(number)
+        known = self._gradients is None or node in self._gradients.order
+        return node is not None and known
+
     def made(self, numbers: Iterable[int]) -> list[int]:
         """Ids of the nodes with these sequence numbers."""
         found = (self._by_number.get(number) for number in numbers)
@@ -273,7 +250,7 @@ class Run:
 
     @cached_property
     def _by_number(self) -> dict[int, int]:
-        return {number: i for i, number in enumerate(self._numbers) if number >= 0}
+        return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
     def node_of(self, seen: Seen) -> int | None:
         """The node that a copy belongs to: what backward was running, or what it made."""
@@ -287,6 +264,12 @@ def sinks(ends: list[End]) -> list[End]:
     fns, _ = connected([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
+
+
+def _made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
+    """Of tensors that were computed: name, and sequence number and kind of the node that did."""
+    fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
+    return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
 
 def _behind(cuts: Iterable[SeenCut]) -> list[GradFn]:

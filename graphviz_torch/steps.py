@@ -1,27 +1,38 @@
-"""Noticing that an optimizer is about to step.
+"""Noticing that an optimizer is about to step, and that it has stepped.
 
 PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
-another thread, makes that thread's `step()` raise. So one hook is registered by the first watch,
-and stays: without a watch it does nothing.
+another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
+and stay: without a watch they do nothing.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 _watches: list[StepWatch] = []
 
 
 class StepWatch:
-    """Calls `see` with each optimizer, of any thread, that is about to step, until `remove()`."""
+    """Calls `begin` and `end` with each optimizer, of any thread, that steps, until `remove()`.
 
-    def __init__(self, see: Callable[[Optimizer], None]) -> None:
-        self.see = see
+    No `end` after a step that raises.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Optimizer], None],
+        end: Callable[[Optimizer], None] = lambda optimizer: None,
+    ) -> None:
+        self.begin, self.end = begin, end
         _register()
         _watches.append(self)
 
@@ -31,11 +42,25 @@ class StepWatch:
             _watches.remove(self)
 
 
+def held_by_optimizers() -> set[int]:
+    """id() of the parameters that the optimizers of this process hold."""
+    # Garbage that the collector has yet to take too: no harm.
+    found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]
+    groups = (group for optimizer in found for group in getattr(optimizer, "param_groups", ()))
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
 @cache
 def _register() -> None:
     register_optimizer_step_pre_hook(_stepping)
+    register_optimizer_step_post_hook(_stepped)
 
 
 def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for watch in tuple(_watches):
-        watch.see(optimizer)
+        watch.begin(optimizer)
+
+
+def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for watch in tuple(_watches):
+        watch.end(optimizer)

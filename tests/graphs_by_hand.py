@@ -159,8 +159,8 @@ def in_place(*earlier: Earlier, node: int | None = 1, kept: Operand | None = KEP
     """Backward of head.weight's sum could not run addmm."""
     graph = chain("head.weight", "AddmmBackward0", "SumBackward0")
     graph = graph.annotate(source={1: "net.py:7"}, module={1: "head"})
-    failure = Failure("RuntimeError", "changed", "backward", "train.py:9", (), node, kept, earlier)
-    return replace(graph, failure=failure)
+    failure = Failure("RuntimeError", "changed", "backward", "train.py:9")
+    return replace(graph, failure=replace(failure, node=node, kept=kept, earlier=earlier))
 
 
 def again(*nodes: int, where: str = "train.py:9") -> Graph:
@@ -216,17 +216,17 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
     ),
     "changed-in-place": (
-        in_place(Earlier("add_", "net.py:8", (2,))),
+        in_place(Earlier("add_", "net.py:8", (2,), "h += 1")),
         "error",
         "backward at train.py:9 failed: addmm in head at net.py:7 needs h (f32[4] cpu) as it was, "
-        "and add_ at net.py:8 changed it in place.",
+        "and add_ at net.py:8 (h += 1) changed it in place.",
         [in_place(kept=None), in_place(node=None), again(1, 2)],
     ),
     "backward-twice": (
         again(1, 2),
         "error",
         "backward at train.py:9 failed: sum at train.py:8 uses addmm in head at net.py:7, which "
-        "backward at train.py:9 had run, and what that kept is freed.",
+        "backward at train.py:9 had run, and freed what it kept.",
         [in_place(Earlier("add_", "net.py:8")), in_place(kept=None)],
     ),
     "never-called": (
@@ -278,7 +278,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "not-in-optimizer": (
         model(parameter("head.weight", in_optimizer=False)),
         "warning",
-        "head.weight got a gradient, but no optimizer that stepped holds it.",
+        "head.weight got a gradient, but no optimizer holds it.",
         [model(parameter("head.weight")), model(lost("head.weight", in_optimizer=False))],
     ),
     "loss-input": (

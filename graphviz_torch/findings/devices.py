@@ -43,6 +43,8 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
 def is_mixed(failure: Failure) -> bool:
     """Did an operation fail because its tensors are on different devices."""
+    if failure.node is not None:
+        return False
     # A single number may live on the CPU: PyTorch moves it by itself.
     devices = {o.tensor.device for o in failure.operands if o.tensor.shape}
     return len(devices) > 1 or "same device" in failure.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..graph import Earlier, Failure, Finding, Node
@@ -12,8 +13,8 @@ from .rule import Reading, at, finding, listing, rule
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 # By what PyTorch says.
 _ADVICE = {
-    "does not require grad": "Look for detach(), .data, no_grad or item() between the parameters "
-    "and the loss.",
+    "does not require grad": "Look for detach(), .data, no_grad, item() or an autograd.grad without"
+    " create_graph=True between the parameters and the loss.",
     "modified by an inplace operation": "Make a new tensor, a = a + 1, instead of changing one "
     "that backward needs, a += 1.",
     "backward through the graph a second time": "Add the losses and call backward() once, run "
@@ -26,12 +27,22 @@ _ADVICE = {
     " or loss.sum(), or pass gradient=.",
     "appears to not have been used in the graph": "Ask for the gradients of what the output was "
     "computed from, or pass allow_unused=True.",
+    "elements of input should be between 0 and 1": "Put a sigmoid before binary_cross_entropy, or "
+    "use binary_cross_entropy_with_logits.",
+    "Inference tensors cannot": "Make it under torch.no_grad() in place of inference_mode(), or use"
+    " a clone() of it.",
+    "Can't call numpy() on Tensor that requires grad": "Call detach() before numpy().",
+    "returned an invalid gradient": "Return gradients of the shapes of what forward took.",
+    "returned an incorrect number of gradients": "Return a gradient, or None, for everything that "
+    "forward took.",
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"
-    " autocast; what graphs keep is in Node.saved.",
+    " autocast.",
 }
-_INPLACE = ("add_", "sub_", "mul_", "div_", "pow_")
-_SIGNS = dict(zip(_INPLACE, ("+", "-", "*", "/", "**"), strict=True))
+_SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
+# `h += x`, and no part of a tensor
+_AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
 _PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_", "scatter_")
+_LONGEST = 60  # characters of a line of source
 
 
 @rule()
@@ -43,17 +54,20 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
         return
     kept, node = failure.kept, reading.graph.nodes[failure.node]
     what = f"{kept.label} ({kept.tensor})" if kept.label else f"a {kept.tensor}"
-    changes = [_change(earlier) for earlier in failure.earlier]
+    changes = [earlier for earlier in failure.earlier if not _is_backward(earlier)]
+    others = [earlier for earlier in failure.earlier if _is_backward(earlier)]
+    told = listing(dict.fromkeys(_change(reading, change) for change in changes))
+    message = f"{_operation(node)}{at(node.source)} needs {what} as it was, and "
+    message += f"{told or 'something that was not seen'} changed it in place"
+    for other in others:
+        message += f"; {_run(other)} had run it before, and {_came(reading, other)}"
     yield finding(
         "error",
-        f"{_run(failure)} failed: {_operation(node)}{at(node.source)} needs {what} as it was, "
-        f"and {listing(dict.fromkeys(changes)) or 'something'} changed it in place.",
+        f"backward{at(failure.where)} failed: {message}.",
         cause="changed in place",
-        advice=_instead(failure, node.title),
-        where=next((earlier.where for earlier in failure.earlier), node.source),
-        nodes=_nodes(
-            node.id, *(i for earlier in failure.earlier for i in earlier.nodes), kept.node
-        ),
+        advice=_carried(others[0]) if others else _instead(failure, changes, node.title),
+        where=next((change.where for change in changes), failure.where),
+        nodes=_nodes(node.id, *(i for e in failure.earlier for i in e.nodes), kept.node),
     )
 
 
@@ -62,11 +76,22 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
     """Backward failed because an earlier backward had run a part of the graph: which part, and what
     carried it over."""
     failure = reading.graph.failure
-    if failure is None or failure.node is None:
+    if failure is None or failure.node is None or failure.kept is not None:
         return
-    for earlier in failure.earlier:
-        if earlier.operation == "backward":
-            yield _twice(reading, failure, earlier, failure.node)
+    for other in failure.earlier:
+        same = len(other.nodes) < 2
+        happened = f"{_run(other)} had run the same graph" if same else _came(reading, other)
+        if not same:
+            happened += f", which {_run(other)} had run"
+        later = None if same else reading.graph.nodes[other.nodes[1]]
+        yield finding(
+            "error",
+            f"backward{at(failure.where)} failed: {happened}, and freed what it kept.",
+            cause="backward ran before",
+            advice=_again(other) if same else _carried(other),
+            where=failure.where if later is None else later.source or failure.where,
+            nodes=_nodes(failure.node, *other.nodes),
+        )
 
 
 @rule()
@@ -76,14 +101,16 @@ def failed(reading: Reading) -> Iterator[Finding]:
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return
     if failure.node is not None and (failure.kept is not None or failure.earlier):
-        return  # told by the rules above
+        return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), limit=8)
     line = failure.message.strip().partition("\n")[0].rstrip(".")
-    inside = ""
+    inside = at(failure.raised)
     if failure.node is not None:
         node = reading.graph.nodes[failure.node]
-        inside = f", in {_operation(node)}{at(node.source)}"
+        inside = f", in {_operation(node)}{at(node.source)}{f', raised{inside}' if inside else ''}"
+    elif inside:
+        inside = f", raised{inside}"
     yield finding(
         "error",
         f"{failure.operation or 'The recording'}{at(failure.where)} ended with {failure.error}"
@@ -93,13 +120,13 @@ def failed(reading: Reading) -> Iterator[Finding]:
             (advice for said, advice in _ADVICE.items() if said in failure.message),
             "Look at the shapes and dtypes of what it got." if got else "",
         ),
-        where=failure.where,
+        where=failure.raised or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
     )
 
 
-def _run(failure: Failure) -> str:
-    return f"{failure.operation or 'backward'}{at(failure.where)}"
+def _nodes(*nodes: int | None) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(node for node in nodes if node is not None))
 
 
 def _operation(node: Node) -> str:
@@ -107,71 +134,92 @@ def _operation(node: Node) -> str:
     return f"{node.title} in {node.module}" if node.module else node.title
 
 
-def _nodes(*nodes: int | None) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(node for node in nodes if node is not None))
+def _is_backward(earlier: Earlier) -> bool:
+    return earlier.operation in ("backward", "grad")
 
 
-def _change(earlier: Earlier) -> str:
-    name = "the optimizer's step" if earlier.operation == "step" else earlier.operation
-    return f"{name}{at(earlier.where)}"
+def _run(other: Earlier) -> str:
+    """ "backward at train.py:9"."""
+    name = "autograd.grad" if other.operation == "grad" else "backward"
+    return f"{name}{at(other.where)}" if other.where else f"an earlier {name}"
 
 
-def _instead(failure: Failure, user: str) -> str:
+def _change(reading: Reading, change: Earlier) -> str:
+    if change.operation == "step":
+        return f"the optimizer's step{at(change.where)}"
+    modules = [reading.graph.nodes[i].module for i in change.nodes if reading.graph.nodes[i].module]
+    inside = f" in {modules[0]}" if modules else ""
+    text = change.text if _tells(change) else ""
+    return f"{change.operation}{inside}{at(change.where)}{f' ({text})' if text else ''}"
+
+
+def _tells(change: Earlier) -> bool:
+    """Is the change to be seen in its line."""
+    name, text = change.operation.partition("(")[0].rstrip("_"), change.text
+    seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
+    return seen and len(text) <= _LONGEST
+
+
+def _instead(failure: Failure, changes: list[Earlier], user: str) -> str:
     """What to do instead of the first change."""
-    if not failure.earlier:
-        return f"Look for +=, an assignment to a part, or inplace=True after {user} has taken it."
-    how, line = failure.earlier[0].operation, at(failure.earlier[0].where)
-    name = failure.kept.label if failure.kept and failure.kept.label.isidentifier() else "a"
-    if how == "step":
-        return "Run backward before step(), or the forward again after it."
-    if how in _SIGNS:
-        return f"Make a new tensor{line}: {name} = {name} {_SIGNS[how]} ... instead of {name} " + (
-            f"{_SIGNS[how]}= ...."
-        )
-    if how in _PARTS:
-        return f"Change a copy{line}: {name} = {name}.clone() before it, or torch.where."
-    if how.endswith("_"):
-        return f"Make a new tensor{line}: {how[:-1]} instead of {how}."
-    return f"Leave inplace=True or out= out{line}."
+    if not changes:
+        return f"Look for what changes it after {user} took it: compiled code, another thread, C++."
+    first = changes[0]
+    if first.operation == "step" or (failure.kept is not None and failure.kept.node is not None):
+        return "Run backward before it, or the forward again after it."
+    line, written = at(first.where), _AUGMENTED.match(first.text)
+    if "max_norm=" in first.operation:
+        return "Give the embedding a clone() of its weight, or normalise the weight before."
+    if "inplace=" in first.operation:
+        return f"Use inplace=False there{line}."
+    if "out=" in first.operation:
+        return f"Leave the out= away{line}."
+    if first.operation in _PARTS:
+        return f"Change a copy{line}, made with clone(), or use torch.where."
+    if written and _SIGNS.get(first.operation) == written[2]:
+        name, sign = written[1], written[2]
+        return f"Make a new tensor{line}: {name} = {name} {sign} ... instead of {name} {sign}= ...."
+    return f"Make a new tensor{line} instead of changing this one, or give {user} a clone() of it."
 
 
-def _twice(reading: Reading, failure: Failure, earlier: Earlier, failing: int) -> Finding:
+def _came(reading: Reading, other: Earlier) -> str:
+    """How a graph came to what another backward ran."""
     nodes = reading.graph.nodes
-    before = f"backward at {earlier.where}" if earlier.where else "a backward before the recording"
-    advice = "Add the losses and call backward() once, or pass retain_graph=True to the first."
-    if len(earlier.nodes) < 2:
-        happened = f"{before} had run the same graph, and freed what it kept."
-    else:
-        old, new = (nodes[i] for i in earlier.nodes[:2])
-        happened = (
-            f"{reading.call(new.id)}{at(new.source)} uses {reading.call(old.id)}{at(old.source)}, "
-            f"which {before} had run, and what that kept is freed."
-        )
-        if earlier.where == failure.where:  # a loop
-            again = _of_the_same_line(reading, old)
-            # A node with several outputs has a name for each.
-            same = [n for n in (old, *again) if n.name == old.name and "," not in n.label]
-            name = next((n.label for n in same if n.label), "")
-            advice = f"Compute {name or 'it'} anew in every step."
-            if again:
-                how = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
-                advice = f"Cut off what goes from one step to the next: {how}."
-    return finding(
-        "error",
-        f"{_run(failure)} failed: {happened}",
-        cause="backward ran before",
-        advice=advice,
-        where=failure.where,
-        nodes=_nodes(failing, *earlier.nodes),
+    old, new = (nodes[i] for i in other.nodes[:2])
+    direct = any(edge.source == old.id for edge in reading.inputs[new.id])
+    name = other.label if direct and other.label else reading.call(old.id)
+    return (
+        f"{reading.call(new.id)}{at(new.source)} {'uses' if direct else 'comes from'} "
+        f"{name}{at(old.source)}"
     )
 
 
-def _of_the_same_line(reading: Reading, node: Node) -> list[Node]:
-    """The other nodes that the line made, without those that this one was computed from."""
-    behind, stack = {node.id}, [node.id]
-    while stack:
-        sources = {edge.source for edge in reading.inputs[stack.pop()]} - behind
-        behind |= sources
-        stack.extend(sources)
-    same = (n for n in reading.graph.nodes if node.source and n.source == node.source)
-    return [other for other in same if other.id not in behind]
+def _carried(other: Earlier) -> str:
+    """What to do where a tensor carries a graph to a later backward."""
+    name = other.label
+    detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
+    if other.again or not other.where:
+        return (
+            f"Cut {name or 'it'} off between the steps, {detached}. If it is kept in a list, clear "
+            "that after each step; if what made it is to learn from every step, compute it anew."
+        )
+    if other.operation == "grad":
+        return (
+            f"Pass create_graph=True to autograd.grad{at(other.where)} if what it gives is to be "
+            "learned through; else retain_graph=True."
+        )
+    if other.stepped:
+        return (
+            f"Cut {name or 'it'} off, with detach(), where only one of the two is to train what "
+            "made it; else run that forward again after the step."
+        )
+    return "Add the losses and call backward() once, or pass retain_graph=True to the first."
+
+
+def _again(other: Earlier) -> str:
+    """What to do where the same graph was run before."""
+    if other.again:
+        return "Run the forward again before each backward, in the loop or the closure."
+    if other.operation == "grad":
+        return f"Pass retain_graph=True to autograd.grad{at(other.where)}."
+    return "Call backward() once, or pass retain_graph=True to the first."

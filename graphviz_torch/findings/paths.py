@@ -146,18 +146,17 @@ def frozen(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
-    """A parameter gets a gradient, but no optimizer that stepped holds it."""
+    """A parameter gets a gradient, but no optimizer holds it."""
     idle = [
         p
         for p in reading.graph.parameters
-        if p.requires_grad and p.in_optimizer is False and p.name in reading.received
+        if p.requires_grad and p.in_optimizer is False and p.name in reading.received and not p.held
     ]
-    if idle:
+    if idle and reading.graph.failure is None:
         names = names_of(idle)
         yield finding(
             "warning",
-            f"{names} got a gradient, but no optimizer that stepped holds "
-            f"{'it' if len(idle) == 1 else 'them'}.",
+            f"{names} got a gradient, but no optimizer holds {'it' if len(idle) == 1 else 'them'}.",
             cause="not in the optimizer",
             advice="Pass model.parameters() to the optimizer after the model is complete, or "
             f"freeze {names} with requires_grad_(False) to save the work.",
@@ -169,7 +168,13 @@ def _without_gradient(reading: Reading) -> list[Parameter]:
     if not reading.backward_ran:
         return []
     known = reading.received | reading.unasked
-    return [p for p in reading.graph.parameters if p.requires_grad and p.name not in known]
+    return [
+        p
+        for p in reading.graph.parameters
+        if p.requires_grad
+        and p.name not in known
+        and not (reading.stopped and (p.called is not False or p.node is not None))
+    ]
 
 
 def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:

@@ -101,6 +101,11 @@ class Reading:
         return failure is not None and "does not require grad" in failure.message
 
     @cached_property
+    def stopped(self) -> bool:
+        """Did a backward begin and fail: what got no gradient may have got none for that."""
+        return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)
+
+    @cached_property
     def backward_ran(self) -> bool:
         """Did a backward run, or fail because the way was cut in every place."""
         ran = bool(self.received) or any(node.order is not None for node in self.graph.nodes)
