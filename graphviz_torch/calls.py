@@ -75,7 +75,7 @@ class Calls(TorchFunctionMode):
         end = sequence_number()
         self.calling = None
         if versions:
-            self.changes.after(versions, func, kwargs, sys._getframe(1), end - 1)
+            self.changes.after(versions, func, kwargs, sys._getframe(1), start, end)
         if start != self.modules.reached:
             self.modules.skipped(start, sys._getframe(1))
         if end != start:

@@ -39,7 +39,7 @@ class Cleared:
     """Told of every backward and every step, it knows whether gradients were cleared in between."""
 
     def __init__(self) -> None:
-        self._samples: weakref.WeakKeyDictionary[Optimizer, _Sample] = weakref.WeakKeyDictionary()
+        self._samples: dict[int, _Sample] = {}  # by id() of the optimizer: not all can be hashed
 
     def begin(self) -> None:
         """Backward is about to run."""
@@ -55,12 +55,12 @@ class Cleared:
 
     def step(self, optimizer: Optimizer) -> bool:
         """An optimizer is about to step. Is a gradient that it has stepped with still in it?"""
-        sample = self._samples.pop(optimizer, None)
+        sample = self._samples.pop(id(optimizer), None)
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         first = next((p for p in parameters if p.grad is not None), None)
         if first is not None and not first.grad.is_inference():
             gradient = first.grad
-            self._samples[optimizer] = _Sample(
+            self._samples[id(optimizer)] = _Sample(
                 weakref.ref(first), weakref.ref(gradient), gradient._version
             )
         return sample is not None and sample.stepped and sample.added

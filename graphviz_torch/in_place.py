@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
-from .dispatch import sequence_number
 from .following import name_of, tensors
 from .parts import storage_id
 from .places import Place
@@ -82,11 +81,11 @@ class Changes:
 
     @uncompiled
     def after(
-        self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int
+        self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int, end: int
     ) -> None:
-        """The call has been made. `start`: the sequence number of the node that it could make."""
+        """The call has been made, and with it the nodes start <= number < end."""
         name = name_of(func) + next((f"({k}=)" for k in OPTIONS if kwargs and k in kwargs), "")
-        number = start if sequence_number() > start else -1
+        number = end - 1 if end > start else -1
         place = None
         with torch._C.DisableTorchFunction():
             for tensor, before in versions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sysconfig
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,10 +77,11 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
 
 
 def source_text(place: Place | None) -> str:
-    """The line of the user's source, without its indentation; "" where there is none to read."""
+    """The line of the user's source without indentation and comment; "" where there is none."""
     if place is None:
         return ""
-    return linecache.getline(place[0].co_filename, _line(*place), None).strip()
+    text = linecache.getline(place[0].co_filename, _line(*place), None)
+    return re.sub(r"\s+# .*", "", text).strip()
 
 
 def _line(code: CodeType, position: int) -> int:

@@ -188,7 +188,7 @@ def test_two_changes_are_both_told_and_others_are_not() -> None:
 
     found = told(program)
     first, second = line(program, "changes"), line(program, "again")
-    ends = f"and add_ at {first} (h += 1  # changes) and add_ at {second} (h += 2  # again) changed"
+    ends = f"and add_ at {first} (h += 1) and add_ at {second} (h += 2) changed"
     assert ends in found.message
 
 

@@ -18,8 +18,8 @@ ONES = torch.ones(4, 5)
 WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "softmax": (lambda x: F.cross_entropy(x.softmax(1), T), "probabilities from softmax"),
     "sigmoid": (lambda x: F.cross_entropy(x.sigmoid(), T), "probabilities from sigmoid"),
-    "soft targets": (
-        lambda x: F.cross_entropy(x.softmax(1), ONES / 5),
+    "smoothed": (
+        lambda x: F.cross_entropy(x.softmax(1), T, label_smoothing=0.1),
         "probabilities from softmax",
     ),
     "turned": (
@@ -44,6 +44,11 @@ RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "scores": lambda x: F.cross_entropy(x, T),
     "log_softmax": lambda x: F.nll_loss(x.log_softmax(1), T),
     "the logarithm": lambda x: F.nll_loss(x.softmax(1).log(), T),
+    "scores with a penalty": lambda x: (
+        F.nll_loss(z := x @ ONES.T @ ONES, T) + z.logsumexp(1).mean()
+    ),
+    "a tree of choices": lambda x: F.nll_loss(F.logsigmoid(x.mul(2)) @ torch.ones(5, 5), T),
+    "log_softmax by itself": lambda x: x.sigmoid().log_softmax(1).sum(),
     "log_softmax of log_softmax": lambda x: F.cross_entropy(x.log_softmax(1), T),
     "attention": lambda x: F.cross_entropy(x.softmax(1) @ torch.ones(5, 5), T),
     "binary": lambda x: F.binary_cross_entropy(x.sigmoid(), ONES),

@@ -65,7 +65,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
         "error",
         f"backward{at(failure.where)} failed: {message}.",
         cause="changed in place",
-        advice=_carried(others[0]) if others else _instead(failure, changes, node.title),
+        advice=_carried(others[0]) if others else _instead(reading, failure, changes, node.title),
         where=next((change.where for change in changes), failure.where),
         nodes=_nodes(node.id, *(i for e in failure.earlier for i in e.nodes), kept.node),
     )
@@ -147,20 +147,24 @@ def _run(other: Earlier) -> str:
 def _change(reading: Reading, change: Earlier) -> str:
     if change.operation == "step":
         return f"the optimizer's step{at(change.where)}"
-    modules = [reading.graph.nodes[i].module for i in change.nodes if reading.graph.nodes[i].module]
-    inside = f" in {modules[0]}" if modules else ""
-    text = change.text if _tells(change) else ""
-    return f"{change.operation}{inside}{at(change.where)}{f' ({text})' if text else ''}"
+    text = f" ({change.text})" if _tells(change) else ""
+    return f"{change.operation}{_module(reading, change)}{at(change.where)}{text}"
+
+
+def _module(reading: Reading, change: Earlier) -> str:
+    """ " in block.relu", or nothing where it is not known."""
+    modules = (reading.graph.nodes[i].module for i in change.nodes)
+    return next((f" in {module}" for module in modules if module), "")
 
 
 def _tells(change: Earlier) -> bool:
     """Is the change to be seen in its line."""
     name, text = change.operation.partition("(")[0].rstrip("_"), change.text
     seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
-    return seen and len(text) <= _LONGEST
+    return bool(text) and seen and len(text) <= _LONGEST
 
 
-def _instead(failure: Failure, changes: list[Earlier], user: str) -> str:
+def _instead(reading: Reading, failure: Failure, changes: list[Earlier], user: str) -> str:
     """What to do instead of the first change."""
     if not changes:
         return f"Look for what changes it after {user} took it: compiled code, another thread, C++."
@@ -171,7 +175,7 @@ def _instead(failure: Failure, changes: list[Earlier], user: str) -> str:
     if "max_norm=" in first.operation:
         return "Give the embedding a clone() of its weight, or normalise the weight before."
     if "inplace=" in first.operation:
-        return f"Use inplace=False there{line}."
+        return f"Use inplace=False{_module(reading, first) or line}."
     if "out=" in first.operation:
         return f"Leave the out= away{line}."
     if first.operation in _PARTS:
@@ -198,7 +202,7 @@ def _carried(other: Earlier) -> str:
     """What to do where a tensor carries a graph to a later backward."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
-    if other.again or not other.where:
+    if (other.again or not other.where) and other.operation != "grad":
         return (
             f"Cut {name or 'it'} off between the steps, {detached}. If it is kept in a list, clear "
             "that after each step; if what made it is to learn from every step, compute it anew."
@@ -206,7 +210,7 @@ def _carried(other: Earlier) -> str:
     if other.operation == "grad":
         return (
             f"Pass create_graph=True to autograd.grad{at(other.where)} if what it gives is to be "
-            "learned through; else retain_graph=True."
+            "learned through; else retain_graph=True, or the forward again."
         )
     if other.stepped:
         return (

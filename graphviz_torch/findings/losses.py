@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..graph import Finding, Node
 from .rule import Reading, at, finding, rule
@@ -20,23 +21,25 @@ _SAME = {
 }
 _SAME |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "unflatten"}
 _SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
-# What an operation takes, and what makes something else of what.
-_RAW = ("raw scores", dict.fromkeys(("softmax", "sigmoid"), "probabilities"))
-_LOG = (
-    "log-probabilities",
-    {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")},
-)
-_TAKES = {
-    "log_softmax": _RAW,
-    "binary_cross_entropy_with_logits": _RAW,
-    "nll_loss": _LOG,
-    "nll_loss2d": _LOG,
-}
-_ADVICE = {
-    "log_softmax": "Leave the {made} out: cross_entropy and log_softmax have one of their own.",
-    "binary_cross_entropy_with_logits": "Leave the {made} out, or use binary_cross_entropy.",
-    "nll_loss": "Use cross_entropy on the raw scores, or log_softmax before it.",
-    "nll_loss2d": "Use cross_entropy on the raw scores, or log_softmax before it.",
+_PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
+_LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
+_LOG_ADVICE = "Use cross_entropy on the raw scores, or log_softmax in place of what gave it this."
+
+
+class _Loss(NamedTuple):
+    takes: str
+    others: dict[str, str]  # by operation: what it gives instead
+    advice: str
+
+
+_LOSSES = {
+    "log_softmax": _Loss("raw scores", _PROBABILITIES, "Leave the {} out: it has one of its own."),
+    "binary_cross_entropy_with_logits": _Loss(
+        "raw scores", _PROBABILITIES, "Leave the {} out, or use binary_cross_entropy."
+    ),
+    **dict.fromkeys(
+        ("nll_loss", "nll_loss2d", "ctc_loss"), _Loss("log-probabilities", _LOG, _LOG_ADVICE)
+    ),
 }
 
 
@@ -44,40 +47,62 @@ _ADVICE = {
 def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got what it does not take: cross_entropy what a softmax gave, nll_loss what is no
     log-probability, binary_cross_entropy_with_logits what a sigmoid gave."""
-    for node in reading.graph.nodes:
-        if node.operation not in _TAKES:
+    nodes = reading.graph.nodes
+    made: list[Node] = []  # for each node: what computed its values
+    for node in nodes:
+        first = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
+        passes = node.operation in _SAME and first is not None
+        made.append(made[first] if passes and first is not None else node)
+        if first is None or node.operation not in _LOSSES:
             continue
-        takes, others = _TAKES[node.operation]
-        made = _maker(reading, node)
-        if made is None or made.operation not in others:
+        loss, maker = _LOSSES[node.operation], made[first]
+        name = node.operation
+        if name == "log_softmax":
+            if not _is_of_cross_entropy(reading, node):
+                continue
+            name = "cross_entropy"
+        gives = loss.others.get(maker.operation)
+        if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
         yield finding(
             "warning",
-            f"{_name(reading, node)}{at(node.source)} takes {takes}, and got "
-            f"{others[made.operation]} from {reading.call(made.id)}{at(made.source)}.",
-            cause=f"{others[made.operation]} where {takes} belong",
-            advice=_ADVICE[node.operation].format(made=made.operation),
+            f"{name}{at(node.source)} takes {loss.takes}, and got {gives} from "
+            f"{reading.call(maker.id)}{at(maker.source)}.",
+            cause=f"{gives} where {loss.takes} belong",
+            advice=loss.advice.format(maker.operation),
             where=node.source,
-            nodes=(made.id, node.id),
+            nodes=(maker.id, node.id),
         )
 
 
-def _maker(reading: Reading, node: Node) -> Node | None:
-    """What computed the values that a node takes first."""
-    while True:
-        source = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
-        if source is None:
-            return None
-        node = reading.graph.nodes[source]
-        if node.operation not in _SAME:
-            return node
+def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
+    """Does an nll_loss of the same line take what a log_softmax gave: that is cross_entropy."""
+    stack = [node.id]
+    while stack:
+        for edge in reading.users[stack.pop()]:
+            user = reading.graph.nodes[edge.target]
+            if user.operation in ("nll_loss", "nll_loss2d"):
+                return user.source == node.source
+            if user.operation in _SAME:
+                stack.append(user.id)
+    return False
 
 
-def _name(reading: Reading, node: Node) -> str:
-    """What the user called: cross_entropy is a log_softmax and an nll_loss of one line."""
-    users = [node]
-    while len(users) == 1 and users[0].operation in (*_SAME, node.operation):
-        users = [reading.graph.nodes[edge.target] for edge in reading.users[users[0].id]]
-    after = users[0] if len(users) == 1 else node
-    whole = after.operation.startswith("nll_loss") and after.source == node.source
-    return "cross_entropy" if node.operation == "log_softmax" and whole else node.operation
+def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
+    """Are these scores of a layer with weights, which nothing else makes probabilities of.
+
+    Args:
+        maker: the node that computed them.
+        last: what hands them on.
+    """
+    node = maker.id
+    while node != last:
+        users = reading.users[node]
+        if len(users) != 1:
+            return False
+        node = users[0].target
+    nodes = reading.graph.nodes
+    sources = [edge.source for edge in reading.inputs[maker.id]]
+    before = [edge.source for i in sources for edge in reading.inputs[i]]
+    weights = [i for i in (*sources, *before) if nodes[i].leaf]
+    return len(reading.users[last]) == 1 and bool(weights)

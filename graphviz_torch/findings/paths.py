@@ -16,6 +16,7 @@ _WORDS = {
     "no_grad": "torch.no_grad()",
     "inference_mode": "torch.inference_mode()",
     "tensor": "torch.tensor()",
+    "grad": "autograd.grad",
     **dict.fromkeys(("to", "type", "long", "short", "char", "byte"), "an integer cast"),
     **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne"), "a comparison"),
 }
@@ -30,6 +31,7 @@ _ADVICE = {
     "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
     "float": "Keep the tensor instead of the number that float() gives{at}.",
     "tensor": "Use the tensor itself: torch.tensor() copies its values{at}.",
+    "grad": "Pass create_graph=True to autograd.grad{at}: else what it gives has no history.",
     **{
         how: f"Only the indices of {how}() are used{{at}}, which have no gradient: use its values."
         for how in _INDICES
@@ -117,6 +119,11 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         if any(p.called is None and p.node is None for p in parameters):
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = "Record the model uncompiled: inside a compiled region nothing is seen."
+        elif not module and module in alive:
+            why = "what backward ran on does not depend on it"
+            advice = (
+                f"Use {names} in forward, or in the loss what is computed from it; else remove it."
+            )
         elif module in alive:
             why = f"the rest of {name} did, but what backward ran on does not depend on this"
             advice = f"Use {names} in the forward of {name}, or remove what is not used."
@@ -263,8 +270,9 @@ def _advice(cut: Cut, severity: Severity) -> str:
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
     # What the optimizer of this step does not hold is not to learn in it: a target network, or the
-    # generator while the discriminator is trained.
-    return "info" if all(p.in_optimizer is False for p in parameters) else severity
+    # generator while the discriminator is trained. Whether a leaf of no module is, is not known.
+    aside = all(p.in_optimizer is False or p.called is None is not p.node for p in parameters)
+    return "info" if aside else severity
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
