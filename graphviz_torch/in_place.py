@@ -119,6 +119,8 @@ class Changes:
             # What an optimizer did inside its step is the step.
             ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
             widest = [change for change in ending if change.before == ending[0].before]
+            # Of a step the parameter itself is known.
+            widest = [change for change in widest if change.operation == "step"] or widest
             if len({change.place for change in widest}) != 1:
                 return []
             found.append(widest[0])

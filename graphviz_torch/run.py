@@ -122,7 +122,8 @@ class Run:
 
     def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
         """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
-        self._saved, self._notes = saved(list(self.ids), known)
+        with torch._C.DisableTorchFunction():  # no subclass is to see what is read
+            self._saved, self._notes = saved(list(self.ids), known)
 
     def start(self, asked: list[End]) -> None:
         """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""

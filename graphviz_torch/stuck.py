@@ -20,7 +20,9 @@ from .reading import GradFn
 # What PyTorch says (2.13).
 _CHANGED = re.compile(r"one of the variables needed .* version (\d+); expected version (\d+)")
 _FREED = "Trying to backward through the graph a second time"
-_REFUSED = re.compile(r"Function (\w+) returned an (?:invalid gradient|incorrect number of)")
+_REFUSED = re.compile(
+    r"Function '?(\w+)'? returned (?:an invalid gradient|an incorrect number of|nan values)"
+)
 _ENGINE = torch.autograd.graph.__file__  # of the function that calls it
 
 

@@ -120,9 +120,9 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = "Record the model uncompiled: inside a compiled region nothing is seen."
         elif not module and module in alive:
-            why = "what backward ran on does not depend on it"
+            why = f"what backward ran on does not depend on {'it' if len(parameters) == 1 else 'them'}"
             advice = (
-                f"Use {names} in forward, or in the loss what is computed from it; else remove it."
+                f"Use {names} in forward, or what is computed with it in the loss; else remove it."
             )
         elif module in alive:
             why = f"the rest of {name} did, but what backward ran on does not depend on this"
