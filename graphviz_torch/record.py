@@ -33,6 +33,7 @@ from .names import caller, caller_names, local_variables
 from .nesting import flatten, is_nesting
 from .places import Place, raised, user_frame
 from .run import End, Run, sinks
+from .several import with_others
 from .steps import StepWatch, held_by_optimizers
 from .transfers import OPERATORS, Transfers
 from .uncollected import uncollected
@@ -188,7 +189,7 @@ class Recording:
             runs = [self._read(ends)]
             runs[0].finish()
         with uncollected():
-            return _with_reached([self._graph(run) for run in runs])
+            return with_others([self._graph(run) for run in runs])
 
     def _last_ends(self) -> list[End]:
         assert self._frame is not None
@@ -397,38 +398,6 @@ class Recording:
                 run.finish()
                 self._runs.append(run)
         self._runs[-1].failed = failed
-
-
-def _with_reached(graphs: list[Graph]) -> list[Graph]:
-    """The graphs of a recording, each with what is known from the others."""
-    if len(graphs) < 2:
-        return graphs
-    got = {
-        p.name
-        for graph in graphs
-        for p in graph.parameters
-        if p.node is not None and any(graph.nodes[p.node].grad_outputs)
-    }
-    first = next((i for i, graph in enumerate(graphs) if _is_spoilt(graph)), len(graphs))
-    return [
-        replace(
-            g,
-            parameters=tuple(
-                p if p.reached is not None else replace(p, reached=p.name in got)
-                for p in g.parameters
-            ),
-            spoilt=first if first < i else None,
-        )
-        for i, g in enumerate(graphs)
-    ]
-
-
-def _is_spoilt(graph: Graph) -> bool:
-    """Is a parameter's gradient NaN or Inf, for an optimizer to make the parameter that too."""
-    # A scaler sees to it that none does.
-    given = (graph.nodes[p.node].grad_outputs for p in graph.parameters if p.node is not None)
-    found = any(stats is not None and stats.nonfinite for row in given for stats in row)
-    return found and graph.loss_scale is None
 
 
 def _is_trial() -> bool:

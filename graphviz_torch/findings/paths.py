@@ -120,7 +120,8 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = "Record the model uncompiled: inside a compiled region nothing is seen."
         elif not module and module in alive:
-            why = f"what backward ran on does not depend on {'it' if len(parameters) == 1 else 'them'}"
+            them = "it" if len(parameters) == 1 else "them"
+            why = f"what backward ran on does not depend on {them}"
             advice = (
                 f"Use {names} in forward, or what is computed with it in the loss; else remove it."
             )
