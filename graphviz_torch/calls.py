@@ -47,6 +47,7 @@ class Calls(TorchFunctionMode):
         self.cuts = Cuts(self.following, self._here)
         self.changes = Changes(modules.place)
         self.calling: Any = None  # what the user called
+        self.stepping = False  # is an optimizer's step running: it cuts nothing
         self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
         self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
         self.failed: Failed | None = None  # the last call that raised, since then
@@ -64,7 +65,8 @@ class Calls(TorchFunctionMode):
         # After it nothing tells that the tensor ever needed a gradient.
         freed = sources(args) if func is _DETACH_ else None
         versions = None
-        if func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs)):
+        stepping = self.stepping
+        if not stepping and (func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs))):
             versions = self.changes.before(func, args, kwargs, sys._getframe(1))
         start = sequence_number()
         try:
@@ -89,7 +91,7 @@ class Calls(TorchFunctionMode):
             return result
         elif freed:
             self.cuts.cut("detach_", freed, [result])
-        else:
+        elif not stepping:
             self.cuts.see(func, (args, kwargs), result)
         if self.following.trails:
             self.following.call(func, (args, kwargs), start, end, result)

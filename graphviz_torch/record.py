@@ -337,6 +337,7 @@ class Recording:
         self._steps += 1
         place = self._modules.place(user_frame(sys._getframe(1)))
         self._calls.changes.steps(optimizer, place)
+        self._calls.stepping = True
         if self._cleared.step(optimizer) and self._runs:
             self._runs[-1].uncleared = self._uncleared = place
         self._stepped = self._stepped or set()
@@ -345,11 +346,13 @@ class Recording:
     def _stepped_by(self, optimizer: torch.optim.Optimizer) -> None:
         if get_ident() == self._thread:
             self._calls.changes.stepped(optimizer)
+            self._calls.stepping = False
 
     def _begin(self, called: Called) -> Run | None:
         ends = [end for output in called.outputs for end in _end(output)]
         if not ends or self._running is not None or _is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
+        self._calls.stepping = False  # of a step that raised nothing is told
         with uncollected():
             self._cleared.begin()
             run = self._running = self._read(ends)
