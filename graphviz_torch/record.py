@@ -125,6 +125,7 @@ class Recording:
         self._uncleared: Place | None = None  # where gradients were used a second time
         self._steps = 0  # of optimizers
         self._stepped: set[int] | None = None  # id() of what they updated
+        self._held: set[int] | None = None  # id() of what any optimizer holds
         self._kept = KeptGraphs(self._variable, lambda n: self._modules.found([n])["source"][0])
         self._modules = Modules(self._model, self._returned)
         self._transfers = Transfers()
@@ -188,6 +189,7 @@ class Recording:
         if not runs and (ends := self._last_ends()):
             runs = [self._read(ends)]
             runs[0].finish()
+        self._held = None  # looked for once for all graphs
         with uncollected():
             return with_others([self._graph(run) for run in runs])
 
@@ -277,7 +279,8 @@ class Recording:
         idle = stepped is not None and any(
             id(tensor) not in stepped and tensor.grad is not None for _, tensor in listed
         )
-        held = held_by_optimizers() if idle else set()
+        if idle and self._held is None:
+            self._held = held_by_optimizers()
         found = []
         for name, tensor in listed:
             node = run.parameters.get(name)
@@ -291,7 +294,7 @@ class Recording:
                     node is not None or called(name) or unseen,
                     tensor.grad is not None,
                     None if stepped is None else id(tensor) in stepped,
-                    held=id(tensor) in held if idle else None,
+                    held=None if self._held is None else id(tensor) in self._held,
                 )
             )
         return tuple(found)

@@ -400,3 +400,15 @@ def test_a_loop_that_updates_plain_leaves_has_no_parameters_and_no_findings() ->
     for graph in recording.graphs:
         assert graph.parameters == ()
         assert not [f for f in find(graph) if f.severity != "info"]
+
+
+def test_what_an_optimizer_holds_that_does_not_step_in_the_block_is_in_an_optimizer() -> None:
+    actor, critic, spare = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(1, 1)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (actor, critic)]
+    with record() as recording:
+        spare(critic(actor(torch.ones(4, 3)))).mean().backward()
+        optimizers[0].step()
+    found = only("not-in-optimizer", recording.graph)
+    assert (
+        found.message == "spare.weight and spare.bias got a gradient, but no optimizer holds them."
+    )
