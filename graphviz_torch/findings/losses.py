@@ -23,7 +23,7 @@ _SAME |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "un
 _SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
 _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
 _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
-_LOG_ADVICE = "Use cross_entropy on the raw scores, or log_softmax in place of what gave it this."
+_SCALED = "Give it what log_softmax makes of the raw scores"
 
 
 class _Loss(NamedTuple):
@@ -38,8 +38,10 @@ _LOSSES = {
         "raw scores", _PROBABILITIES, "Leave the {} out, or use binary_cross_entropy."
     ),
     **dict.fromkeys(
-        ("nll_loss", "nll_loss2d", "ctc_loss"), _Loss("log-probabilities", _LOG, _LOG_ADVICE)
+        ("nll_loss", "nll_loss2d"),
+        _Loss("log-probabilities", _LOG, f"{_SCALED}, or them to cross_entropy."),
     ),
+    "ctc_loss": _Loss("log-probabilities", _LOG, f"{_SCALED}."),
 }
 
 

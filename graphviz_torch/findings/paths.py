@@ -258,6 +258,10 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.in_optimizer for p in parameters):
         return "info"
+    # So is what is written out for a leaf of no module.
+    plain = all(p.called is None and p.node is not None for p in parameters)
+    if plain and cut.how in ("detach", "detach_", *_MODES):
+        return "info"
     unsure = cut.before is None
     mild = ("detach", "detach_", "data", *_MODES, *_INDICES, *_NUMBERS)
     return "warning" if unsure or cut.how in mild else "error"
@@ -271,9 +275,8 @@ def _advice(cut: Cut, severity: Severity) -> str:
 
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
     # What the optimizer of this step does not hold is not to learn in it: a target network, or the
-    # generator while the discriminator is trained. Whether a leaf of no module is, is not known.
-    aside = all(p.in_optimizer is False or p.called is None is not p.node for p in parameters)
-    return "info" if aside else severity
+    # generator while the discriminator is trained.
+    return "info" if all(p.in_optimizer is False for p in parameters) else severity
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
