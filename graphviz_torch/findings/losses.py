@@ -23,7 +23,6 @@ _SAME |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "un
 _SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
 _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
 _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
-_SCALED = "Give it what log_softmax makes of the raw scores"
 
 
 class _Loss(NamedTuple):
@@ -39,9 +38,15 @@ _LOSSES = {
     ),
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
-        _Loss("log-probabilities", _LOG, f"{_SCALED}, or them to cross_entropy."),
+        _Loss(
+            "log-probabilities",
+            _LOG,
+            "Use cross_entropy on the raw scores, or give nll_loss what log_softmax makes of them.",
+        ),
     ),
-    "ctc_loss": _Loss("log-probabilities", _LOG, f"{_SCALED}."),
+    "ctc_loss": _Loss(
+        "log-probabilities", _LOG, "Give it what log_softmax makes of the raw scores."
+    ),
 }
 
 
