@@ -25,4 +25,5 @@ def wait_for(device: int, stream: int) -> None:
 
 
 def _stream(device: int, stream: int) -> Any:
-    return torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
+    # An ExternalStream(0) is not the default stream (2.11).
+    return torch.cuda.get_stream_from_external(stream, device)
