@@ -104,16 +104,16 @@ class Gradients:
         entered = perf_counter()
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
-        timed, device = False, None
+        timed = cuda = False
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
-                timed, device = kind.cpu, kind.cuda
+                timed, cuda = kind.cpu, cuda or kind.cuda is not None
         if custom:  # its backward may change in place what waits
             self._descriptions.describe_all()
-        if clock is not None and device is not None:
-            clock.start(node, device, event if self._descriptions.times == described else None)
+        if clock is not None and cuda:
+            clock.start(node, event if self._descriptions.times == described else None)
         self._stamps.append((node, timed and clock is None, entered, perf_counter()))
 
     def _before_leaf(

@@ -13,6 +13,11 @@ def current_stream(device: int) -> int:
     return int(torch._C._cuda_getCurrentRawStream(device))  # private (2.13)
 
 
+def current_device() -> int:
+    """The CUDA device that is current in this thread."""
+    return int(torch._C._cuda_getDevice())  # private (2.13)
+
+
 def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:
     """A context in which work goes to this stream."""
     return torch.cuda.stream(_stream(device, stream))
