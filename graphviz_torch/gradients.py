@@ -2,17 +2,20 @@
 
 `seconds` of a node on the CPU is the time from when it has its gradients until the engine has
 handed the next node its own: the node's work, its hooks, and the sums of gradients that it takes
-part in. On CUDA it is the same time between events on the node's stream; a CPU node of such a graph
-has None, for the engine's threads mix. Elsewhere None.
+part in. On CUDA it is the same time between events on the node's stream; in a graph with several
+devices it ends with the node's hooks, and a CPU node of such a graph has None, for the engine's
+threads mix. Elsewhere None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .cuda_clock import CudaClock
@@ -21,6 +24,8 @@ from .graph import GradientStats, TensorMeta
 from .hooks import Hooks
 from .metadata import is_custom, tensor_meta
 
+_engine: Any = torch.autograd.Variable._execution_engine  # private (2.13)
+
 
 class Gradients:
     """A context with hooks on live nodes, for one backward run.
@@ -28,13 +33,15 @@ class Gradients:
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
         cuda: is one of them on a CUDA device.
+        mixed: are they on several devices.
     """
 
     def __init__(
-        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool
+        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool, mixed: bool
     ) -> None:
         self._nodes = list(nodes)
         self._clock = CudaClock() if cuda else None
+        self._mixed = mixed
         self._hooks = Hooks()
         # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
         # to itself.
@@ -59,15 +66,23 @@ class Gradients:
             )
             for node, (fn, outputs) in enumerate(self._nodes)
         )
+        if self._clock is not None and self._mixed:
+            self._hooks.put((fn.register_hook, self._after) for fn, _ in self._nodes)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stamps.append((-1, False, perf_counter(), 0.0))
-        if self._clock is not None:
-            self._clock.finish()
         self._hooks.remove()
-        self._descriptions.describe_all()
+        self._ended()
+        self._descriptions.describe_all()  # what came after that
         self._nodes.clear()
+
+    def _ended(self) -> None:
+        """Note that the engine has run all that it is to run, and now runs the final callbacks."""
+        if self._stamps and self._stamps[-1][0] >= 0:
+            self._stamps.append((-1, False, perf_counter(), 0.0))
+            if self._clock is not None:
+                self._clock.finish()
+            self._descriptions.describe_all()
 
     def fail(self) -> None:
         """Note that the run has failed: its last node did not end."""
@@ -102,6 +117,9 @@ class Gradients:
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
+        if not self._stamps or self._stamps[-1][0] < 0:  # the latter: in a run within this one
+            with suppress(RuntimeError):  # a compiled autograd has none
+                _engine.queue_callback(self._ended)
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False
@@ -115,6 +133,11 @@ class Gradients:
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
         self._stamps.append((node, timed and clock is None, entered, perf_counter()))
+
+    def _after(self, *_: object) -> None:
+        # What this device runs next may wait for another one.
+        if self._clock is not None:
+            self._clock.stop()
 
     def _before_leaf(
         self, node: int, kinds: tuple[Kind | None, ...], gradients: tuple[Tensor | None, ...]

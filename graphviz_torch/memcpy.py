@@ -2,7 +2,8 @@
 
 Each event is matched to the first copy of its kind and its bytes that has none yet, in the order in
 which the program asked for both. What PyTorch copies inside a kernel has no copy to match, and is
-listed for itself. Copies within one device are left out.
+listed for itself. Copies within one device are left out, as are those between two that ROCm names
+"Memcpy DtoD".
 
 The format is Kineto's: CuptiActivity.cpp names an event "Memcpy HtoD (Pinned -> Device)" and gives
 its bytes, its correlation (the number of the call that asked for it), and its device, or for a copy
@@ -15,6 +16,7 @@ import json
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,8 +57,10 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         for device in range(torch.cuda.device_count()):
-            if torch.cuda.memory_reserved(device):  # to wait for an unused one would set it up
-                torch.cuda.synchronize(device)
+            # Private (2.13). To wait for one that nobody has used would set it up.
+            if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
+                with suppress(RuntimeError):  # one that has failed
+                    torch.cuda.synchronize(device)
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"

@@ -7,7 +7,7 @@ region compiled by `torch.compile` does inside.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from threading import get_ident
 from types import FrameType
@@ -219,7 +219,8 @@ class Recording:
             run.keep(known)
         if self._calls.scaler is not None:
             scale = self._calls.scaler._scale  # private: get_scale() would wait for the device
-            run.loss_scale = None if scale is None else scale.detach().clone()
+            with suppress(RuntimeError):  # of a device that has failed: the user is told by others
+                run.loss_scale = None if scale is None else scale.detach().clone()
         self._ends = []
         self._calls.scaler = self._calls.failed = None
         self._modules.new_step()

@@ -131,7 +131,9 @@ class Run:
         outputs = self.reading.columns["outputs"]
         devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
         cuda = any(device.startswith("cuda") for device in devices)
-        self._gradients = Gradients(zip(self.ids, outputs, strict=True), cuda)
+        self._gradients = Gradients(
+            zip(self.ids, outputs, strict=True), cuda, mixed=not self._one_thread
+        )
         self._gradients.__enter__()
 
     def fail(self, error: BaseException, changes: Changes, before: Sequence[Run]) -> None:
@@ -215,7 +217,7 @@ class Run:
         ]
         scale = None
         if self.loss_scale is not None:
-            with unseen():
+            with unseen(), suppress(RuntimeError):  # a device that has failed tells no value
                 scale = float(self.loss_scale)
         return replace(
             graph,

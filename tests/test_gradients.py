@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 import models
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphviz_torch import GradientStats, Graph, record
+from graphviz_torch.gradients import Gradients
 
 
 def independent(graph_output: Tensor, end: torch.autograd.graph.GradientEdge) -> Tensor | None:
@@ -240,6 +243,91 @@ def test_durations_add_up_to_no_more_than_the_backward() -> None:
     order = [node.order for node in recording.graph.nodes]
     assert sorted(order) == list(range(len(order)))
     assert recording.graph.nodes[-1].order == 0
+
+
+@pytest.mark.parametrize("later", ["describing", "callback"])
+def test_what_comes_after_the_last_node_is_not_its_duration(
+    later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any) -> None:
+        sleep(0.5)
+
+    def queue(gradient: Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(slow)  # type: ignore[attr-defined]
+
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        y = x * 2
+        if later == "describing":
+            monkeypatch.setattr(Gradients, "add", slow)
+        else:
+            y.register_hook(queue)
+        torch.autograd.grad(y.sum(), x)
+    seconds = [node.seconds for node in recording.graph.nodes if node.order is not None]
+    assert len(seconds) == 2
+    assert all(value is not None and value < 0.4 for value in seconds)
+
+
+def test_a_backward_within_a_hook_before_the_first_node_does_not_end_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def inner(gradient: Tensor) -> None:
+        if not ran:
+            ran.append(True)
+            torch.autograd.grad(loss, x, retain_graph=True)
+
+    ran: list[bool] = []
+    monkeypatch.setattr(Gradients, "add", lambda *args: sleep(0.5))
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        loss = (x * 2).sum()
+        loss.register_hook(inner)
+        torch.autograd.grad(loss, x)
+    assert ran
+    seconds = [node.seconds for node in recording.graph.nodes if node.order is not None]
+    assert len(seconds) == 2
+    assert all(value is not None and value < 0.4 for value in seconds)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times nodes with CUDA events")
+def test_a_node_on_cuda_does_not_last_while_the_cpu_works() -> None:
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            sleep(0.5)
+            return gradient
+
+    x = torch.ones(50, device="cuda", requires_grad=True)
+    for _ in range(2):  # the first time, CUDA's libraries set themselves up
+        with record() as recording:
+            Slow.apply((x * 2).cpu()).cuda().exp().sum().backward()
+    seconds = [n.seconds for n in recording.graph.nodes if "cuda" in str(n.device)]
+    assert len(seconds) > 4
+    assert all(value is not None and value < 0.4 for value in seconds)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+def test_a_node_with_outputs_on_two_devices_is_timed_and_described() -> None:
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.to("cuda:0"), x.to("cuda:1")
+
+        @staticmethod
+        def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+            return first.cpu() + second.cpu()
+
+    x = torch.ones(50, requires_grad=True)
+    with record() as recording:
+        first, second = Both.apply(x)
+        (first.sum() + second.exp().sum().to("cuda:0")).backward()
+    (node,) = [node for node in recording.graph.nodes if node.name == "BothBackward"]
+    assert node.seconds is not None
+    assert [stats and stats.mean for stats in node.grad_outputs] == pytest.approx([1, math.e])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="times nodes with CUDA events")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,6 +90,23 @@ def test_a_small_view_of_a_large_memory_does_not_wait() -> None:
     descriptions.see((0, 0), small, descriptions.kind(tensor_meta(small)))
     assert not any(room.waiting for room in descriptions._rooms.values())
     assert descriptions.found()[0, 0].norm == pytest.approx(10**0.5)
+
+
+def test_a_gradient_that_a_final_callback_changes_is_described_as_it_arrived() -> None:
+    def halve(parameter: Tensor) -> None:  # as DistributedDataParallel does
+        assert parameter.grad is not None
+        callback = partial(parameter.grad.div_, 2)
+        torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+    x = torch.ones(300, requires_grad=True)
+    x.register_post_accumulate_grad_hook(halve)
+    with record() as recording:
+        (x * 6).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0] == 3
+    found = stats(recording.graph, "AccumulateGrad")
+    assert found is not None
+    assert found.mean == 6
 
 
 def test_what_is_told_of_a_gradient_with_nan_is_plain_python() -> None:
