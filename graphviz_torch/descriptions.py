@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from .dispatch import unseen
-from .elsewhere import Reduced, combine, reduce
+from .elsewhere import WIDTH, Reduced, combine, reduce
 from .graph import GradientStats, TensorMeta
 from .metadata import tensor_meta
 from .reductions import SMALL, flat, on_cpu, together
-from .streams import current_stream, on_stream, wait_for
+from .streams import current_stream, fetch, on_stream, wait_for
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
@@ -103,10 +103,17 @@ class Descriptions:
         version = None if gradient.is_inference() else gradient._version
         room.waiting.append((where, gradient, version, kind.meta))
         room.elements += kind.elements
+        if not room.cpu:  # there rows are filled up
+            room.elements += -kind.elements % WIDTH
         if gradient._is_view():  # it keeps all of what it is a view of
             room.elements += _elements_behind(gradient)
         if room.elements >= room.limit:
             self._describe(room)
+
+    def fetch(self, gradient: Tensor, device: int) -> None:
+        """Let another device read its gradient, which is there for the current one's stream."""
+        with _aside():
+            fetch(gradient, device)
 
     def describe_all(self) -> None:
         """Describe all that waits."""

@@ -1,8 +1,8 @@
 """Norm, extremes, mean and zeros of gradients on another device than the CPU.
 
 The gradients lie one below the other in rows of one width, and the rows are reduced there, by no
-more operators for many gradients than for one. What these give can be brought over later, and is
-put together here.
+more operators for many gradients than for one; a large one is reduced in blocks. What these give
+can be brought over later, and is put together here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .reductions import SMALL, Row, flat
 
-_WIDTH = 1024  # elements in a row
+WIDTH = 1024  # elements in a row
+_BLOCK = 1 << 22  # elements of one gradient that are reduced at a time: whole rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +40,39 @@ def reduce(gradients: Sequence[Tensor]) -> Reduced:
     elements are not zero, how many NaN, how many infinite.
     """
     flats = [flat(gradient) for gradient in gradients]
-    parts, counts = [], []
-    end = flats[0].new_zeros(_WIDTH)
+    blocks = [flats] if len(flats) > 1 else [[block] for block in torch.split(flats[0], _BLOCK)]
+    halves = list(zip(*map(_numbers, blocks), strict=True))
+    dense = [g.layout is torch.strided and not (g.is_nested or g.is_complex()) for g in gradients]
+    kept = [
+        len(row) if ok and len(row) <= SMALL else 0 for row, ok in zip(flats, dense, strict=True)
+    ]
+    there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
+    there += [row.to(there[0].dtype) for row, count in zip(flats, kept, strict=True) if count]
+    counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
+    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], kept)
+
+
+def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sizes and counts of each row of these one below the other, [3, rows]."""
+    if flats[0].dtype.itemsize < 2:  # one of these has no zero
+        flats = [row.float() for row in flats]
+    parts = []
+    end = flats[0].new_zeros(WIDTH)
     for row in flats:
-        short = -len(row) % _WIDTH if len(row) else _WIDTH
+        short = -len(row) % WIDTH if len(row) else WIDTH
         parts += [row, end[:short]] if short else [row]
-        counts.append((len(row) + short) // _WIDTH)
-    rows = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, _WIDTH)
+    rows = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, WIDTH)
     rows = rows.float() if rows.dtype.itemsize < 4 else rows
     clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
     high = clean.abs().amax(1)
     clean = clean / torch.where(high > 0, high, 1.0)[:, None]
     sizes = [torch.linalg.vector_norm(clean, dim=1), clean.sum(1), high]
-    numbers = [torch.count_nonzero(rows, dim=1), rows.isnan().sum(1), rows.isinf().sum(1)]
+    counts = [torch.count_nonzero(rows, dim=1), rows.isnan().sum(1), rows.isinf().sum(1)]
     exact = torch.float32 if rows.device.type == "mps" else torch.float64
-    dense = [g.layout is torch.strided and not (g.is_nested or g.is_complex()) for g in gradients]
-    kept = [
-        len(row) if ok and len(row) <= SMALL else 0 for row, ok in zip(flats, dense, strict=True)
-    ]
-    there = [torch.stack(sizes).to(exact).view(-1), torch.stack(numbers).to(exact).view(-1)]
-    there += [row.to(exact) for row, count in zip(flats, kept, strict=True) if count]
-    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], kept)
+    return torch.stack(sizes).to(exact), torch.stack(counts).to(exact)
 
 
+@np.errstate(all="ignore")  # a norm may overflow
 def combine(reduced: Reduced, here: Any) -> list[Row]:
     """What there is to say of each gradient. `here`: the numbers, brought over as an array."""
     rows = sum(reduced.counts)
@@ -71,10 +82,12 @@ def combine(reduced: Reduced, here: Any) -> list[Row]:
     unit = np.repeat(np.where(highest > 0, highest, 1), reduced.counts)
     elements = np.array(reduced.elements)
     nans, infs, nonzeros = (np.add.reduceat(each, starts) for each in (nan, inf, nonzero))
+    squares = np.add.reduceat(np.square(norm * (high / unit)), starts)
+    sums = np.add.reduceat(total * (high / unit), starts)
     columns = [
-        highest * np.sqrt(np.add.reduceat(np.square(norm * (high / unit)), starts)),
+        highest * np.sqrt(squares),
         highest,
-        np.add.reduceat(total * high, starts) / np.maximum(elements - nans - infs, 1),
+        highest * (sums / np.maximum(elements - nans - infs, 1)),
         1 - nonzeros / elements,
         nans.astype(int),
         infs.astype(int),

@@ -23,6 +23,7 @@ from .descriptions import Descriptions, Kind, alias
 from .graph import GradientStats, TensorMeta
 from .hooks import Hooks
 from .metadata import is_custom, tensor_meta
+from .streams import current_device
 
 _engine: Any = torch.autograd.Variable._execution_engine  # private (2.13)
 
@@ -126,6 +127,8 @@ class Gradients:
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
+                if kind.cuda is not None and kind.cuda != current_device():
+                    self._descriptions.fetch(gradient, kind.cuda)
                 self._descriptions.see((node, output_nr), gradient, kind)
                 timed, cuda = kind.cpu, cuda or kind.cuda is not None
         if custom:  # its backward may change in place what waits

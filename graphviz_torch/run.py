@@ -126,11 +126,17 @@ class Run:
             self._saved, self._notes = saved(list(self.ids), known)
 
     def start(self, asked: list[End]) -> None:
-        """Hook every node. `asked`: the inputs of `autograd.grad`, in order."""
+        """Hook every node, unless a CUDA graph is captured.
+
+        Args:
+            asked: the inputs of `autograd.grad`, in order.
+        """
         self._asked = asked
         outputs = self.reading.columns["outputs"]
         devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
         cuda = any(device.startswith("cuda") for device in devices)
+        if cuda and torch.cuda.is_current_stream_capturing():
+            return  # what we do on the device would become a part of the CUDA graph
         self._gradients = Gradients(
             zip(self.ids, outputs, strict=True), cuda, mixed=not self._one_thread
         )

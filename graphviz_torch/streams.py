@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def current_stream(device: int) -> int:
@@ -16,6 +17,16 @@ def current_stream(device: int) -> int:
 def current_device() -> int:
     """The CUDA device that is current in this thread."""
     return int(torch._C._cuda_getDevice())  # private (2.13)
+
+
+def fetch(tensor: Tensor, device: int) -> None:
+    """Let its device's current stream read a tensor that is there for the current device's.
+
+    The engine brings a gradient to the stream of the node, on the first device of its outputs.
+    """
+    stream = torch.cuda.current_stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    tensor.record_stream(stream)
 
 
 def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:

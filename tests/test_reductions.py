@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphviz_torch import GradientStats, record, simulate_accelerator
+from graphviz_torch import GradientStats, elsewhere, record, simulate_accelerator
+from graphviz_torch.descriptions import Descriptions
+from graphviz_torch.elsewhere import combine, reduce
+from graphviz_torch.metadata import tensor_meta
 
 
 @pytest.fixture(params=["cpu", "sim:0", "cuda:0"])
@@ -122,3 +125,45 @@ def test_views_of_the_same_memory_are_apart_where_they_see_other_parts_of_it() -
     given += [memory[600:], memory[5].expand(1200)]
     for stats, expected in zip(described(*given), given, strict=True):
         agrees(stats, expected)
+
+
+def reduced(*gradients: Tensor) -> list[tuple[object, ...]]:
+    """What is told of gradients on another device; here, on the CPU."""
+    parts = reduce(gradients)
+    return list(combine(parts, parts.there.numpy()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("elements", [40, 3000])
+def test_a_mean_near_the_limit_of_float64_does_not_overflow(elements: int) -> None:
+    (row,) = reduced(torch.full((elements,), 1e307, dtype=torch.float64))
+    assert row[1:3] == pytest.approx((1e307, 1e307))
+
+
+def test_a_type_without_a_zero_has_none() -> None:
+    values = torch.full((300,), 2.0).to(torch.float8_e8m0fnu)
+    for norm, _, mean, zero_fraction, *_ in reduced(values, values):
+        assert (norm, mean, zero_fraction) == (pytest.approx(2 * 300**0.5), 2.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("elements", [4096, 5000, 9217])
+def test_a_gradient_in_blocks_is_described_as_a_whole(
+    elements: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = gradient(elements).to(dtype)
+    given[-2] = float("nan")
+    (whole,) = reduced(given)
+    monkeypatch.setattr(elsewhere, "_BLOCK", 2048)
+    assert reduced(given) == [whole]
+    agrees(GradientStats(*whole, tensor_meta(given)), given)  # type: ignore[arg-type]
+
+
+def test_what_waits_elsewhere_takes_whole_rows() -> None:
+    with simulate_accelerator() as (device, *_):
+        descriptions = Descriptions()
+        for i in range(5000):
+            small = torch.ones((), device=device)
+            descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
+        (room,) = descriptions._rooms.values()
+        assert len(room.waiting) * elsewhere.WIDTH < room.limit
