@@ -4,8 +4,9 @@ Statistics are reduced on the gradient's own device and brought over in one copy
 Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
 wait for others, a megabyte of them on the CPU and 16 on another device, and so live that much
 longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
-that it stands for. Not described: gradients without values (meta, fake, batched by vmap) or of a
-kind that PyTorch has no norm for, and one that a hook changed in place while it waited.
+that it stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients
+without values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that
+a hook changed in place while it waited.
 """
 
 from __future__ import annotations

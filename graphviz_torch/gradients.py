@@ -127,10 +127,12 @@ class Gradients:
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
-                if kind.cuda is not None and kind.cuda != current_device():
-                    self._descriptions.fetch(gradient, kind.cuda)
+                timed = kind.cpu
+                if kind.cuda is not None:
+                    cuda = True
+                    if kind.cuda != current_device():
+                        self._descriptions.fetch(gradient, kind.cuda)
                 self._descriptions.see((node, output_nr), gradient, kind)
-                timed, cuda = kind.cpu, cuda or kind.cuda is not None
         if custom:  # its backward may change in place what waits
             self._descriptions.describe_all()
         if clock is not None and cuda:

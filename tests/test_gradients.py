@@ -141,6 +141,17 @@ def test_values_of_a_scaled_loss_are_scaled_and_the_graph_says_by_how_much() -> 
     assert recording.graph.loss_scale is None
 
 
+def test_a_scale_whose_device_has_failed_is_not_known() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        loss = scaler.scale(x.sum())
+        scaler._scale = torch.empty((), device="meta")  # its value cannot be read either
+        loss.backward()
+    assert recording.graph.loss_scale is None
+    assert recording.graph.nodes[0].grad_outputs[0].mean == 4.0
+
+
 def test_nan_and_inf_are_counted_and_left_out_of_the_rest() -> None:
     x = torch.ones(5, requires_grad=True)
     with record() as recording:
@@ -308,6 +319,22 @@ def test_a_node_on_cuda_does_not_last_while_the_cpu_works() -> None:
     seconds = [n.seconds for n in recording.graph.nodes if "cuda" in str(n.device)]
     assert len(seconds) > 4
     assert all(value is not None and value < 0.4 for value in seconds)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captures a CUDA graph")
+def test_nothing_of_ours_becomes_a_part_of_a_cuda_graph() -> None:
+    x = torch.ones(50, device="cuda", requires_grad=True)
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        (x * 2).exp().sum().backward()  # PyTorch wants to be warm
+    x.grad = None
+    torch.cuda.synchronize()
+    with record() as recording, torch.cuda.graph(graph):
+        (x * 2).exp().sum().backward()
+    graph.replay()
+    assert recording.graph.nodes[0].label == "x"
+    assert all(node.order is None and not node.grad_outputs for node in recording.graph.nodes)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")

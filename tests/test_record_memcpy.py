@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from graphviz_torch import record
 from graphviz_torch.graph import TensorMeta
-from graphviz_torch.memcpy import match, read
+from graphviz_torch.memcpy import Clock, match, read
 from graphviz_torch.transfers import Seen
 
 
@@ -93,3 +95,23 @@ def test_there_is_no_clock_without_cuda() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="clock=True"):
             record(clock=True)
+
+
+def test_a_device_that_nobody_used_is_left_alone_and_one_that_failed_ends_no_recording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(device: int) -> None:
+        waited.append(device)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    def export(path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}')
+
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device == 1, False)
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    clock = Clock()
+    clock._profile = SimpleNamespace(stop=lambda: None, export_chrome_trace=export)  # type: ignore[assignment]
+    clock.__exit__()
+    assert (waited, clock.copies) == ([1], [])
