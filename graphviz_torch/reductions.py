@@ -144,6 +144,7 @@ def _blocks(row: Tensor) -> Iterable[Any]:
     return (_wide(block).numpy() for block in torch.split(row, _BLOCK))
 
 
+@np.errstate(all="ignore")  # a norm may overflow
 def _again(blocks: Iterable[Any], elements: int) -> Numbers:
     """The numbers of a gradient with elements that are no numbers, or too large or small to square.
 
@@ -151,7 +152,8 @@ def _again(blocks: Iterable[Any], elements: int) -> Numbers:
         blocks: its elements, in arrays.
         elements: counts those that are left out of these too.
     """
-    norm = high = total = 0.0
+    norm = high = 0.0
+    total = np.longdouble(0)
     nonzero = nan = inf = 0
     for block in blocks:
         wide = block.astype(np.float64)
@@ -160,12 +162,13 @@ def _again(blocks: Iterable[Any], elements: int) -> Numbers:
         if highest:
             norm = math.hypot(norm, highest * float(np.linalg.norm(finite / highest)))
         high = max(high, highest)
-        total += float(finite.sum())
+        total += finite.sum(dtype=np.longdouble)
         nonzero += int(np.count_nonzero(wide))
         nan += int(np.isnan(wide).sum())
         inf += len(wide) - len(finite)
     inf -= nan
-    return norm, high, total / max(elements - nan - inf, 1), 1 - nonzero / elements, nan, inf
+    mean = float(total / max(elements - nan - inf, 1))
+    return norm, high, mean, 1 - nonzero / elements, nan, inf
 
 
 def _wide(rows: Tensor) -> Tensor:

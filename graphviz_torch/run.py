@@ -137,9 +137,8 @@ class Run:
         cuda = any(device.startswith("cuda") for device in devices)
         if cuda and torch.cuda.is_current_stream_capturing():
             return  # what we do on the device would become a part of the CUDA graph
-        self._gradients = Gradients(
-            zip(self.ids, outputs, strict=True), cuda, mixed=not self._one_thread
-        )
+        nodes = zip(self.ids, outputs, strict=True)
+        self._gradients = Gradients(nodes, cuda, mixed=len(devices) > 1)
         self._gradients.__enter__()
 
     def fail(self, error: BaseException, changes: Changes, before: Sequence[Run]) -> None:

@@ -486,3 +486,14 @@ def test_the_node_at_which_backward_failed_has_no_duration() -> None:
     timed = {node.title: node.seconds is not None for node in recording.graph.nodes}
     # The hook runs when sin has ended, and before exp is given anything.
     assert timed == {"AccumulateGrad": False, "exp": False, "sin": False, "cos": True, "sum": True}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gradient_near_the_limit_of_float64_is_described() -> None:
+    x = torch.ones(40, dtype=torch.float64, requires_grad=True)
+    with record() as recording:
+        (x * 1e307).sum().backward()
+    (stats,) = recording.graph.nodes[0].grad_outputs
+    assert stats is not None
+    assert (stats.max_abs, stats.mean) == pytest.approx((1e307, 1e307))
+    assert stats.norm == pytest.approx(1e307 * 40**0.5)
