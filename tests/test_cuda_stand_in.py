@@ -167,7 +167,7 @@ def durations(name: str) -> list[list[Any]]:
         x.exp().cpu().sin().to("cuda:0").exp().sum().backward()
 
     def asked_for() -> None:
-        xs = [torch.ones(50, device="cuda:0", requires_grad=True) for _ in range(20)]
+        xs = [torch.ones(1 << 18, device="cuda:0", requires_grad=True) for _ in range(20)]
         torch.autograd.grad(torch.stack([x.exp() for x in xs]).sum(), xs)
 
     def in_one_thread() -> None:
@@ -262,8 +262,10 @@ def test_copies_between_two_cards(stand_in: Path) -> None:
 )
 def test_a_node_takes_its_own_time_and_not_that_of_others(stand_in: Path, name: str) -> None:
     found = child(stand_in, "durations", name)
-    timed = [(title, s) for title, device, s in found if device != "cpu" and s is not None]
-    assert len(timed) > 1
+    # All that ran on a card; autograd.grad runs no leaf.
+    on_card = [(title, seconds) for title, device, seconds in found if device != "cpu"]
+    timed = [(t, s) for t, s in on_card if not (t == "AccumulateGrad" and name == "asked_for")]
+    assert None not in [seconds for _, seconds in timed]
     # A kernel or a copy takes a millisecond, and what the host does no time at all.
     # Both waits in its own backward, for two cards.
     work = {"exp": 1, "sin": 2, "to_copy": 1}
