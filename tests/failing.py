@@ -1,0 +1,36 @@
+"""Programs whose backward fails: their recordings, and the lines that they mark."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphviz_torch import Graph, record
+
+CHANGED = "modified by an inplace operation"
+TWICE = "backward through the graph a second time"
+
+
+def line(program: Callable[..., Any], mark: str) -> str:
+    """The line of a program that has this mark in a comment."""
+    lines, start = inspect.getsourcelines(program)
+    (found,) = [start + i for i, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
+    return f"{Path(inspect.getfile(program)).name}:{found}"
+
+
+def failing(program: Callable[[], Any], said: str, **options: Any) -> Graph:
+    """The recording of a program that raises what PyTorch says."""
+    recording = record(**options)
+    with pytest.raises(RuntimeError, match=said), recording:
+        program()
+    return recording.graph
+
+
+def leaf() -> Tensor:
+    return torch.randn(3, 3, requires_grad=True)
