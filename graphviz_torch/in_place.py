@@ -32,7 +32,7 @@ OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change w
 class Change(NamedTuple):
     """What raised the version of a tensor."""
 
-    operation: str  # "add_", "setitem", "relu(inplace=True)", "step" of an optimizer
+    operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
     place: Place | None
     before: int  # version
     after: int
@@ -84,7 +84,8 @@ class Changes:
         self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int, end: int
     ) -> None:
         """The call has been made, and with it the nodes start <= number < end."""
-        name = name_of(func) + next((f"({k}=)" for k in OPTIONS if kwargs and k in kwargs), "")
+        given = (k for k, v in (kwargs or {}).items() if k in OPTIONS and v is not None)
+        name = name_of(func) + next((f"({option}=)" for option in given), "")
         number = end - 1 if end > start else -1
         place = None
         with torch._C.DisableTorchFunction():
@@ -155,7 +156,8 @@ class Changes:
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
     """Do two tensors hold the same elements, as a weight and its transpose do."""
-    if torch.strided not in (one.layout, other.layout) or storage_id(one) != storage_id(other):
+    dense = one.layout is torch.strided and other.layout is torch.strided
+    if not dense or storage_id(one) != storage_id(other):
         return False
     return one.numel() == other.numel() and one.storage_offset() == other.storage_offset()
 
