@@ -247,14 +247,19 @@ class Run:
 
     def ran(self, number: int) -> bool:
         """Did backward run the node with this sequence number, as far as is known."""
-        node = self._by_number.get(number)
-        known = self._gradients is None or node in self._gradients.order
-        return node is not None and known
+        return number in self._ran
 
     def made(self, numbers: Iterable[int]) -> list[int]:
         """Ids of the nodes with these sequence numbers."""
         found = (self._by_number.get(number) for number in numbers)
         return [i for i in found if i is not None]
+
+    @cached_property
+    def _ran(self) -> set[int]:
+        """Sequence numbers of the nodes that backward ran; of all, if that was not recorded."""
+        if self._gradients is None:
+            return set(self._by_number)
+        return {self.numbers[node] for node in self._gradients.order} - {-1}
 
     @cached_property
     def _by_number(self) -> dict[int, int]:
