@@ -1,0 +1,284 @@
+"""Run the tests of one of PyTorch's test files, bare or recorded, in a process of its own.
+
+    python tests/bench/pytorch_tests.py FOLDER FILE REPORT [--ids PATH] [--twice] [--recorded]
+        [--trace] [--limit S]
+
+Written for pytorch_suite.py, which starts it and reads REPORT: a line of JSON for each test. A
+first line, of its id alone, says that the test began. The second one says how it ended, and what
+differs from before it. A test that takes longer than the limit ends the process, and the stack of
+each thread is in REPORT.log. Without `--ids`, nothing runs and each id is a line of its own.
+With `--twice` a test runs again, and what the second run leaves counts: a buffer that is reused, or
+a cache that a first call fills, is nothing left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import graphviz_torch
+from graphviz_torch import record, trace
+
+OURS = os.path.dirname(graphviz_torch.__file__)
+OWNERS = (
+    torch,
+    torch.autograd,
+    torch.autograd.graph,
+    torch.Tensor,
+    torch.nn.Module,
+    torch.nn.functional,
+    torch.optim.Optimizer,
+    torch.autograd.Function,
+    sys.modules["torch.optim.optimizer"],
+)
+SINCE_2_6 = {  # names that 2.6.0's tests import and PyTorch no longer has
+    "torch.testing._internal.common_cuda": {"tf32_is_not_fp32": lambda: False},
+}
+
+
+def modes() -> dict[str, Any]:
+    """Modes, hooks, dispatch keys, replaced names and the interpreter's settings."""
+    found: dict[str, Any] = {
+        "function modes": list(map(id, _get_current_function_mode_stack())),
+        "dispatch modes": list(map(id, _get_current_dispatch_mode_stack())),
+        "included keys": str(torch._C._dispatch_tls_local_include_set()),
+        "excluded keys": str(torch._C._dispatch_tls_local_exclude_set()),
+        "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "transforms": torch._C._functorch.maybe_current_level(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast's cache": torch.is_autocast_cache_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "profiler": torch.autograd._profiler_enabled(),
+        "random state": torch.default_generator.initial_seed(),
+        "gc": (gc.get_threshold(), len(gc.callbacks)),
+        "trace functions": (sys.gettrace(), sys.getprofile()),
+        "switch interval": sys.getswitchinterval(),
+        "Ctrl-C": signal.getsignal(signal.SIGINT),
+        "warning filters": len(warnings.filters),
+    }
+    for name, value in vars(nn_module).items():
+        if name.startswith("_global_") and name.endswith("_hooks"):
+            found[name] = len(value)
+    for owner in OWNERS:
+        for name, value in vars(owner).items():
+            if callable(value) and not isinstance(value, type):
+                found[f"{owner.__name__}.{name}"] = id(value)
+    return found
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [name for name in before if name in after and before[name] != after[name]]
+
+
+def living() -> Counter[str]:
+    """How many tensors are alive, and how many objects of each of our classes."""
+    found: Counter[str] = Counter()
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, torch.Tensor):
+            found["tensor"] += 1
+        elif str(kind.__module__).startswith("graphviz_torch"):
+            found[kind.__qualname__] += 1
+    return found
+
+
+class Ends(unittest.TestResult):
+    """How the one test that ran ended: its outcome or the exception, and where that came from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end, self.message, self.where = "ok", "", ""
+
+    def _raised(self, error: Any) -> None:
+        kind, value, _ = error
+        if self.end != "ok":
+            return  # the first one is the cause
+        self.end = kind.__name__
+        self.message = next(filter(None, map(str.strip, str(value).splitlines())), "")[:300]
+        while value is not None and not self.where:
+            for frame in traceback.extract_tb(value.__traceback__):
+                if frame.filename.startswith(OURS):
+                    self.where = f"{Path(frame.filename).relative_to(OURS)} {frame.name}"
+            value = value.__cause__ or value.__context__
+
+    def addError(self, test: Any, error: Any) -> None:
+        self._raised(error)
+
+    def addFailure(self, test: Any, error: Any) -> None:
+        self._raised(error)
+
+    def addSubTest(self, test: Any, subtest: Any, error: Any) -> None:
+        if error is not None:
+            self._raised(error)
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        self.end = "skipped"
+
+    def addExpectedFailure(self, test: Any, error: Any) -> None:
+        self.end = "expected failure"
+
+    def addUnexpectedSuccess(self, test: Any) -> None:
+        self.end = "unexpected success"
+
+
+def recorded(method: Callable[[], Any]) -> Any:
+    """The test's body inside `record()`, and then its graph is read, whatever the body raised."""
+    recording = record()
+    try:
+        with recording:
+            return method()
+    finally:
+        try:
+            _ = recording.graph
+        except ValueError as error:
+            if not str(error).startswith("nothing was recorded"):
+                raise
+
+
+def trace_before_backward() -> None:
+    """From now on, each backward of this process is preceded by `trace` of its outputs."""
+    run = torch.autograd.graph._engine_run_backward
+
+    def traced(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+        with contextlib.suppress(ValueError):  # has no autograd graph: backward says so too
+            trace(tensors, names={})
+        return run(outputs, *args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = traced  # type: ignore[assignment]
+    torch.autograd._engine_run_backward = traced  # type: ignore[attr-defined]
+
+
+def cases(folder: Path, file: str) -> Iterator[unittest.TestCase]:
+    """The tests that a file itself defines; those that it imports are another file's."""
+    path = folder / file
+    sys.argv = [str(path)]
+    sys.path[:1] = [str(path.parent), str(folder)]
+    for module, names in SINCE_2_6.items():
+        vars(importlib.import_module(module)).update(names)
+    module = importlib.import_module(path.stem)
+    suites: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
+    while suites:
+        suite = suites.pop()
+        if isinstance(suite, unittest.TestSuite):
+            suites += reversed(list(suite))
+        elif type(suite).__module__ == module.__name__:
+            yield suite
+
+
+def run(case: unittest.TestCase) -> dict[str, Any]:
+    """One test: its end, the seconds that it took, and what it left."""
+    ends = Ends()
+    gc.collect()
+    gc.disable()
+    case = type(case)(case._testMethodName)  # a new one, for the last is alive with what it has
+    before, alive = modes(), living()
+    started = time.perf_counter()
+    case.run(ends)
+    seconds = time.perf_counter() - started
+    name = case.id()
+    del case
+    waiting = living()["tensor"]
+    gc.enable()
+    gc.collect()
+    after = living()
+    return {
+        "id": name,
+        "end": ends.end,
+        "message": ends.message,
+        "where": ends.where,
+        "seconds": round(seconds, 3),
+        "changed": differing(before, modes()) + in_body,
+        "alive": {name: more for name, more in (after - alive).items() if more},
+        "collected": max(0, waiting - after["tensor"]),
+    }
+
+
+in_body: list[str] = []  # what the last test's body itself left; its tearDown may mend that
+
+
+def around_bodies(body: Callable[[Callable[[], Any]], Any]) -> None:
+    """Run every test's body inside `body`: what setUp and tearDown do stays outside."""
+
+    def call(case: unittest.TestCase, method: Callable[[], Any]) -> None:
+        before = modes()
+        try:
+            body(method)
+        finally:
+            in_body[:] = [f"{name} in the body" for name in differing(before, modes())]
+
+    unittest.TestCase._callTestMethod = call  # type: ignore[attr-defined]
+
+
+def write(report: TextIO, line: Any) -> None:
+    report.write(json.dumps(line) + "\n")
+    report.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("file")
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--ids", type=Path)
+    parser.add_argument("--twice", action="store_true")
+    parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--limit", type=float, default=60)
+    options = parser.parse_args()
+    if options.trace:
+        trace_before_backward()
+    around_bodies(recorded if options.recorded else lambda method: method())
+    found = {case.id(): case for case in cases(options.folder, options.file)}
+    with options.report.open("a") as report:
+        if options.ids is None:
+            for name in found:
+                write(report, name)
+            os._exit(0)
+        if options.recorded:  # the first recording registers what stays
+            x = torch.ones(2, requires_grad=True)
+            recorded(lambda: x.sum().backward())
+        gc.collect()
+        gc.freeze()
+        log = open(f"{options.report}.log", "w")  # noqa: SIM115 (faulthandler keeps it)
+        for name in options.ids.read_text().split("\n"):
+            write(report, name)
+            in_body.clear()
+            faulthandler.dump_traceback_later(options.limit, exit=True, file=log)
+            result = run(found[name])
+            if options.twice:
+                result = run(found[name]) | {
+                    key: result[key] for key in ("end", "message", "where")
+                }
+            faulthandler.cancel_dump_traceback_later()
+            write(report, result)
+    sys.stdout.flush()
+    os._exit(0)  # threads that a test left do not matter
+
+
+if __name__ == "__main__":
+    main()
