@@ -9,9 +9,9 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:  # Streamlit adds app/, where this file is, and not what holds it
     sys.path.insert(0, ROOT)
 
-from app import jobs  # noqa: E402
+from app.jobs import job  # noqa: E402
 
-jobs.start()
+job.start()
 st.set_page_config("graphviz_torch", f"{ROOT}/app/icon.svg", layout="wide")
 st.navigation(
     [

@@ -1,34 +1,34 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
-from .bandwidth import Bandwidth, measure_bandwidth
-from .checkpoint import (
+from .checkpoint.checkpoint import (
     Differences,
     compare_checkpoint,
     graph_beside,
     load_checkpoint,
     save_checkpoint,
 )
-from .compare import Comparison, compare_devices
-from .devices import available_devices, move_locals, to_device
-from .diff import GraphDiff, diff
-from .distributed import collectives, gather, local_shapes
+from .checkpoint.verify import Difference, Verification, verify
+from .comparison.diff import GraphDiff, diff
+from .devices.bandwidth import Bandwidth, measure_bandwidth
+from .devices.compare import Comparison, compare_devices
+from .devices.mover import Move, Moves
+from .devices.simulated.accelerator import simulate_accelerator
+from .devices.simulated.data_parallel import batch_division
+from .devices.to_device import available_devices, move_locals, to_device
 from .draw import draw_graph, make_dot
-from .equality import Difference, Verification, verify
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
-from .moving import Move, Moves
-from .parallel import batch_division
-from .record import record
-from .render.dot import to_dot
+from .graph.json import load
+from .recording.recording import record
+from .render.dot.dot import to_dot
 from .render.html import to_html, view_graph, view_payload, view_script
-from .render.json import load
-from .render.tensorboard import to_pbtxt, to_tensorboard
-from .render.tensorboard_steps import add_distribution, add_gradients, add_transfers
 from .render.text import to_text
-from .simulate import simulate_accelerator
-from .tensorboard import add_autograd_graph
-from .tracer import trace, walk
-from .watch import watch
+from .tensorboard.add_graph import add_autograd_graph
+from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
+from .tensorboard.watch import watch
+from .tensorboard.writer import to_pbtxt, to_tensorboard
+from .tracing.distributed import collectives, gather, local_shapes
+from .tracing.tracer import trace, walk
 
 __all__ = [
     "Bandwidth",

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .diff import GRADIENT_TOLERANCE, TIME_TOLERANCE, Mark, diff
+from .comparison.diff import GRADIENT_TOLERANCE, TIME_TOLERANCE, Mark, diff
 from .findings import find, find_across
 from .graph import Finding, Graph
-from .render.json import load
+from .graph.json import load
 
 _DONE, _FOUND, _FAILED = 0, 1, 2
 
@@ -101,7 +101,7 @@ def _html(parsed: argparse.Namespace) -> int:
 
 def _tensorboard(parsed: argparse.Namespace) -> int:
     """Write a graph for TensorBoard's Graphs tab."""
-    from .render.tensorboard import to_tensorboard
+    from .tensorboard.writer import to_tensorboard
 
     to_tensorboard(load(parsed.file), parsed.logdir, tag=parsed.tag, step=parsed.step)
     print(f"tensorboard --logdir {parsed.logdir}")

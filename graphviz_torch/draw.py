@@ -13,16 +13,16 @@ import graphviz  # type: ignore[import-untyped]
 import torch
 
 from .graph import Finding, Graph
-from .names import Names
-from .record import record
-from .render.dot import Direction, to_dot
-from .render.dot_marks import Mark
-from .render.dot_shade import ColorBy
-from .render.inner import Parameters
-from .render.layout import FORMATS, LayoutTimeout, check_format, layout
+from .recording.recording import record
+from .render.dot.color import ColorBy
+from .render.dot.dot import Direction, to_dot
+from .render.dot.inline import Parameters
+from .render.dot.layout import FORMATS, LayoutTimeout, check_format, layout
+from .render.dot.marks import Mark
+from .render.dot.visible import LIMIT
 from .render.style import Theme, dark_rules
-from .render.visible import LIMIT
-from .tracer import roots, trace
+from .tracing.names import Names
+from .tracing.tracer import roots, trace
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5

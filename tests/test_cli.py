@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import worked_example
 
 from graphviz_torch import Graph, TensorMeta, trace
 from graphviz_torch.cli import main
 from graphviz_torch.graph import Failure, Parameter
+from tests.support.models import worked_example
 
 META = TensorMeta((3,), "float32", "cpu")
 

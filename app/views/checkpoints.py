@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import devices, gallery, words
-from app.checkpointing import FORMATS, Loaded, Saved, load, save
-from app.draw import draw_error, draw_graph
-from app.holding import hold
-from app.selection import select
+from app import gallery, words
+from app.jobs import choices as devices
+from app.jobs.checkpoints import FORMATS, Loaded, Saved, load, save
+from app.panels.figures import draw_error, draw_graph
+from app.panels.holding import hold
+from app.panels.selection import select
 
 MAX_MEGABYTES = 100
 TITLES = {gallery.model(name).title: name for name in gallery.NAMES if name != "forgotten"}

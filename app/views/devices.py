@@ -5,10 +5,11 @@ from __future__ import annotations
 import altair as alt
 import streamlit as st
 
-from app import devices, words
-from app.draw import draw_graph, draw_transfers
-from app.holding import forget, hold
-from app.measuring import MOVING, SAMPLES, bandwidth, compare, divide, move, present
+from app import words
+from app.jobs import choices as devices
+from app.jobs.devices import MOVING, SAMPLES, bandwidth, compare, divide, move, present
+from app.panels.figures import draw_graph, draw_transfers
+from app.panels.holding import forget, hold
 from graphviz_torch import Comparison
 
 WORKS = ["matmul", "elementwise", "pinv", "training step"]

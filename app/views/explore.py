@@ -5,15 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from app import gallery
-from app.differences import draw_differences, draw_numbers
-from app.downloads import draw_downloads
-from app.draw import draw_findings, draw_gradients, draw_graph, draw_transfers
-from app.holding import hold
-from app.memory import draw_memory
-from app.nodes import draw_nodes
-from app.recordings import open_recording
-from app.selection import follow
-from app.work import Choice, play
+from app.jobs.run import Choice, play
+from app.panels.differences import draw_differences, draw_numbers
+from app.panels.downloads import draw_downloads
+from app.panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
+from app.panels.holding import hold
+from app.panels.memory import draw_memory
+from app.panels.nodes import draw_nodes
+from app.panels.selection import follow
+from app.panels.upload import open_recording
 from graphviz_torch import Graph, diff, find
 
 FILE = "A file of mine"

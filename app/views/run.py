@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import devices, gallery, words
-from app.draw import draw_error
-from app.expression import GRAMMAR
-from app.jobs import Job
-from app.recordings import open_recording
-from app.show import show
-from app.waiting import again, wait
-from app.work import Choice, Run, play
+from app import gallery, words
+from app.expression.expression import GRAMMAR
+from app.jobs import choices as devices
+from app.jobs.job import Job
+from app.jobs.run import Choice, Run, play
+from app.panels.figures import draw_error
+from app.panels.progress import again, wait
+from app.panels.recording import show
+from app.panels.upload import open_recording
 from graphviz_torch import find
 
 SECONDS = 30  # a run is ended after so many

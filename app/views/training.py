@@ -5,11 +5,12 @@ from __future__ import annotations
 import altair as alt
 import streamlit as st
 
-from app import devices, words
-from app.draw import draw_findings, draw_gradients, draw_graph
-from app.jobs import Job
-from app.training import ACTIVATIONS, MAX_DEPTH, MAX_STEPS, Settings, Step, Trained, train
-from app.waiting import again, wait
+from app import words
+from app.jobs import choices as devices
+from app.jobs.job import Job
+from app.jobs.training import ACTIVATIONS, MAX_DEPTH, MAX_STEPS, Settings, Step, Trained, train
+from app.panels.figures import draw_findings, draw_gradients, draw_graph
+from app.panels.progress import again, wait
 from graphviz_torch import find
 
 SECONDS = 60

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ..graph import Finding, Graph, expect_graph
 
 # Each family enters its rules in the table; the order here is that of equal severity.
-from . import devices, failures, paths, stopped, losses, values, transfers, memory, several  # isort: skip # noqa: F401
+from . import devices, failures, paths, dropped, losses, values, transfers, memory, across  # isort: skip # noqa: F401
 from .rule import RULES, Reading, apply
 
 _SEVERITIES = ("error", "warning", "info")

@@ -13,8 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from ..graph import Finding, Graph, expect_graph
-from .dot import to_dot
-from .layout import LayoutError, layout
+from .dot.dot import to_dot
+from .dot.layout import LayoutError, layout
 from .view import view_script, view_style
 from .view.payload import view_payload
 

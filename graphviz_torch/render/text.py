@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Edge, Graph, Node, expect_graph
-from . import dot_text as say
+from .dot import labels as say
 
 _WIDEST = 48  # characters of one cell; a longer name is cut
 

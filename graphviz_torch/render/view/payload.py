@@ -25,7 +25,7 @@ from typing import Any
 
 from ...graph import FAILURE_RULES, Finding, GradientStats, Graph, Node, TensorMeta
 from .. import style
-from ..groups import group
+from ..groups.groups import group
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction

@@ -1,0 +1,1 @@
+"""What the app runs, each in a process of its own."""

@@ -1,0 +1,124 @@
+"""Train a small deep network in a job, and report the gradient of each layer at each step."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
+
+from app.jobs import choices as devices
+from app.jobs.server import report
+from app.panels.downloads import zipped
+from graphviz_torch import Graph, record, to_tensorboard, watch
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "Sigmoid": nn.Sigmoid,
+    "Tanh": nn.Tanh,
+    "ReLU": nn.ReLU,
+}
+MAX_STEPS = 300
+MAX_DEPTH = 24
+WIDTH = 32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a visitor set."""
+
+    depth: int = 12
+    activation: str = "Sigmoid"
+    gain: float = 1.0  # the weights' standard deviation is gain / sqrt(width)
+    residual: bool = False
+    rate: float = 0.05
+    steps: int = 60
+    device: str = "cpu"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of a training gave."""
+
+    step: int
+    loss: float
+    norms: tuple[float, ...]  # of each layer's gradient, first layer first
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a training: its last step as a graph, and everything as a TensorBoard run."""
+
+    graph: Graph
+    archive: bytes
+
+
+class Deep(nn.Module):
+    """Equal layers one behind the other; `residual` adds what went into a layer to its output."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.residual = settings.residual
+        activation = ACTIVATIONS[settings.activation]
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), activation()) for _ in range(settings.depth)
+        )
+        self.head = nn.Linear(WIDTH, 1)
+        for parameter in self.layers.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=settings.gain / WIDTH**0.5)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x) if self.residual else layer(x)
+        result: Tensor = self.head(x)
+        return result
+
+
+def train(settings: Settings) -> Trained:
+    """Run all steps; each is reported as a Step while it happens."""
+    torch.manual_seed(settings.seed)
+    with devices.use(settings.device) as found, tempfile.TemporaryDirectory() as folder:
+        device = found[0]
+        model = Deep(settings).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate)
+        x = torch.randn(64, WIDTH, device=device)
+        target = torch.sin(x[:, :1] * 2)
+        with SummaryWriter(folder) as writer:
+            norms = _Norms(writer)
+            watching = watch(model, norms)
+            for step in range(settings.steps):
+                last = step == settings.steps - 1
+                recording = record(model)
+                with recording if last else nullcontext():
+                    loss = nn.functional.mse_loss(model(x), target)
+                    torch.autograd.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                writer.add_scalar("loss", loss.item(), step)
+                report(Step(step, loss.item(), norms.take()))
+            watching.remove()
+            to_tensorboard(recording.graph, writer, step=settings.steps)
+        return Trained(recording.graph, zipped(Path(folder)))
+
+
+class _Norms:
+    """A writer for `watch` that keeps the norms of one step, first layer first."""
+
+    def __init__(self, writer: SummaryWriter) -> None:
+        self._writer, self._norms = writer, list[float]()
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self._writer.add_scalar(tag, value, step)
+        if "/layers." in tag:
+            self._norms.append(value)
+
+    def take(self) -> tuple[float, ...]:
+        norms, self._norms = tuple(self._norms), []
+        return norms

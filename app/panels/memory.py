@@ -1,0 +1,73 @@
+"""What a graph keeps for backward: by module, and the largest tensors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import altair as alt
+import streamlit as st
+
+from app import words
+from app.panels.selection import name, table
+from graphviz_torch import Graph
+
+_BARS = 20
+_LARGEST = 50
+
+
+def draw_memory(graph: Graph, *, key: str) -> None:
+    """Bytes kept for backward; a storage that several nodes keep counts once."""
+    st.caption(words.SAVED)
+    if not any(node.saved for node in graph.nodes):
+        st.info("This recording does not say what is kept for backward.", icon=":material/info:")
+        return
+    modules: dict[str, int] = defaultdict(int)
+    kinds: dict[str, int] = defaultdict(int)
+    for node in graph.nodes:
+        modules[node.module or "outside modules"] += node.saved_bytes
+        for saved in node.saved:
+            kinds[saved.kind] += saved.nbytes
+    parts = [f"{words.size(nbytes)} of {kind}s" for kind, nbytes in kinds.items() if nbytes]
+    total = words.size(sum(kinds.values()))
+    st.markdown(f"**{total}** in all: " + ", ".join(parts).replace("activations", "saved results"))
+    largest = sorted(modules.items(), key=lambda pair: -pair[1])
+    bars = [
+        {"module": module, "bytes": nbytes, "size": words.size(nbytes)}
+        for module, nbytes in largest[:_BARS]
+        if nbytes
+    ]
+    chart = (
+        alt.Chart({"values": bars})
+        .mark_bar(color="#3a94d0", cornerRadiusEnd=3)
+        .encode(
+            x=alt.X("bytes:Q", title="bytes kept", axis=alt.Axis(format="~s", tickCount=4)),
+            y=alt.Y("module:N", sort=None, title=None, axis=alt.Axis(labelLimit=150)),
+            tooltip=["module:N", "size:N"],
+        )
+    )
+    st.altair_chart(chart, alt="Bytes kept for backward by module")
+    if len(largest) > _BARS:
+        st.caption(f"The {_BARS} largest of {len(largest):,} modules.")
+    rows = sorted(
+        ((saved, node) for node in graph.nodes for saved in node.saved),
+        key=lambda pair: -pair[0].nbytes,
+    )[:_LARGEST]
+    st.markdown(f"**Largest saved tensors** (at most {_LARGEST})")
+    table(
+        [
+            {
+                "kept": words.size(saved.nbytes),
+                "tensor": str(saved.tensor),
+                "as": saved.name,
+                "kind": saved.kind,
+                "by": name(node),
+                "module": node.module,
+                "line": node.source,
+            }
+            for saved, node in rows
+        ],
+        [node.id for _, node in rows],
+        key=key,
+        place="saved",
+        label="Largest saved tensors",
+    )

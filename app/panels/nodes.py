@@ -1,0 +1,62 @@
+"""Every node of a graph as a table that can be narrowed down."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import words
+from app.panels.selection import name, table
+from graphviz_torch import Graph, Node
+
+_MOST = 5_000  # rows sent to the browser
+
+
+def draw_nodes(graph: Graph, *, key: str) -> None:
+    """Filters by text, operation, module and device, and the nodes that pass."""
+    with st.container(horizontal=True):
+        text = st.text_input("Find", key=f"{key} find", placeholder="name, module, shape, line")
+        operations = _choices("Operation", {node.title for node in graph.nodes}, key)
+        modules = _choices("Module", {node.module for node in graph.nodes}, key)
+        devices = _choices("Device", {node.device for node in graph.nodes}, key)
+    found = [
+        node
+        for node in graph.nodes
+        if (not operations or node.title in operations)
+        and (
+            not modules or any(node.module == m or node.module.startswith(f"{m}.") for m in modules)
+        )
+        and (not devices or node.device in devices)
+        and (not text or text.casefold() in _text(node))
+    ]
+    shown = found[:_MOST]
+    more = f", the first {_MOST:,} shown" if len(found) > _MOST else ""
+    st.caption(f"{len(found):,} of {words.count(len(graph.nodes), 'node')}{more}")
+    table(
+        [
+            {
+                "node": name(node),
+                "operation": node.title,
+                "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
+                "module": node.module,
+                "line": node.source,
+                "kept": words.size(node.saved_bytes) if node.saved else "",
+                "ms": None if node.seconds is None else 1000 * node.seconds,
+            }
+            for node in shown
+        ],
+        [node.id for node in shown],
+        key=key,
+        place="nodes",
+        label="Nodes",
+        columns={"ms": st.column_config.NumberColumn(format="%.3f", help="Time in backward")},
+    )
+
+
+def _choices(label: str, values: set[str], key: str) -> list[str]:
+    return st.multiselect(label, sorted(values - {""}), key=f"{key} {label}", placeholder="any")
+
+
+def _text(node: Node) -> str:
+    shapes = " ".join(str(meta) for meta in node.outputs)
+    words = (name(node), node.title, node.name, node.module, node.source, shapes)
+    return " ".join(words).casefold()

@@ -1,0 +1,1 @@
+"""Save, load and verify a model and what it computes."""

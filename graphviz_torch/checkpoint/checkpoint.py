@@ -1,0 +1,240 @@
+"""Checkpoints: PyTorch's own `save` and `load` with `weights_only=True`, and what would not fit.
+
+Nothing in a file is executed. Before a module is changed, names, shapes, dtypes and devices are
+compared with it, and where strict loading would fail nothing is changed at all.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..devices.simulated.tensor import is_simulated
+from ..devices.structure import children, join, rebuilt
+from ..devices.to_device import to_device
+from ..graph import Graph, TensorMeta
+from ..internals.metadata import tensor_meta
+from .safetensors import load_safetensors, save_safetensors
+
+# What torch.load(weights_only=True) reads back beside tensors and containers of these.
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+Into = torch.nn.Module | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """How a file differs from the module that it shall be loaded into."""
+
+    missing: tuple[str, ...] = ()  # in the module, not in the file
+    unexpected: tuple[str, ...] = ()  # in the file, not in the module
+    shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # name, in the file, in the module
+    dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # converted while loading
+    devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # copied while loading
+    optimizers: tuple[str, ...] = ()  # why an optimizer's state does not fit
+
+    @property
+    def fits(self) -> bool:
+        """Whether strict loading succeeds: dtypes and devices are converted, the rest is not."""
+        return not (self.missing or self.unexpected or self.shapes or self.optimizers)
+
+    def __str__(self) -> str:
+        lines = [f"missing in the file: {name}" for name in self.missing]
+        lines += [f"unexpected in the file: {name}" for name in self.unexpected]
+        for word, triples in (
+            ("of another shape", self.shapes),
+            ("of another dtype, will be converted", self.dtypes),
+            ("on another device, will be copied", self.devices),
+        ):
+            lines += [
+                f"{word}: {name} is {a} in the file, {b} in the module" for name, a, b in triples
+            ]
+        lines += self.optimizers
+        return "\n".join(lines) or "the file fits the module"
+
+
+def save_checkpoint(value: Any, path: str | Path, *, graph: Graph | None = None) -> Path:
+    """Write a checkpoint, whole or not at all.
+
+    Args:
+        value: a tensor, a module or optimizer (its state is saved), or lists and dicts of these and
+            of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
+        path: ending in ".safetensors", for tensors alone, it is such a file (that package must be
+            installed); else PyTorch's own format.
+        graph: written beside it, see `graph_beside`.
+
+    Returns:
+        The path written.
+
+    Raises:
+        TypeError: for what could not be loaded again with `weights_only=True`, named by its place.
+    """
+    path = Path(path)
+    state = _state(value, "")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        if path.suffix == ".safetensors":
+            save_safetensors(state, partial)
+        else:
+            torch.save(state, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    if graph is not None:
+        graph.save(graph_beside(path))
+    return path
+
+
+def graph_beside(path: str | Path) -> Path:
+    """Where `save_checkpoint` writes a graph: "model.pt" -> "model.pt.graph.json"."""
+    return Path(f"{path}.graph.json")
+
+
+def load_checkpoint(
+    path: str | Path,
+    into: Into | None = None,
+    *,
+    map_location: torch.device | str | Mapping[str, str] | None = "cpu",
+    strict: bool = True,
+    report: Callable[[Differences], object] | None = None,
+) -> Any:
+    """Read a checkpoint, and load it into modules if given.
+
+    Args:
+        into: a module that takes the whole file, or a dict of modules and optimizers that take the
+            entries of the same names.
+        map_location: where the tensors go, as in `torch.load`; a simulated device too.
+        strict: refuse a file that does not fit exactly; else load what fits.
+        report: called with the `Differences` before anything is changed: `report=print`.
+
+    Returns:
+        What is in the file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is no checkpoint, wants to run code, or does not fit and `strict`.
+    """
+    path = Path(path)
+    value = _read(path, map_location)
+    if into is None:
+        return value
+    targets = {"": into} if isinstance(into, torch.nn.Module) else dict(into)
+    found = compare_checkpoint(into, value)
+    if report is not None:
+        report(found)
+    if strict and not found.fits:
+        raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
+    for name, target in targets.items():
+        state = value if name == "" else value.get(name)
+        if isinstance(target, torch.nn.Module):
+            unfit = {triple[0] for triple in found.shapes}
+            fitting = {k: v for k, v in (state or {}).items() if join(name, k) not in unfit}
+            target.load_state_dict(fitting, strict=strict)
+        elif state is not None and not found.optimizers:
+            target.load_state_dict(state)
+    return value
+
+
+def compare_checkpoint(into: Into, value: Any) -> Differences:
+    """How a loaded state differs from the modules and optimizers that shall take it.
+
+    Raises:
+        TypeError: if `into` holds something that has no state, or the state is no dict.
+    """
+    if isinstance(into, torch.nn.Module):
+        return _compare_module("", into, value)
+    if not isinstance(value, Mapping):
+        raise TypeError(f"The file holds a {type(value).__name__}, no dict with {list(into)}.")
+    parts = []
+    for name, target in into.items():
+        if isinstance(target, torch.nn.Module):
+            parts.append(_compare_module(name, target, value.get(name, {})))
+        elif isinstance(target, torch.optim.Optimizer):
+            parts.append(Differences(optimizers=_compare_optimizer(name, target, value.get(name))))
+        else:
+            raise TypeError(
+                f"into[{name!r}] is a {type(target).__name__}; pass modules and optimizers."
+            )
+    fields = ("missing", "unexpected", "shapes", "dtypes", "devices", "optimizers")
+    return Differences(*(sum((getattr(part, field) for part in parts), ()) for field in fields))
+
+
+def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Differences:
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"The file holds a {type(state).__name__} for {name or type(module).__name__}, "
+            "no dict of tensors by name."
+        )
+    ours = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
+    both = [
+        (join(name, k), tensor_meta(state[k]), tensor_meta(v))
+        for k, v in ours.items()
+        if k in state
+    ]
+    return Differences(
+        tuple(join(name, key) for key in ours if key not in state),
+        tuple(join(name, key) for key in state if key not in module.state_dict()),
+        tuple(pair for pair in both if pair[1].shape != pair[2].shape),
+        tuple(pair for pair in both if pair[1].dtype != pair[2].dtype),
+        tuple(pair for pair in both if pair[1].device != pair[2].device),
+    )
+
+
+def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) -> tuple[str, ...]:
+    if not isinstance(state, Mapping) or "param_groups" not in state:
+        return (f"missing in the file: the state of {name}",)
+    sizes = [len(group["params"]) for group in state["param_groups"]]
+    ours = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes == ours:
+        return ()
+    return (f"{name} has groups of {ours} parameters, the file's has groups of {sizes}",)
+
+
+def _state(value: Any, name: str) -> Any:
+    """The value with states in place of modules and optimizers; refuses what can't come back."""
+    if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+        return _state(value.state_dict(), name)
+    if isinstance(value, torch.Tensor) or type(value) in _PLAIN:
+        return value
+    if type(value) in (list, tuple) or isinstance(value, dict):
+        parts = children(value) or []
+        return rebuilt(value, [_state(part, join(name, key)) for key, part in parts])
+    raise TypeError(
+        f"{name or 'The value'} is a {type(value).__name__}, which loading with weights_only=True "
+        "refuses. Save tensors, numbers, strings, lists, dicts, modules and optimizers."
+    )
+
+
+def _read(path: Path, map_location: Any) -> Any:
+    simulated = is_simulated(map_location) or str(map_location).startswith("sim:")
+    place = "cpu" if simulated else map_location
+    if path.suffix == ".safetensors":
+        value = load_safetensors(path, place)
+    else:
+        try:
+            value = torch.load(path, map_location=place, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(_refusal(path, str(error))) from None
+        except (RuntimeError, EOFError, KeyError, UnicodeDecodeError) as error:
+            if "deserialize object on" in str(error):  # a device that is absent: torch says it well
+                raise
+            raise ValueError(f"{path} is no checkpoint of PyTorch's: {error}") from error
+    return to_device(value, map_location) if simulated else value
+
+
+def _refusal(path: Path, message: str) -> str:
+    wanted = re.search(r"(?:GLOBAL|class|function)\s+`?([\w.]+\.[\w.]+)", message)
+    if wanted is None:
+        return f"{path} is no checkpoint of PyTorch's, or a damaged one: {message.splitlines()[0]}"
+    return (
+        f"{path} was refused: it asks to load {wanted[1]}, and a pickle that names more than "
+        "tensors and plain values can run any code. Nothing was run. Ask whoever made it for a "
+        "state_dict."
+    )

@@ -1,0 +1,252 @@
+"""Whether two modules compute the same: outputs, gradients, and node by node where they part.
+
+Both run forward and backward on the same inputs with the same random numbers. Compared are the
+parameters, the value that each node of the graph computed, and the gradient that reached it.
+Nothing is changed: no `.grad`, no buffer, no random state. Every value is kept until the end, so it
+needs about twice the memory of a training step of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..devices.to_device import to_device
+from ..graph import Graph, Node
+from ..internals.pytree import flatten
+from ..tracing.names import caller_names
+from ..tracing.nodes import read
+from ..tracing.tracer import connected, roots
+
+
+class Difference(NamedTuple):
+    """Where two modules part: a node of the first one's graph."""
+
+    node: int
+    what: Literal["value", "gradient", "operation"]
+    largest: float  # absolute difference; inf where shapes or operations differ
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found."""
+
+    graph: Graph  # of the first module
+    outputs: float  # largest absolute difference
+    gradients: tuple[tuple[str, float], ...]  # of parameters that differ, by name
+    differences: tuple[Difference, ...]  # in the order of computation
+
+    @property
+    def same(self) -> bool:
+        """True if outputs, gradients and every node between agree."""
+        return not (self.outputs or self.gradients or self.differences)
+
+    @property
+    def first(self) -> Difference | None:
+        """Where they part first."""
+        return self.differences[0] if self.differences else None
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def __str__(self) -> str:
+        if self.same:
+            return f"same output and same gradients, at all {len(self.graph.nodes)} nodes"
+        lines = [f"outputs differ by up to {self.outputs:.3g}"] if self.outputs else []
+        lines += [f"gradient of {name} differs by up to {d:.3g}" for name, d in self.gradients]
+        if self.first is not None:
+            lines.append(f"first at {self.first}")
+        return "\n".join(lines)
+
+
+def verify(
+    model: torch.nn.Module,
+    restored: torch.nn.Module,
+    inputs: Any,
+    *,
+    tolerance: float = 0.0,
+) -> Verification:
+    """Whether two modules give the same output and the same gradients.
+
+    Args:
+        inputs: a tensor, a tuple of arguments or a dict of keyword arguments; each module gets them
+            on the device of its own parameters.
+        tolerance: relative to the largest value of a node, and to the largest gradient; 0 asks
+            for equality to the bit, as after saving and loading on one device. Between devices
+            1e-4 is usual.
+
+    Raises:
+        ValueError: if an output needs no gradient, as `trace`.
+    """
+    ours = _run(model, inputs)
+    theirs = _run(restored, inputs)
+    differences = list(_differences(ours, theirs, tolerance))
+    outputs = max(
+        (
+            _distance(a, b, tolerance * _largest([a]))
+            for a, b in zip(ours.outputs, theirs.outputs, strict=False)
+        ),
+        default=0.0,
+    )
+    if len(ours.outputs) != len(theirs.outputs):
+        outputs = math.inf
+    allowed = tolerance * _largest(ours.gradients.values())
+    gradients = [
+        (name, _distance(gradient, theirs.gradients.get(name), allowed))
+        for name, gradient in ours.gradients.items()
+    ]
+    return Verification(
+        ours.graph, outputs, tuple(pair for pair in gradients if pair[1]), tuple(differences)
+    )
+
+
+@dataclass
+class _Run:
+    graph: Graph
+    outputs: list[torch.Tensor]
+    gradients: dict[str, torch.Tensor | None]
+    values: dict[int, torch.Tensor]  # by node id
+    arriving: dict[int, tuple[torch.Tensor | None, ...]]
+
+
+def _run(model: torch.nn.Module, inputs: Any) -> _Run:
+    place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    given = to_device(inputs, place)
+    with _as_it_was(model), torch.random.fork_rng():
+        torch.manual_seed(0)  # dropout must drop the same on both sides
+        with _Values() as values, torch.enable_grad():
+            if isinstance(given, Mapping):
+                out = model(**given)
+            else:
+                out = model(*given) if isinstance(given, tuple) else model(given)
+        outputs = [tensor for _, tensor in flatten(out)]
+        ends = roots(out)
+        fns, edges = connected([fn for fn, _ in ends])
+        graph = read(fns, edges, ends, caller_names(model)).graph()
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        arriving: dict[int, tuple[torch.Tensor | None, ...]] = {}
+        hooks = [
+            fn.register_prehook(partial(arriving.__setitem__, node)) for node, fn in enumerate(fns)
+        ]
+        try:
+            gradients = torch.autograd.grad(
+                [tensor for tensor in outputs if tensor.requires_grad],
+                list(named.values()),
+                [_ramp(tensor) for tensor in outputs if tensor.requires_grad],
+                allow_unused=True,
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
+    by_node = {}
+    for node, fn in enumerate(fns):
+        if hasattr(fn, "variable"):
+            by_node[node] = fn.variable.detach()
+        elif hasattr(fn, "_sequence_nr") and fn._sequence_nr() in values.found:
+            by_node[node] = values.found[fn._sequence_nr()]
+    return _Run(graph, outputs, dict(zip(named, gradients, strict=True)), by_node, arriving)
+
+
+class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What each node computed, by the node's number in the order of creation."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # Private: autograd makes the node just before its operator is dispatched (2.11 to 2.14).
+        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        out = func(*args, **(kwargs or {}))
+        if number not in self.found:
+            first = next((tensor for _, tensor in flatten(out)), None) if out is not None else None
+            if first is not None:
+                self.found[number] = first.detach().clone()
+        return out
+
+
+@contextmanager
+def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    """Buffers that a forward changes, such as running means, get their values back."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def _ramp(tensor: torch.Tensor) -> torch.Tensor:
+    # Not ones: the gradient of a softmax's sum is zero.
+    ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
+    return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
+
+
+def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[Difference]:
+    nodes, others = ours.graph.nodes, theirs.graph.nodes
+    for node, other in zip(nodes, others, strict=False):
+        shapes = [[meta and meta.shape for meta in n.outputs] for n in (node, other)]
+        if node.name != other.name or shapes[0] != shapes[1]:
+            text = f"{_called(node)}: the other one computes {other.name} {shapes[1]} there"
+            yield Difference(node.id, "operation", math.inf, text)
+            return
+    if len(nodes) != len(others):
+        last = min(len(nodes), len(others)) - 1
+        text = f"{_called(nodes[last])}: {len(nodes)} nodes against {len(others)}"
+        yield Difference(last, "operation", math.inf, text)
+        return
+    for node in nodes:
+        value = ours.values.get(node.id)
+        largest = _distance(value, theirs.values.get(node.id), tolerance * _largest([value]))
+        if largest:
+            text = f"{_called(node)}: its value differs by up to {largest:.3g}"
+            yield Difference(node.id, "value", largest, text)
+    # A gradient that ought to be zero is rounding: it counts against the largest of all.
+    allowed = tolerance * _largest(g for gradients in ours.arriving.values() for g in gradients)
+    for node in reversed(nodes):
+        pairs = zip(ours.arriving.get(node.id, ()), theirs.arriving.get(node.id, ()), strict=False)
+        largest = max((_distance(a, b, allowed) for a, b in pairs), default=0.0)
+        if largest:
+            text = f"{_called(node)}: the gradient that reaches it differs by up to {largest:.3g}"
+            yield Difference(node.id, "gradient", largest, text)
+
+
+def _called(node: Node) -> str:
+    return f"node {node.id}, {node.label or node.title}"
+
+
+def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) -> float:
+    """Largest absolute difference; 0 where it is allowed, inf where it makes no sense."""
+    if a is None or b is None:
+        return 0.0 if a is b else math.inf
+    if a.shape != b.shape:
+        return math.inf
+    kind = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+    a, b = (tensor.detach().cpu().to(kind) for tensor in (a, b))
+    apart = torch.where((a == b) | (a.isnan() & b.isnan()), torch.zeros_like(a), a - b).abs()
+    largest = float(apart.nan_to_num(math.inf).max()) if a.numel() else 0.0
+    return 0.0 if largest <= allowed else largest
+
+
+def _largest(tensors: Iterable[torch.Tensor | None]) -> float:
+    """Largest finite absolute value."""
+    finite = (t.detach().abs().nan_to_num(0, 0, 0) for t in tensors if t is not None and t.numel())
+    return max((float(t.max()) for t in finite), default=0.0)

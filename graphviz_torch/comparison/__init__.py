@@ -1,0 +1,1 @@
+"""Two graphs: what changed."""

@@ -1,0 +1,248 @@
+"""Two graphs: which nodes and edges were added, removed or changed.
+
+A node counts as changed when the shape, dtype or device of an output, the gradient it received, or
+its time differs. Labels, modules and lines are no differences: they only help to find the pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ..graph import Edge, GradientStats, Graph, Node
+from .matching import match
+
+Mark = Literal["added", "removed", "changed"]
+What = Literal["shape", "dtype", "device", "gradient", "time"]
+
+# Two runs of the same program differ by this much: float32 sums in another order, relative.
+GRADIENT_TOLERANCE = 1e-4
+# And timings of the same node easily by half; below a tenth of a millisecond they are noise.
+TIME_TOLERANCE = 1.0
+_SHORTEST = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing about a node that is in both graphs, and that differs."""
+
+    a: int  # the node's id in the first graph
+    b: int  # and in the second
+    what: What
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class GraphDiff:
+    """What `b` has and `a` has not, the other way round, and what changed; false if nothing did."""
+
+    a: Graph
+    b: Graph
+    pairs: tuple[tuple[int, int], ...]  # ids in a and b of what is in both
+    added: tuple[int, ...]  # ids in b
+    removed: tuple[int, ...]  # ids in a
+    changed: tuple[Change, ...]
+    added_edges: tuple[Edge, ...]  # with ids of b
+    removed_edges: tuple[Edge, ...]  # with ids of a
+
+    def __bool__(self) -> bool:
+        edges = self.added_edges or self.removed_edges
+        return bool(self.added or self.removed or self.changed or edges)
+
+    def to_text(self, *, limit: int = 100) -> str:
+        """The differences, a line for each: `+` added, `-` removed, `~` changed.
+
+        Args:
+            limit: lines to show; the last one says how many are left out.
+        """
+        if not self:
+            return f"No difference in {len(self.b.nodes)} nodes and {len(self.b.edges)} edges."
+        lines = list(self._lines())
+        shown = lines[:limit]
+        if len(lines) > limit:
+            shown.append(f"  ... and {len(lines) - limit} more")
+        nodes = len({change.b for change in self.changed})
+        return "\n".join(
+            [
+                f"{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
+                f"{len(self.removed)} removed, {nodes} changed; {len(self.a.edges)} -> "
+                f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
+                f"{len(self.removed_edges)} removed",
+                *shown,
+            ]
+        )
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def union(self) -> Graph:
+        """Both graphs in one, to draw: all of `b`, and what `a` had besides, in its place."""
+        return self._union()[0]
+
+    def marks(self) -> dict[int, Mark]:
+        """For each node of `union()` that differs, how."""
+        _, places = self._union()
+        found: dict[int, Mark] = {places[0, node]: "removed" for node in self.removed}
+        found |= {places[1, node]: "added" for node in self.added}
+        found |= {places[1, change.b]: "changed" for change in self.changed}
+        return dict(sorted(found.items()))
+
+    def _lines(self) -> Iterator[str]:
+        yield from (f"- {_describe(self.a.nodes[node])}" for node in self.removed)
+        yield from (f"+ {_describe(self.b.nodes[node])}" for node in self.added)
+        for each in self.changed:
+            node = self.b.nodes[each.b]
+            yield f"~ {_called(node)}: {each.what} {each.before} -> {each.after}"
+        for sign, graph, edges, new in (
+            ("-", self.a, self.removed_edges, set(self.removed)),
+            ("+", self.b, self.added_edges, set(self.added)),
+        ):
+            for edge in edges:
+                if edge.source not in new and edge.target not in new:
+                    source, target = graph.nodes[edge.source], graph.nodes[edge.target]
+                    yield (
+                        f"{sign} edge {_called(source)} -> {_called(target)}, input {edge.input_nr}"
+                    )
+
+    def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
+        """The union, and the id in it of each (side, id)."""
+        to_b = dict(self.pairs)
+        # A removed node stands right behind the last of its inputs, and so do those behind it.
+        order: dict[tuple[int, int], tuple[int, int, int]] = {
+            (1, node.id): (node.id, 0, 0) for node in self.b.nodes
+        }
+        inputs = self.a.inputs()
+        for node in self.removed:
+            behind = -1
+            for edge in inputs[node]:
+                source = (1, to_b[edge.source]) if edge.source in to_b else (0, edge.source)
+                behind = max(behind, order[source][0])
+            order[0, node] = (behind, 1, node)
+        ranked = sorted(order, key=order.__getitem__)
+        places = {each: place for place, each in enumerate(ranked)}
+        sides = (self.a, self.b)
+        nodes = tuple(
+            sides[side].nodes[node]._replace(id=place) for (side, node), place in places.items()
+        )
+        edges = [
+            e._replace(source=places[1, e.source], target=places[1, e.target]) for e in self.b.edges
+        ]
+        place = {i: places[1, j] for i, j in self.pairs} | {i: places[0, i] for i in self.removed}
+        gone = set(self.removed)
+        for e in self.removed_edges:
+            moved = e._replace(source=place[e.source], target=place[e.target])
+            # Where b runs the other way, the way it ran in a would close a circle.
+            if gone & {e.source, e.target} and moved.source < moved.target:
+                edges.append(moved)
+        outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
+        return Graph(nodes, tuple(edges), outputs, loss_scale=self.b.loss_scale), places
+
+
+def diff(
+    a: Graph,
+    b: Graph,
+    *,
+    gradient_tolerance: float = GRADIENT_TOLERANCE,
+    time_tolerance: float = TIME_TOLERANCE,
+) -> GraphDiff:
+    """What changed from `a` to `b`, matched by structure, labels and modules, not by position.
+
+    Args:
+        gradient_tolerance: relative difference of a gradient's norm or largest value.
+        time_tolerance: relative difference of a node's time: 1.0 is twice as long.
+            Up to these two nothing changed; `math.inf` leaves gradients or times out.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> print(diff(trace((x * 2).sum()), trace((x * 2).relu().sum())))
+    3 -> 4 nodes: 1 added, 0 removed, 0 changed; 2 -> 3 edges: 2 added, 1 removed
+    + relu f32[3] cpu
+    - edge mul -> sum, input 0
+    """
+    to_b = match(a, b)
+    pairs = tuple(sorted(to_b.items()))
+    found = set(to_b.values())
+    edges_b = set(b.edges)
+    kept = {
+        edge: edge._replace(source=to_b[edge.source], target=to_b[edge.target])
+        for edge in a.edges
+        if edge.source in to_b and edge.target in to_b
+    }
+    known = {each for edge, each in kept.items() if each in edges_b}
+    changes = [
+        change
+        for i, j in pairs
+        for change in _changes(a.nodes[i], b.nodes[j], gradient_tolerance, time_tolerance)
+    ]
+    return GraphDiff(
+        a,
+        b,
+        pairs,
+        added=tuple(node.id for node in b.nodes if node.id not in found),
+        removed=tuple(node.id for node in a.nodes if node.id not in to_b),
+        changed=tuple(changes),
+        added_edges=tuple(edge for edge in b.edges if edge not in known),
+        removed_edges=tuple(edge for edge in a.edges if kept.get(edge) not in edges_b),
+    )
+
+
+def _changes(
+    a: Node, b: Node, gradient_tolerance: float, time_tolerance: float
+) -> Iterator[Change]:
+    many = len(a.outputs) > 1 or len(b.outputs) > 1
+    for nr in range(max(len(a.outputs), len(b.outputs))):
+        left = a.outputs[nr] if nr < len(a.outputs) else None
+        right = b.outputs[nr] if nr < len(b.outputs) else None
+        where = f"output {nr} " if many else ""
+        if left is None or right is None:
+            if left is not right:
+                yield Change(
+                    a.id, b.id, "shape", f"{where}{left or 'undefined'}", str(right or "undefined")
+                )
+            continue
+        if left.shape != right.shape:
+            yield Change(a.id, b.id, "shape", f"{where}{list(left.shape)}", str(list(right.shape)))
+        if left.dtype != right.dtype:
+            yield Change(a.id, b.id, "dtype", f"{where}{left.dtype}", right.dtype)
+        if left.device != right.device:
+            yield Change(a.id, b.id, "device", f"{where}{left.device}", right.device)
+    # Only what both have is compared: a graph that was traced has no gradients to differ in.
+    for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
+        if before is not None and after is not None and _differs(before, after, gradient_tolerance):
+            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
+    if a.seconds is not None and b.seconds is not None:
+        longest = max(a.seconds, b.seconds)
+        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
+            yield Change(
+                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
+            )
+
+
+def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
+    if math.isinf(tolerance):
+        return False
+    if (a.nan, a.inf) != (b.nan, b.inf):
+        return True
+    scale = tolerance * max(a.norm, b.norm)
+    return abs(a.norm - b.norm) > scale or abs(a.max_abs - b.max_abs) > scale
+
+
+def _gradient(stats: GradientStats) -> str:
+    bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
+    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}"
+
+
+def _called(node: Node) -> str:
+    inside = f" in {node.scope}" if node.scope else ""
+    return f"{node.label or node.title}{inside}"
+
+
+def _describe(node: Node) -> str:
+    label = f"{node.label}: " if node.label else ""
+    inside = f" in {node.scope}" if node.scope else ""
+    metas = ", ".join(str(meta or "undefined") for meta in node.outputs)
+    return f"{label}{node.title}{inside} {metas}".rstrip()

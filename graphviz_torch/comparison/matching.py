@@ -1,0 +1,244 @@
+"""Which node of one graph is which of another: by structure, labels and modules, not by position.
+
+Hashes over all that a node was computed from (down) and all that was computed from it (up) match
+what did not change: first with labels, modules and shapes, then with less and less of that, so that
+a node that changed keeps its pair. From the pairs others grow along the edges, and what is left in
+the gaps is aligned in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Hashable, Sequence
+
+from ..graph import Graph
+
+# Differences after which a gap counts as rewritten: the alignment's time is its size times these.
+_MAX_EDITS = 400
+
+
+class _Side:
+    """One graph with its edges by node."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
+        ends: list[list[int]] = [[] for _ in graph.nodes]
+        for place, (node, output_nr) in enumerate(graph.outputs):
+            ends[node].append(place << 8 | output_nr)
+        names = [node.name for node in graph.nodes]
+        called = [(n.name, n.label, n.scope, *e) for n, e in zip(graph.nodes, ends, strict=True)]
+        shapes = [tuple(meta and meta.shape for meta in n.outputs) for n in graph.nodes]
+        # From the most that can be equal to the least.
+        self._keys: list[Sequence[Hashable]] = [
+            list(zip(called, shapes, strict=True)),
+            list(zip(names, shapes, strict=True)),
+            names,
+        ]
+        self.levels = range(len(self._keys))
+
+    def hashes(self, level: int) -> tuple[list[int], list[int]]:
+        """For each node a hash of what it was computed from, and of what was computed from it."""
+        keys = self._keys[level]
+        down = [0] * len(keys)
+        for i, key in enumerate(keys):
+            edges = self.inputs[i]
+            down[i] = hash((key, *((down[e.source], e.output_nr, e.input_nr) for e in edges)))
+        up = [0] * len(keys)
+        for i in reversed(range(len(keys))):
+            edges = self.users[i]
+            up[i] = hash((keys[i], *sorted((up[e.target], e.output_nr, e.input_nr) for e in edges)))
+        return down, up
+
+
+def match(a: Graph, b: Graph) -> dict[int, int]:
+    """The id in `b` of each node of `a` that is also there; every node is in at most one pair."""
+    return _Matching(_Side(a), _Side(b)).run()
+
+
+class _Matching:
+    def __init__(self, a: _Side, b: _Side) -> None:
+        self.a, self.b = a, b
+        self.to_b: dict[int, int] = {}
+        self.to_a: dict[int, int] = {}
+
+    def run(self) -> dict[int, int]:
+        for level in self.a.levels:
+            self._by_hashes(level)
+            if (
+                level == 0
+            ):  # what uses a weight of the same name is surer than what only looks alike
+                self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
+        self._grow(list(self.to_b.items()))
+        self._fill_gaps()
+        return self.to_b
+
+    @property
+    def _complete(self) -> bool:
+        """True if one side has nothing left to pair."""
+        return len(self.to_b) in (len(self.a.nodes), len(self.b.nodes))
+
+    def _by_hashes(self, level: int) -> None:
+        if self._complete:
+            return
+        (down_a, up_a), (down_b, up_b) = self.a.hashes(level), self.b.hashes(level)
+        self._alike(list(zip(down_a, up_a, strict=True)), list(zip(down_b, up_b, strict=True)))
+        self._unique(down_a, down_b)
+        self._unique(up_a, up_b)
+
+    def _pair(self, i: int, j: int) -> None:
+        self.to_b[i], self.to_a[j] = j, i
+
+    def _unmatched(
+        self, left: Sequence[Hashable], right: Sequence[Hashable]
+    ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
+        """The unmatched nodes of each side by their keys."""
+        found: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
+        for groups, keys, matched in zip(found, (left, right), (self.to_b, self.to_a), strict=True):
+            for node, key in enumerate(keys):
+                if node not in matched:
+                    groups.setdefault(key, []).append(node)
+        return found
+
+    def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+        """Pairs the nodes whose key occurs once on each side."""
+        lefts, rights = self._unmatched(left, right)
+        for key, nodes in lefts.items():
+            others = rights.get(key, [])
+            if len(nodes) == len(others) == 1:
+                self._pair(nodes[0], others[0])
+
+    def _alike(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+        """Pairs the nodes whose key occurs as often on both sides.
+
+        Among those, a node goes with one whose inputs are the pairs of its own inputs, so that
+        two branches that look the same are not mixed up.
+        """
+        lefts, rights = self._unmatched(left, right)
+        waiting: dict[Hashable, deque[int]] = {}
+        by_inputs: dict[Hashable, deque[int]] = {}
+        for key, others in rights.items():
+            if len(lefts.get(key, [])) == len(others):
+                waiting[key] = deque(others)
+                for j in others:
+                    sources = tuple(e.source for e in self.b.inputs[j])
+                    by_inputs.setdefault((key, sources), deque()).append(j)
+        for i, key in enumerate(left):
+            if i in self.to_b or key not in waiting:
+                continue
+            mapped = tuple(self.to_b.get(e.source) for e in self.a.inputs[i])
+            for candidates in (by_inputs.get((key, mapped), deque()), waiting[key]):
+                while candidates and i not in self.to_b:
+                    if (j := candidates.popleft()) not in self.to_a:
+                        self._pair(i, j)
+
+    def _grow(self, seeds: list[tuple[int, int]]) -> None:
+        """Pairs the neighbours of pairs that have the same name and the same place."""
+        queue = deque(seeds)
+        while queue and not self._complete:
+            i, j = queue.popleft()
+            for neighbours in (_sources, _targets):
+                right = neighbours(self.b, j)
+                for key, x in neighbours(self.a, i).items():
+                    y = right.get(key)
+                    if y is None or x in self.to_b or y in self.to_a:
+                        continue
+                    self._pair(x, y)
+                    queue.append((x, y))
+
+    def _fill_gaps(self) -> None:
+        """Aligns what is unmatched between pairs that stand in the same order on both sides."""
+        if self._complete:
+            return
+        start = begin = 0
+        ends = (len(self.a.nodes), len(self.b.nodes))
+        for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
+            left = [i for i in range(start, end) if i not in self.to_b]
+            right = [j for j in range(begin, stop) if j not in self.to_a]
+            names = (
+                [side.nodes[i].name for i in each]
+                for side, each in ((self.a, left), (self.b, right))
+            )
+            for p, q in align(*names):
+                self._pair(left[p], right[q])
+            start, begin = end + 1, stop + 1
+
+
+def _sources(side: _Side, node: int) -> dict[Hashable, int]:
+    return {(side.nodes[e.source].name, e.input_nr): e.source for e in side.inputs[node]}
+
+
+def _targets(side: _Side, node: int) -> dict[Hashable, int]:
+    return {
+        (side.nodes[e.target].name, e.output_nr, e.input_nr): e.target for e in side.users[node]
+    }
+
+
+def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest run of pairs, sorted by the first, in which the second grows too."""
+    tails: list[int] = []
+    at: list[int] = []
+    back: list[int] = []
+    for place, (_, j) in enumerate(pairs):
+        length = bisect_left(tails, j)
+        back.append(at[length - 1] if length else -1)
+        tails[length : length + 1] = [j]
+        at[length : length + 1] = [place]
+    found = []
+    place = at[-1] if at else -1
+    while place >= 0:
+        found.append(pairs[place])
+        place = back[place]
+    return found[::-1]
+
+
+def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Positions of a longest common subsequence (Myers 1986); of a rewritten one, a greedy guess.
+
+    >>> align("xabc", "abyc")
+    [(1, 0), (2, 1), (3, 3)]
+    """
+    if not a or not b:
+        return []
+    reach: dict[int, int] = {1: 0}
+    history: list[dict[int, int]] = []
+    for edits in range(min(len(a) + len(b), _MAX_EDITS) + 1):
+        history.append(dict(reach))
+        for k in range(-edits, edits + 1, 2):
+            down = k == -edits or (k != edits and reach[k - 1] < reach[k + 1])
+            x = reach[k + 1] if down else reach[k - 1] + 1
+            while x < len(a) and x - k < len(b) and a[x] == b[x - k]:
+                x += 1
+            reach[k] = x
+            if x >= len(a) and x - k >= len(b):
+                return _trace_back(history, len(a), len(b))
+    return _greedy(a, b)
+
+
+def _trace_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+    pairs = []
+    for edits in reversed(range(len(history))):
+        reach, k = history[edits], x - y
+        down = k == -edits or (k != edits and reach[k - 1] < reach[k + 1])
+        before = k + 1 if down else k - 1
+        start = reach[before]
+        while x > start and y > start - before:
+            x, y = x - 1, y - 1
+            pairs.append((x, y))
+        x, y = start, start - before
+    return pairs[::-1]
+
+
+def _greedy(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """The n-th occurrence of a key with the n-th on the other side."""
+    places = {(key, n): j for j, (key, n) in enumerate(_counted(b))}
+    return [(i, places[each]) for i, each in enumerate(_counted(a)) if each in places]
+
+
+def _counted(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
+    seen: Counter[Hashable] = Counter()
+    found = []
+    for key in keys:
+        found.append((key, seen[key]))
+        seen[key] += 1
+    return found

@@ -1,0 +1,1 @@
+"""Move tensors and models between devices, measure what a device is worth, divide a batch."""

@@ -1,0 +1,105 @@
+"""Bytes per second between the CPU and a GPU, by size, from pageable and from pinned memory.
+
+Seconds are the median of `torch.utils.benchmark` runs of one copy into memory that is there
+already, from the call until the device has finished. So a small copy shows what a call costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from ..graph import TransferKind
+from ..internals.metadata import device_label
+from ..render.chart import line_chart
+from .compare import median_seconds, present_devices
+
+SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
+
+
+class Rate(NamedTuple):
+    """Seconds for one copy."""
+
+    device: str
+    kind: TransferKind
+    pinned: bool
+    nbytes: int
+    seconds: float
+
+    @property
+    def gigabytes(self) -> float:
+        """Bytes per second, in units of 1e9."""
+        return self.nbytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """What copies between the CPU and a GPU reach, by size."""
+
+    rates: tuple[Rate, ...]
+    absent: tuple[tuple[str, str], ...] = ()  # device and why it was not measured
+
+    def table(self) -> str:
+        """GB/s as text, a row for each size."""
+        columns = list(dict.fromkeys(map(_name, self.rates)))
+        cells = {(rate.nbytes, _name(rate)): f"{rate.gigabytes:.2f}" for rate in self.rates}
+        lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  in GB/s"]
+        for size in sorted({rate.nbytes for rate in self.rates}):
+            row = "".join(f"{cells.get((size, name), ''):>24}" for name in columns)
+            lines.append(f"{size:>13,}{row}")
+        lines += [f"{device} was not measured: {why}" for device, why in self.absent]
+        return "\n".join(lines)
+
+    def rows(self) -> list[dict[str, str | int | float | bool]]:
+        """The rates as plain rows, for a data frame."""
+        return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
+
+    def plot(self) -> str:
+        """An SVG: GB/s by size."""
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for rate in self.rates:
+            lines.setdefault(_name(rate), []).append((float(rate.nbytes), rate.gigabytes))
+        return line_chart(
+            lines, title="Copies by size", x="bytes", y="GB/s", x_text=lambda v: f"{v:,.0f}"
+        )
+
+
+def measure_bandwidth(
+    device: torch.device | str = "cuda",
+    *,
+    sizes: Iterable[int] = SIZES,
+    seconds: float = 0.1,
+) -> Bandwidth:
+    """Copies to a GPU and back, from pageable and from pinned memory, by bytes.
+
+    A device that is absent, simulated or no CUDA device is not measured, and named in `absent`.
+
+    Args:
+        sizes: bytes of a copy, each at least 1.
+        seconds: time to measure for, at least, for each number.
+    """
+    present, absent = present_devices([device])
+    rates = []
+    for found in present:
+        if found.type != "cuda":
+            absent.append((device_label(found), "only a CUDA device has pinned memory to compare"))
+            continue
+        for size in sorted(set(sizes)):
+            there = torch.empty(size, dtype=torch.uint8, device=found)
+            for pinned in (False, True):
+                here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+                pairs: tuple[tuple[TransferKind, torch.Tensor, torch.Tensor], ...]
+                pairs = (("HtoD", there, here), ("DtoH", here, there))
+                for kind, target, source in pairs:
+                    copy = partial(target.copy_, source, non_blocking=pinned)
+                    taken = median_seconds(copy, seconds)
+                    rates.append(Rate(device_label(found), kind, pinned, size, taken))
+    return Bandwidth(tuple(rates), tuple(absent))
+
+
+def _name(rate: Rate) -> str:
+    return f"{rate.kind} {'pinned' if rate.pinned else 'pageable'}"

@@ -1,0 +1,294 @@
+"""What a device is worth: the same work on each, with the copies there and back counted apart.
+
+Times are the median of `torch.utils.benchmark` runs after a warm-up, on the CPU's clock with the
+device synchronised before and after. Counted for a device: `there`, the inputs' copy from pageable
+memory; `work`; `back`, the outputs' copy. Not counted: making the inputs, moving a model once.
+A simulated device has no clock and is never timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import benchmark
+from torch.utils._pytree import tree_map_only
+
+from ..internals.metadata import device_label
+from ..render.chart import line_chart
+from .simulated.tensor import is_simulated
+from .to_device import find_device
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Timing(NamedTuple):
+    """Seconds for one size on one device."""
+
+    device: str
+    size: int
+    there: float
+    work: float
+    back: float
+
+    @property
+    def total(self) -> float:
+        """Seconds with both copies."""
+        return self.there + self.work + self.back
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same work, by size and device."""
+
+    work: str
+    timings: tuple[Timing, ...]
+    absent: tuple[tuple[str, str], ...] = ()  # device and why it was not timed
+    threads: int = 1  # of the CPU
+
+    def of(self, device: str) -> list[Timing]:
+        """The timings of one device, by size."""
+        return sorted((t for t in self.timings if t.device == device), key=lambda t: t.size)
+
+    def devices(self) -> list[str]:
+        """The devices that were timed, in order."""
+        return list(dict.fromkeys(timing.device for timing in self.timings))
+
+    def break_even(self, device: str, *, copies: bool = True) -> int | None:
+        """The smallest measured size from which on the device beats the CPU; None if it never does.
+
+        Args:
+            copies: count the copies there and back; without them, the work alone.
+
+        Raises:
+            ValueError: if the device or the CPU was not timed.
+        """
+        for name in (device, "cpu"):
+            if name not in self.devices():
+                raise ValueError(
+                    f"{name} was not timed; timed were {', '.join(self.devices()) or 'none'}."
+                )
+        cpu = {timing.size: timing for timing in self.of("cpu")}
+        found = None
+        for timing in reversed(self.of(device)):
+            if timing.size in cpu:
+                ours, theirs = timing, cpu[timing.size]
+                if (ours.total >= theirs.total) if copies else (ours.work >= theirs.work):
+                    break
+                found = timing.size
+        return found
+
+    def table(self) -> str:
+        """The times as text, a row for each size and device."""
+        lines = [
+            f"{self.work}, {self.threads} CPU thread{'s' * (self.threads != 1)}",
+            f"{'size':>10}  {'device':8}{'there':>11}{'work':>11}{'back':>11}{'total':>11}"
+            f"{'against cpu':>13}",
+        ]
+        cpu = {timing.size: timing.total for timing in self.of("cpu")}
+        for timing in sorted(self.timings, key=lambda t: t.size):
+            ratio = f"{cpu[timing.size] / timing.total:.2f}x" if timing.size in cpu else ""
+            times = "".join(
+                f"{seconds_text(s):>11}"
+                for s in (timing.there, timing.work, timing.back, timing.total)
+            )
+            lines.append(f"{timing.size:>10,}  {timing.device:8}{times}{ratio:>13}")
+        for device in self.devices():
+            if device != "cpu" and "cpu" in self.devices():
+                size = self.break_even(device)
+                alone = self.break_even(device, copies=False)
+                lines.append(
+                    f"{device} pays "
+                    + ("at no size measured" if size is None else f"from {size:,} on")
+                    + " with the copies, "
+                    + ("at no size measured" if alone is None else f"from {alone:,} on")
+                    + " without"
+                )
+        lines += [f"{device} was not timed: {why}" for device, why in self.absent]
+        return "\n".join(lines)
+
+    def rows(self) -> list[dict[str, str | int | float]]:
+        """The times as plain rows, for a data frame."""
+        return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
+
+    def plot(self) -> str:
+        """An SVG: total seconds by size, and the work alone where a device needs copies."""
+        lines = {}
+        for device in self.devices():
+            timings = self.of(device)
+            lines[device] = [(t.size, t.total) for t in timings]
+            if any(t.there or t.back for t in timings):
+                lines[f"{device}, work alone"] = [(t.size, t.work) for t in timings]
+        return line_chart(
+            {name: [(float(a), b) for a, b in points] for name, points in lines.items()},
+            title=f"{self.work}: time by size",
+            x="size",
+            y="seconds",
+            x_text=lambda value: f"{value:,.0f}",
+            y_text=seconds_text,
+        )
+
+
+class _Work(NamedTuple):
+    inputs: Callable[[int], Tensors]
+    run: Callable[..., Any]
+
+
+def square(size: int) -> Tensors:
+    """One random matrix of size x size."""
+    return (torch.rand(size, size),)
+
+
+def compare_devices(
+    work: str | Callable[..., Any],
+    *,
+    devices: Sequence[torch.device | str] = ("cpu", "cuda"),
+    sizes: Iterable[int] = (64, 128, 256, 512, 1024),
+    inputs: Callable[[int], Tensors] = square,
+    seconds: float = 0.1,
+) -> Comparison:
+    """The same work on each device, by size.
+
+    Args:
+        work: "matmul", "pinv" or "elementwise" on matrices of size x size, "training step" of an
+            MLP of that width on 64 samples; or a function of the tensors that `inputs` makes.
+        devices: those that are absent or simulated are left out, and named in `absent`.
+        inputs: for a function: size -> a tuple of CPU tensors. By default one square matrix.
+        seconds: time to measure for, at least, for each number.
+
+    Raises:
+        ValueError: for an unknown name, and if no device is left.
+    """
+    if isinstance(work, str):
+        if work not in WORKS:
+            raise ValueError(
+                f"compare_devices({work!r}): choose {', '.join(map(repr, WORKS))}, or pass a "
+                "function of tensors."
+            )
+        name, chosen = work, WORKS[work]()
+    else:
+        name, chosen = getattr(work, "__name__", type(work).__name__), _Work(inputs, work)
+    present, absent = present_devices(devices)
+    if not present:
+        reasons = "; ".join(f"{device}: {why}" for device, why in absent)
+        raise ValueError(f"compare_devices: no device to time. {reasons}")
+    timings = []
+    for size in sorted(set(sizes)):
+        made = chosen.inputs(size)
+        for device in list(present):
+            try:
+                timings.append(_time(chosen.run, made, device, size, seconds))
+            except torch.OutOfMemoryError:
+                present.remove(device)
+                absent.append((device_label(device), f"out of memory from size {size:,} on"))
+    return Comparison(name, tuple(timings), tuple(absent), torch.get_num_threads())
+
+
+def present_devices(
+    devices: Sequence[torch.device | str],
+) -> tuple[list[torch.device], list[tuple[str, str]]]:
+    """Those that can be timed, and the others with the reason."""
+    present: list[torch.device] = []
+    absent: list[tuple[str, str]] = []
+    for device in devices:
+        label = device_label(device) if isinstance(device, torch.device) else device
+        if label.startswith("sim:") or (isinstance(device, torch.device) and is_simulated(device)):
+            absent.append((label, "it is simulated, and has no clock"))
+            continue
+        try:
+            found = find_device(device)
+            torch.empty(1, device=found)
+        except (RuntimeError, AssertionError) as error:
+            absent.append((label, str(error).splitlines()[0]))
+            continue
+        if found.type == "meta":
+            absent.append((label, "it has no values to compute"))
+        elif found not in present:
+            present.append(found)
+    return present, absent
+
+
+def _time(
+    run: Callable[..., Any], made: Tensors, device: torch.device, size: int, seconds: float
+) -> Timing:
+    placed = _move(made, device)
+    for _ in range(2):  # kernels are loaded, and chosen, at the first calls
+        outputs = run(*placed)
+    there = back = 0.0
+    if device.type != "cpu":
+        there = median_seconds(lambda: _move(made, device), seconds, device)
+        back = median_seconds(lambda: _move(outputs, torch.device("cpu")), seconds, device)
+    work = median_seconds(lambda: run(*placed), seconds, device)
+    return Timing(device_label(device), size, there, work, back)
+
+
+def median_seconds(
+    function: Callable[[], Any], seconds: float, device: torch.device | None = None
+) -> float:
+    """The median time of a call, after a warm-up, measured for at least `seconds`."""
+
+    def finished() -> None:
+        function()
+        torch.accelerator.synchronize()
+
+    # The benchmark's own timer waits for CUDA alone.
+    waits = device is None or device.type in ("cpu", "cuda")
+    timer = benchmark.Timer(
+        "function()",
+        globals={"function": function if waits else finished},
+        num_threads=torch.get_num_threads(),
+    )
+    return float(timer.blocked_autorange(min_run_time=seconds).median)
+
+
+def _move(tree: Any, device: torch.device) -> Any:
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(device), tree)
+
+
+def _two(size: int) -> Tensors:
+    return torch.rand(size, size), torch.rand(size, size)
+
+
+def _training_step() -> _Work:
+    """A step of an MLP; the model is on its device before the clock runs."""
+    models: dict[tuple[torch.device, int], tuple[torch.nn.Module, torch.optim.Optimizer]] = {}
+
+    def inputs(size: int) -> Tensors:
+        return torch.rand(64, size), torch.randint(10, (64,))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        key = (x.device, x.shape[1])
+        if key not in models:
+            models.clear()
+            torch.manual_seed(0)
+            width = x.shape[1]
+            made = torch.nn.Sequential(
+                torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)
+            ).to(x.device)
+            models[key] = made, torch.optim.SGD(made.parameters(), lr=0.1)
+        model, optimizer = models[key]
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return _Work(inputs, step)
+
+
+WORKS: dict[str, Callable[[], _Work]] = {
+    "matmul": lambda: _Work(_two, torch.matmul),
+    "pinv": lambda: _Work(square, torch.linalg.pinv),
+    "elementwise": lambda: _Work(_two, lambda a, b: (a * b + 1).tanh()),
+    "training step": _training_step,
+}
+
+
+def seconds_text(value: float) -> str:
+    """`0.00123` -> `"1.23 ms"`; a dash where nothing was done."""
+    if not value:
+        return "-"
+    unit, factor = ("s", 1.0) if value >= 1 else ("ms", 1e3) if value >= 1e-3 else ("us", 1e6)
+    return f"{value * factor:.3g} {unit}"

@@ -1,0 +1,366 @@
+"""Moving a whole structure to a device: what is shared stays shared, and what was moved is said.
+
+Tensors that share memory are copied once, as one block, and taken apart again on the other side.
+A leaf that requires a gradient is a leaf there too; a tensor that the graph made is moved by the
+graph, so that gradients flow back through the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..graph import TensorMeta
+from ..internals.metadata import device_label, tensor_meta
+from .structure import children, join, rebuilt, tensors_in, unreachable, walk_structure
+
+_ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One tensor that was moved."""
+
+    name: str
+    tensor: TensorMeta  # as it arrived
+    source: str  # device
+    nbytes: int  # copied for it; 0 where its memory came with another tensor's
+    shares: str = ""  # the name of that other tensor
+
+    def __str__(self) -> str:
+        shared = f", shares memory with {self.shares}" if self.shares else ""
+        return (
+            f"{self.name or 'tensor'}: {self.tensor.dtype}{list(self.tensor.shape)}, "
+            f"{self.nbytes:,} bytes, {self.source} -> {self.tensor.device}{shared}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What `to_device` moved, and what stayed where it was: pairs of name and reason."""
+
+    moved: tuple[Move, ...] = ()
+    stayed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes copied; memory that several tensors share counts once."""
+        return sum(move.nbytes for move in self.moved)
+
+    def __str__(self) -> str:
+        lines = [str(move) for move in self.moved]
+        lines += [f"{name or 'it'} stays: {reason}" for name, reason in self.stayed]
+        return "\n".join([*lines, f"{len(self.moved)} moved, {self.nbytes:,} bytes"])
+
+
+class Loader:
+    """A DataLoader whose batches arrive on a device; everything else is the loader's own."""
+
+    def __init__(self, loader: Any, device: torch.device, numbers: bool = False) -> None:
+        self.loader, self.device, self.numbers = loader, device, numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            yield Mover(self.device, self.numbers).move(batch, "batch")
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet, while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+class Place(NamedTuple):
+    """Where a tensor's values lie in its memory."""
+
+    device: torch.device
+    dtype: torch.dtype
+    offset: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    end: int  # offset after the last value
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Place:
+        """Of a live tensor, before it moves."""
+        size, stride, offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        last = int(sum((n - 1) * s for n, s in zip(size, stride, strict=True)))
+        end = offset + (last + 1 if tensor.numel() else 0)
+        return cls(tensor.device, tensor.dtype, offset, size, stride, end)
+
+
+class Mover:
+    """One journey: remembers what it has moved, so that what was one thing stays one thing."""
+
+    def __init__(self, device: torch.device, numbers: bool = False) -> None:
+        self.device, self.numbers = device, numbers
+        self.moved: list[Move] = []
+        self.stayed: list[tuple[str, str]] = []
+        self._new: dict[int, Any] = {}  # id of an old thing: the new one
+        self._kept: list[Any] = []  # holds the old things, so that no id comes back
+        self._alike: dict[int, list[tuple[str, torch.Tensor]]] = {}  # address: tensors there
+
+    def move(self, tree: Any, name: str = "") -> Any:
+        """The same structure with its tensors on the device."""
+        things = list(walk_structure(tree, name))
+        for path, thing in things:
+            if isinstance(thing, torch.Tensor):
+                self._alike.setdefault(_address(thing), []).append((path, thing))
+        for path, thing in things:
+            if isinstance(thing, torch.nn.Module):
+                self._module(path, thing)
+        for path, thing in things:
+            if isinstance(thing, torch.optim.Optimizer):
+                self._optimizer(path, thing)
+        return self._rebuild(tree, name)
+
+    def report(self) -> Moves:
+        """What happened so far."""
+        return Moves(tuple(self.moved), tuple(self.stayed))
+
+    # In place: modules, optimizers
+
+    def _module(self, path: str, module: torch.nn.Module) -> None:
+        named = dict([*module.named_parameters(), *module.named_buffers()])
+        before = {name: (t, Place.of(t), self._others(t)) for name, t in named.items()}
+        gradients = {n: t.grad.device for n, t in named.items() if t.grad is not None}
+        try:
+            module.to(self.device)
+        except (RuntimeError, NotImplementedError) as error:
+            self.stayed.append((path, f"{type(module).__name__}.to failed: {error}"))
+            return
+        now = dict([*module.named_parameters(), *module.named_buffers()])
+        for name, (old, place, others) in before.items():
+            self._arrived(join(path, name), old, now[name], place, others)
+        for name, source in gradients.items():
+            self._note(join(path, name + ".grad"), now[name].grad, source)
+
+    def _optimizer(self, path: str, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            stays = not (group.get("capturable") or group.get("fused"))
+            for i, parameter in enumerate(group["params"]):
+                name = self._name(parameter, join(path, f"params.{i}"))
+                self._parameter(name, parameter)
+                state = optimizer.state.get(parameter, {})
+                for key, value in state.items():
+                    # Optimizers keep the step on the CPU, as load_state_dict does.
+                    if isinstance(value, torch.Tensor) and not (key == "step" and stays):
+                        state[key] = self._rebuild(value, join(path, f"state.{i}.{key}"))
+
+    def _parameter(self, name: str, parameter: torch.Tensor) -> None:
+        if parameter.device == self.device:
+            return
+        place, others, gradient = Place.of(parameter), self._others(parameter), parameter.grad
+        parameter.grad = None
+        parameter.data = parameter.data.to(self.device)
+        if gradient is not None:
+            parameter.grad = self._rebuild(gradient, name + ".grad")
+        self._arrived(name, parameter, parameter, place, others)
+
+    def _arrived(
+        self,
+        name: str,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        place: Place,
+        others: list[tuple[str, torch.Tensor]],
+    ) -> None:
+        """A tensor moved in place: views of it that are in the structure follow it."""
+        self._remember(old, new)
+        self._note(name, new, place.device)
+        for label, other in others:
+            view = _view(new, place, other)
+            if view is not None and other is not old and id(other) not in self._new:
+                self._note(label, view, other.device, shares=name)
+                self._remember(other, view)
+
+    # Anew: tensors, containers
+
+    def _rebuild(self, thing: Any, name: str) -> Any:
+        if id(thing) in self._new:
+            return self._new[id(thing)]
+        if isinstance(thing, torch.Tensor):
+            self._tensor(name, thing)
+            return self._new[id(thing)]
+        if isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
+            return thing
+        if isinstance(thing, (torch.utils.data.DataLoader, Loader)):
+            inner = thing.loader if isinstance(thing, Loader) else thing
+            return self._remember(thing, Loader(inner, self.device, self.numbers))
+        if self.numbers and type(thing) in (bool, int, float, complex):
+            new = torch.tensor(thing, device=self.device)
+            self._note(name, new, torch.device("cpu"))
+            return new
+        if callable(getattr(type(thing), "to", None)) and not isinstance(thing, type):
+            return self._by_itself(name, thing)
+        parts = children(thing)
+        if parts is None:
+            reason = unreachable(thing)
+            if reason:
+                self.stayed.append((name, reason))
+            return thing
+        self._remember(thing, thing)  # a container that holds itself ends here
+        values = [self._rebuild(part, join(name, key)) for key, part in parts]
+        if all(new is old for new, (_, old) in zip(values, parts, strict=True)):
+            return thing
+        return self._remember(thing, rebuilt(thing, values))
+
+    def _by_itself(self, name: str, thing: Any) -> Any:
+        """PackedSequence, BatchEncoding and others that have a `to` of their own."""
+        sources = {key: tensor.device for key, tensor in tensors_in(thing)}
+        try:
+            new = thing.to(self.device)
+        except Exception as error:
+            self.stayed.append((name, f"{type(thing).__name__}.to failed: {error}"))
+            return thing
+        for key, tensor in tensors_in(new):
+            self._note(join(name, key), tensor, sources.get(key, tensor.device))
+        return self._remember(thing, new)
+
+    def _tensor(self, name: str, tensor: torch.Tensor) -> None:
+        if tensor.device == self.device:
+            self._remember(tensor, tensor)
+            return
+        try:
+            others = [pair for pair in self._others(tensor) if pair[1].grad_fn is None]
+            if tensor.grad_fn is not None:
+                self._made_by_the_graph(name, tensor)
+            elif tensor.layout == torch.strided and (len(others) > 1 or _repeats(tensor)):
+                self._block(others or [(name, tensor)])
+            else:
+                self._remember(tensor, self._leaf(name, tensor, _bare(tensor).to(self.device)))
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            self.stayed.append((name, str(error)))
+            self._remember(tensor, tensor)
+
+    def _made_by_the_graph(self, name: str, tensor: torch.Tensor) -> None:
+        base = tensor._base
+        if base is not None and any(base is other for _, other in self._others(tensor)):
+            place = Place.of(base)
+            self._rebuild(base, self._name(base, name))
+            new = _view(self._new[id(base)], place, tensor)
+            if new is not None:
+                self._note(name, new, tensor.device, shares=self._name(base, name))
+                self._remember(tensor, new)
+                return
+        new = tensor.to(self.device)
+        self._note(name, new, tensor.device)
+        self._remember(tensor, new)
+
+    def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
+        """Tensors in one memory: copy the bytes that they span, and lay them out again."""
+        places = [Place.of(tensor) for _, tensor in group]
+        start = min(p.offset * p.dtype.itemsize for p in places) // _ALIGNMENT * _ALIGNMENT
+        end = max(p.end * p.dtype.itemsize for p in places)
+        whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
+        if whole is not None:  # one of them spans all: its copy is the memory of the others
+            group.insert(0, group.pop(whole))
+            places.insert(0, places.pop(whole))
+            first = _bare(group[0][1]).to(self.device)
+            block = first.as_strided((first.numel(),), (1,), first.storage_offset())
+        else:
+            storage = max((t.untyped_storage() for _, t in group), key=lambda s: s.nbytes())
+            span = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
+            block = span.set_(storage, start, (end - start,), (1,)).to(self.device)
+        block = block.detach().view(torch.uint8)
+        for i, ((name, tensor), place) in enumerate(zip(group, places, strict=True)):
+            size = place.dtype.itemsize
+            typed = block[: len(block) // size * size].view(place.dtype)
+            laid = typed.as_strided(place.size, place.stride, place.offset - start // size)
+            new = self._leaf(name, tensor, laid.detach(), group[0][0] if i else "", end - start)
+            self._remember(tensor, new)
+
+    def _leaf(
+        self,
+        name: str,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        shares: str = "",
+        nbytes: int | None = None,
+    ) -> torch.Tensor:
+        """`new` with what a leaf has beside its values: requires_grad, being a parameter, grad."""
+        if isinstance(old, torch.nn.Parameter):
+            new = torch.nn.Parameter(new, old.requires_grad)
+        new.requires_grad_(old.requires_grad)
+        self._note(name, new, old.device, shares, nbytes)
+        if old.grad is not None:
+            new.grad = self._rebuild(old.grad, name + ".grad")
+        return new
+
+    # Bookkeeping
+
+    def _others(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Tensors of the structure in the same memory, each once, this one included if it is."""
+        found: dict[int, tuple[str, torch.Tensor]] = {}
+        for name, other in self._alike.get(_address(tensor), []):
+            found.setdefault(id(other), (name, other))
+        return list(found.values())
+
+    def _name(self, tensor: torch.Tensor, default: str) -> str:
+        return next((name for name, t in self._others(tensor) if t is tensor), default)
+
+    def _remember(self, old: Any, new: Any) -> Any:
+        self._new[id(old)] = new
+        self._kept.append(old)
+        return new
+
+    def _note(
+        self,
+        name: str,
+        new: torch.Tensor | None,
+        source: torch.device,
+        shares: str = "",
+        nbytes: int | None = None,
+    ) -> None:
+        if new is not None and new.device != source:
+            meta = tensor_meta(new)
+            count = new.numel() * new.element_size() if nbytes is None else nbytes
+            self.moved.append(
+                Move(name, meta, device_label(source), 0 if shares else count, shares)
+            )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    # A tensor without memory of its own (meta, sparse, empty) shares with none.
+    if tensor.layout != torch.strided or tensor.is_meta:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """Without a gradient; the same object where it needs none, so that its name is found."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Bytes of the values, where they lie without gaps and repetitions; else 0."""
+    dense = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if size != 1:
+            if stride != dense:
+                return 0
+            dense *= size
+    return tensor.numel() * tensor.element_size()
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """True where several elements are one value in memory, as after `expand`."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+def _view(new: torch.Tensor, old: Place, alias: torch.Tensor) -> torch.Tensor | None:
+    """The view of `new` that `alias` is of the tensor whose place was `old`; None if it is none."""
+    place = Place.of(alias)
+    inside = old.offset <= place.offset and place.end <= old.end and place.dtype == old.dtype
+    if not inside or new.stride() != old.stride:
+        return None
+    offset = place.offset - old.offset + new.storage_offset()
+    if alias.grad_fn is not None:
+        return new.as_strided(place.size, place.stride, offset)
+    view = new.detach().as_strided(place.size, place.stride, offset)
+    return view.requires_grad_(alias.requires_grad)

@@ -1,0 +1,1 @@
+"""A simulated accelerator: devices that behave as a GPU does, on the CPU."""

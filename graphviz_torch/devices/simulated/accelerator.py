@@ -1,0 +1,237 @@
+"""A simulated accelerator: real values, real copies in the graph, no clock.
+
+A tensor "on" it is a wrapper that autograd sees on its own device, and that holds an ordinary CPU
+tensor; every operator runs the CPU's own kernel on what is held. So values and gradients are the
+CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
+on a GPU. Device k is `torch.device("meta", 64 + k)`: a device that every build of PyTorch has, with
+an index that nothing else uses. Graphs call it "sim:k".
+
+Not simulated: time, memory limits, streams, autocast, `torch.compile`. Operators that PyTorch
+composes by device type take the generic path, as a new backend would: `nn.LSTM` step by step,
+attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in
+their generic backward. Those agree with the CPU to rounding, all others to the bit. Sparse and
+nested tensors stay on the CPU: of the operators that PyTorch lists, the three fail that take or
+make sparse ones (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
+
+In a recording, `tolist` is listed as the operation "cpu", and printing or saving a whole tensor
+lists no copy. What `torch.save` or `pickle` wrote comes back on the CPU, unless `torch.load` is
+given `map_location=device`. `torch.autocast(device.type)` raises, and so does `torch.jit.trace` of
+nearly anything; `torch.jit.script` works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...internals.dispatch import watch_devices
+from ...internals.metadata import DEVICE_LABELS
+from ...internals.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
+from .data_parallel import data_parallel_on
+from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
+
+_PINNED = "_simulated_pin"
+_LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
+
+
+@contextmanager
+def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
+    """Devices to use in `.to(device)` on a machine without a GPU: sim:0, sim:1, ... in graphs.
+
+    It holds for the thread that enters it; a thread of your own enters it again, and has the same
+    devices. Blocks nest. Tensors stay usable after the block, only nothing new can be brought to
+    their device. It never reports a duration.
+
+    Args:
+        count: number of devices, 1 to 64.
+
+    Raises:
+        ValueError: for another count.
+
+    >>> with simulate_accelerator() as [device]:
+    ...     x = torch.ones(2, requires_grad=True)
+    ...     y = (x.to(device) * 3).sum()
+    ...     y.backward()
+    >>> print(y.grad_fn.next_functions[0][0].name(), x.grad)
+    MulBackward0 tensor([3., 3.])
+    """
+    if not isinstance(count, int) or not 1 <= count <= LIMIT:
+        raise ValueError(f"simulate_accelerator(count={count!r}): pass a number from 1 to {LIMIT}.")
+    devices = [torch.device("meta", FIRST + k) for k in range(count)]
+    DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
+    watch_devices()
+    simulation = _HERE.simulation
+    simulation.enter()
+    try:
+        with data_parallel_on(devices):
+            yield devices
+    finally:
+        simulation.leave()
+
+
+def simulating() -> bool:
+    """True in a thread that is inside `simulate_accelerator()`."""
+    return _HERE.simulation.blocks > 0
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """True for a CPU tensor that was pinned inside `simulate_accelerator()`: a flag, no more."""
+    return getattr(tensor.untyped_storage(), _PINNED, False)
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    setattr(tensor.untyped_storage(), _PINNED, True)  # views share the storage, and the flag
+    return tensor
+
+
+class _Simulation:
+    """What one thread simulates, from the first block that is entered there to the last one left.
+
+    A device lies below whatever watches it, so that a mode sees the same calls and the same tensors
+    whether it was entered before the simulation or after.
+    """
+
+    def __init__(self) -> None:
+        self.blocks = 0  # that are open
+        self._modes: list[tuple[Any, Stack]] = []
+
+    def enter(self) -> None:
+        with _LOCK:
+            self.blocks += 1
+            if not self._modes:
+                self._modes = [(_Placement(), OPERATORS), (_Construction(), FUNCTIONS)]
+                for mode, stack in self._modes:
+                    enter_below(mode, stack)
+
+    def leave(self) -> None:
+        with _LOCK:
+            self.blocks -= 1
+            while self._modes and not self.blocks:
+                leave(*self._modes.pop())
+
+
+class _Here(threading.local):
+    """What belongs to the thread that asks."""
+
+    def __init__(self) -> None:
+        self.simulation = _Simulation()
+
+
+_HERE = _Here()
+
+
+class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes simulated tensors of what factories and copies bring to a simulated device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pins = not torch.cuda.is_available()  # where it is, pinning is real
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_simulated(kwargs.get("device")):
+            return run(func, args, kwargs)
+        if self.pins:
+            if func is torch.ops.aten.is_pinned.default:
+                return is_pinned(args[0])
+            if func is torch.ops.aten._pin_memory.default and args[0].device == CPU:
+                return _pin(args[0].clone())
+            if kwargs.get("pin_memory"):
+                return _pin(func(*args, **{**kwargs, "pin_memory": False}))
+        return func(*args, **kwargs)
+
+
+class _Construction(TorchFunctionMode):
+    """What never reaches the dispatcher: tensors made of Python data, and `tensor.data = `."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FROM_DATA:
+            return _from_data(func, args, kwargs)
+        if func is torch._has_compatible_shallow_copy_type:
+            # nn.Module.to asks it to choose between `param.data = ` and a new parameter.
+            if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
+                return True
+        elif func is scaled_dot_product_attention and isinstance(args[0], SimulatedTensor):
+            return _attention(*args, **kwargs)
+        elif func == _SET_DATA and isinstance(args[1], SimulatedTensor):
+            return become(*args)
+        elif func in _INDEXING and isinstance(args[0], SimulatedTensor):
+            args = (args[0], indices(args[1]), *args[2:])
+        elif func is torch.unravel_index and isinstance(args[0], SimulatedTensor):
+            with self:  # it makes tensors of Python data inside
+                return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
+        return func(*args, **kwargs)
+
+
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+def _from_data(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    device = kwargs.get("device")
+    if device is None and source is not None:
+        device = source.device
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if not is_simulated(device) or (source is not None and func is not torch.Tensor.new_tensor):
+        return func(*args, **kwargs)
+    gradient = kwargs.pop("requires_grad", False)
+    if func is torch.Tensor.new_tensor:
+        func, args = torch.tensor, args[1:]
+        kwargs.setdefault("dtype", source.dtype if source is not None else None)
+    made = func(*args, **{**kwargs, "device": CPU}).to(device)
+    return made.requires_grad_() if gradient else made
+
+
+def _attention(
+    q: SimulatedTensor,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The CPU's fused attention where the CPU would take it, else the plain form.
+
+    PyTorch chooses by device type before anything is dispatched, and knows no kernel for ours.
+    """
+    parts = (k, v) if attn_mask is None else (k, v, attn_mask)
+    if q.dim() == 4 and not enable_gqa and all(isinstance(t, SimulatedTensor) for t in parts):
+        mask = attn_mask
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
+        # Private: the choice itself, and the kernel it chooses (2.11 to 2.14).
+        held = None if mask is None else mask.held
+        choice = torch._fused_sdp_choice(
+            q.held, k.held, v.held, held, dropout_p, is_causal, scale=scale
+        )
+        if choice == SDPBackend.FLASH_ATTENTION.value:
+            fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            return fused(q, k, v, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )

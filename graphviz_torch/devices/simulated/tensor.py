@@ -1,0 +1,338 @@
+"""A tensor on a simulated device: what it holds, how operators run on it, how it moves."""
+
+from __future__ import annotations
+
+import copy
+import re
+from functools import cache
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+# Private: leaves the modes that watch out of what a simulated tensor does inside (2.11 to 2.14).
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from ...internals.metadata import device_label
+
+FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
+LIMIT = 64  # a device index is a signed byte
+
+CPU = torch.device("cpu")
+
+# Operators that take tensors of several devices on a GPU too.
+_CROSSES = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
+# Operators that take no number from the CPU beside tensors of a device.
+_STRICT = {"cat", "stack"}
+# Operators whose indices may be on the CPU, whatever the device of the tensor.
+_INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+
+
+def is_simulated(device: Any) -> bool:
+    """True for a device that `simulate_accelerator()` yields."""
+    return (
+        isinstance(device, torch.device) and device.type == "meta" and (device.index or 0) >= FIRST
+    )
+
+
+class SimulatedTensor(torch.Tensor):
+    """A tensor on a simulated device: a wrapper without memory around the CPU tensor it stands for.
+
+    `held` is that CPU tensor.
+    """
+
+    held: torch.Tensor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor, device: torch.device) -> SimulatedTensor:
+        # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
+        if held.layout != torch.strided or held.is_nested:
+            raise NotImplementedError(
+                f"A simulated device holds dense tensors only, and this one is {held.layout}"
+                f"{' and nested' if held.is_nested else ''}. Keep it on the CPU."
+            )
+        wrapper: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=device,
+        )
+        if held.is_conj():
+            torch._C._set_conj(wrapper, True)
+        if held.is_neg():
+            torch._C._set_neg(wrapper, True)
+        wrapper.held = held
+        return wrapper
+
+    def __init__(self, held: torch.Tensor, device: torch.device) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return run(func, args, kwargs or {})
+
+    # What a wrapper would answer for its own, empty memory.
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same values without the graph, as `Tensor.data`."""
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined,no-any-return]
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if isinstance(value, SimulatedTensor) and value.device == self.device:
+            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+            self.held = value.held
+        else:
+            become(self, value)
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        """False: it has values."""
+        return False
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory that holds the values: tensors that share it are views of each other."""
+        return self.held.untyped_storage()
+
+    def data_ptr(self) -> int:
+        """Address of the first value in the CPU's memory."""
+        return self.held.data_ptr()
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(indices(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(indices(index), value)
+
+    def tolist(self) -> Any:
+        """The values as Python numbers, by way of the CPU."""
+        return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Refused without `force`, as on a GPU."""
+        if force:
+            return self.detach().cpu().resolve_conj().resolve_neg().numpy()
+        raise TypeError(
+            f"can't convert {device_label(self.device)} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.numpy()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if self.dim() == 0 else repr(self), spec)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        with _disable_current_modes():
+            text = repr(self.held.detach())
+        suffix = f", device='{device_label(self.device)}'"
+        text = re.sub(
+            r"((?:, (?:dtype|size)=[^,]*?(?:\([^)]*\)|\[[^]]*\])?)*\))$", suffix + r"\1", text
+        )
+        if self.grad_fn is not None:
+            text = f"{text[:-1]}, grad_fn=<{type(self.grad_fn).__name__}>)"
+        elif self.requires_grad:
+            text = f"{text[:-1]}, requires_grad=True)"
+        return f"Parameter containing:\n{text}" if isinstance(self, torch.nn.Parameter) else text
+
+    def __copy__(self) -> torch.Tensor:
+        new = self.detach()
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k != "held"})
+        return new.requires_grad_(self.requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support deepcopy: "
+                f"this one was made by {type(self.grad_fn).__name__}. Detach it first."
+            )
+        new = SimulatedTensor(copy.deepcopy(self.held, memo), self.device)
+        new.__dict__.update(
+            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name != "held"}
+        )
+        new.requires_grad_(self.requires_grad)
+        memo[id(self)] = new
+        if self.grad is not None:
+            new.grad = copy.deepcopy(self.grad, memo)
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as the CPU tensor that it holds: the file opens anywhere."""
+        held: Any = self.held.detach()
+        if isinstance(self, torch.nn.Parameter):
+            held = torch.nn.Parameter(held, self.requires_grad)
+        else:
+            held.requires_grad_(self.requires_grad)
+        return held.__reduce_ex__(protocol)
+
+
+def indices(index: Any) -> Any:
+    """Lists of numbers as CPU tensors: torch would make them on the device, without values."""
+    if isinstance(index, tuple):
+        return tuple(map(indices, index))
+    if isinstance(index, (list, range)):
+        index = list(index)
+        if all(isinstance(i, Integral) for i in tree_leaves(index)):
+            return torch.tensor(index, dtype=None if index else torch.int64)
+    return torch.from_numpy(index) if type(index).__name__ == "ndarray" else index
+
+
+def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on what its simulated tensors hold, and wrap what comes out."""
+    name, mutable = _described(func)
+    found = _Found([], [])
+    held_args = [found.hold(arg) for arg in args]
+    held_kwargs = {key: found.hold(value) for key, value in kwargs.items()}
+    foreach = name.startswith("_foreach_")
+    if foreach and name not in _CROSSES:
+        for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
+            _Found.of(row).check(name)
+    elif name in _INDEXES:
+        elsewhere = [index for index in args[1] if index is not None and index.device != CPU]
+        _Found.of((args[0], elsewhere, *args[2:])).check(name)
+    elif name not in _CROSSES:
+        written = args[0] if mutable and name.endswith("_") else None
+        found.check(name, written)
+    device = kwargs.get("device")
+    if device is None:
+        device = (args[0] if name == "copy_" else found.wrappers[0]).device
+    elif is_simulated(device):
+        held_kwargs["device"] = CPU
+        held_kwargs.pop("pin_memory", None)
+    if name == "histc" and not held_args[0].is_floating_point():  # as a GPU counts integers
+        out = func(held_args[0].double(), *held_args[1:], **held_kwargs).to(held_args[0].dtype)
+    else:
+        out = func(*held_args, **held_kwargs)
+    if mutable:
+        for wrapper in found.wrappers:
+            _follow(wrapper)
+    if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
+        return found.wrap(out[0], device), out[1]
+    if foreach and isinstance(out, (list, tuple)):
+        return [found.wrap(held, like.device) for held, like in zip(out, args[0], strict=True)]
+    return found.wrap(out, device)
+
+
+@cache
+def _described(func: Any) -> tuple[str, bool]:
+    """The operator's bare name, and whether it writes to an argument."""
+    return func._schema.name.split("::")[1], func._schema.is_mutable
+
+
+class _Found(NamedTuple):
+    """The tensors among an operator's arguments."""
+
+    wrappers: list[SimulatedTensor]
+    others: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, arguments: Any) -> _Found:
+        found = cls([], [])
+        found.hold(arguments)
+        return found
+
+    def hold(self, argument: Any) -> Any:
+        """What the argument holds; an operator's arguments nest in lists and tuples alone."""
+        if isinstance(argument, SimulatedTensor):
+            self.wrappers.append(argument)
+            return argument.held
+        if isinstance(argument, torch.Tensor):
+            self.others.append(argument)
+        elif type(argument) in (list, tuple):
+            return type(argument)(map(self.hold, argument))
+        return argument
+
+    def wrap(self, out: Any, device: torch.device) -> Any:
+        """What came out, as tensors of the device; what was written in place is itself again."""
+        if isinstance(out, torch.Tensor):
+            for wrapper in self.wrappers:
+                if wrapper.held is out:
+                    return wrapper
+            return SimulatedTensor(out, device) if is_simulated(device) else out
+        if isinstance(out, (list, tuple)):
+            return type(out)([self.wrap(part, device) for part in out])
+        return out
+
+    def check(self, name: str, written: Any = None) -> None:
+        """Raise as PyTorch does where tensors of several devices meet in one operator."""
+        if not self.wrappers:
+            return
+        first = self.wrappers[0].device
+        odd: torch.Tensor | None = next((t for t in self.wrappers if t.device != first), None)
+        for other in self.others if odd is None else ():
+            if other.dim() or other.device != CPU or other is written or name in _STRICT:
+                odd = other
+        if odd is None:
+            return
+        message = (
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{device_label(first)} and {device_label(odd.device)}! (when running aten::{name})"
+        )
+        if odd.device.type == "meta" and not isinstance(odd, SimulatedTensor):
+            message += (
+                " The second has no values. Was it brought there outside simulate_accelerator()? "
+                "That holds for one thread and one `with` block; enter it again there."
+            )
+        raise RuntimeError(message)
+
+
+def _follow(wrapper: SimulatedTensor) -> None:
+    """Give the wrapper the shape that its held tensor has now: after `resize_`, `t_`, `out=`."""
+    held = wrapper.held
+    if wrapper.shape == held.shape and wrapper.stride() == held.stride():
+        return
+    # Private: reaches the wrapper's own, empty memory below every Python dispatch (2.11 to 2.14).
+    with torch.utils._mode_utils.no_dispatch():
+        storage = torch.Tensor.untyped_storage(wrapper)
+        wrapper.set_(storage, held.storage_offset(), held.size(), held.stride())
+
+
+def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Make `tensor` what `value` is and stay the same object, as `tensor.data = value` does.
+
+    `nn.Module.to` relies on it: optimizers and modules that share a parameter keep sharing it.
+    """
+    if not tensor.is_leaf:
+        raise RuntimeError("Only a leaf can move to another device by `.data = `: detach it first.")
+    if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+        raise NotImplementedError(
+            "A lazy module has no parameters to move to a simulated device yet: call it once first."
+        )
+    gradient, needed = tensor.grad, tensor.requires_grad
+    new = value.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, needed)
+    new.requires_grad_(needed)
+    for name, mark in tensor.__dict__.items():
+        if name != "held":
+            setattr(new, name, mark)
+    if gradient is not None:  # nn.Module.to replaces its values next, and counts that copy
+        held = gradient.held if isinstance(gradient, SimulatedTensor) else gradient
+        with _disable_current_modes():
+            held = held.to(new.dtype, copy=True)
+            new.grad = SimulatedTensor(held, new.device) if is_simulated(new.device) else held
+    if needed:
+        torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
+    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+    tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
+    # Private: torch.utils.swap_tensors without its refusal of a weakref's target (2.11 to 2.14).
+    torch._C._swap_tensor_impl(tensor, new)
+
+
+def _refuse(gradients: Any) -> None:
+    raise RuntimeError(
+        "A parameter was moved to another device between forward and backward. "
+        "Move the module before the forward, or after the backward."
+    )

@@ -1,0 +1,297 @@
+"""Values of frozen classes as columns of plain JSON, read from the classes' own annotations.
+
+A codec turns a list of values of one type into something that `json` can write, and back:
+
+    int, float, bool    a list; null for None; "NaN", "Infinity", "-Infinity"; complex as [re, im]
+    str, TensorMeta     {"distinct": [...], "at": [position in it, null for None]}
+    tuple[X, ...]       {"lengths": [...], "items": column of all the X in a row}
+    X | None            as a tuple of at most one X
+    tuple[X, Y]         [column of X, column of Y]
+    a class             {field: column}; a field at its default everywhere is left out
+
+Decoding believes nothing: a wrong type, length or position is a ValueError that says where. What it
+builds is never much larger than what it was given, for every value is written out once.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from itertools import chain, islice
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+
+from .values import TensorMeta
+
+_NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class Codec(Protocol):
+    """Turns the values of one type into a column of JSON, and back."""
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        """JSON for `values`. Raises ValueError, naming `where`, for what could not be decoded."""
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        """The `count` values in `data`. Raises ValueError, naming `where`, for anything else."""
+
+
+@cache
+def codec(kind: Any) -> Codec:
+    """The codec for a type as it stands in an annotation: `tuple[Edge, ...]`, `str`, `int | None`.
+
+    Raises:
+        TypeError: for a type that has none.
+    """
+    if kind in _NUMBERS:
+        return Numbers(*_NUMBERS[kind], nullable=False)
+    if kind is str:
+        return Interned(_text_in, _text_out, nullable=False)
+    if kind is TensorMeta:
+        return Interned(_meta_in, list, nullable=False)
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        return Record(kind)
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return Interned(_one_of(arguments), _text_out, nullable=False)
+    if get_origin(kind) in (Union, types.UnionType) and len(arguments) == 2:
+        inner = next(argument for argument in arguments if argument is not type(None))
+        return _optional(codec(inner))
+    if get_origin(kind) is tuple and arguments[-1] is Ellipsis:
+        return Sequence(codec(arguments[0]))
+    if get_origin(kind) is tuple:
+        return Pair(tuple(map(codec, arguments)))
+    raise TypeError(f"no codec for {kind}")
+
+
+class Numbers:
+    """Numbers, and None where `nullable`."""
+
+    def __init__(self, allowed: tuple[type, ...], refused: tuple[type, ...], nullable: bool):
+        self.allowed = allowed
+        self.refused = refused
+        self.nullable = nullable
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        self._check(values, where)
+        return values if self.allowed == (int,) else [_plain(value) for value in values]
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        values: list[Any] = _list(data, count, where)
+        if float in self.allowed:
+            try:
+                values = [_number(value, complex in self.allowed) for value in values]
+            except (KeyError, TypeError, ValueError):
+                raise ValueError(f"{where} holds what is no number.") from None
+        self._check(values, where)
+        return values
+
+    def _check(self, values: list[Any], where: str) -> None:
+        for kind in set(map(type, values)):
+            fits = issubclass(kind, self.allowed) and not issubclass(kind, self.refused)
+            if not fits and not (kind is type(None) and self.nullable):
+                raise ValueError(f"{where} holds a value of type {kind.__name__}.")
+
+
+class Interned:
+    """Values that repeat: each distinct one once, then a position for each value."""
+
+    def __init__(self, read: Any, write: Any, nullable: bool):
+        self.read = read  # one value from its JSON, or ValueError
+        self.write = write
+        self.nullable = nullable
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        at: dict[Any, int | None] = {None: None} if self.nullable else {}
+        count = -len(at)
+        positions = [at.setdefault(value, len(at) + count) for value in values]
+        distinct = [self.write(value) for value in at if value is not None or not self.nullable]
+        self._read_all(distinct, where)
+        return {"distinct": distinct, "at": positions}
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        distinct, at = _members(data, ("distinct", "at"), where)
+        values = self._read_all(_list(distinct, None, where), where)
+        positions = _integers(at, count, where, nullable=self.nullable)
+        size = len(values)
+        if any(at is not None and at >= size for at in set(positions)):
+            raise ValueError(f"{where} has a position beyond its {size} distinct values.")
+        if self.nullable:
+            return [None if at is None else values[at] for at in positions]
+        return list(map(values.__getitem__, positions))
+
+    def _read_all(self, rows: list[Any], where: str) -> list[Any]:
+        try:
+            return [self.read(row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} holds a wrong value: {error}") from None
+
+
+class Sequence:
+    """Tuples of any length."""
+
+    def __init__(self, inner: Codec):
+        self.inner = inner
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        items = self.inner.encode(list(chain.from_iterable(values)), where)
+        return {"lengths": list(map(len, values)), "items": items}
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        lengths, items = _members(data, ("lengths", "items"), where)
+        sizes = _integers(lengths, count, where)
+        flat = iter(self.inner.decode(items, sum(sizes), where))
+        return [tuple(islice(flat, size)) for size in sizes]
+
+
+class Optional:
+    """A value or None."""
+
+    def __init__(self, inner: Codec):
+        self.several = Sequence(inner)
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        return self.several.encode([() if v is None else (v,) for v in values], where)
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        found = self.several.decode(data, count, where)
+        if any(len(value) > 1 for value in found):
+            raise ValueError(f"{where} holds several values for one.")
+        return [value[0] if value else None for value in found]
+
+
+class Pair:
+    """Tuples of a fixed length."""
+
+    def __init__(self, inner: tuple[Codec, ...]):
+        self.inner = inner
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        columns = zip(*values, strict=True) if values else [()] * len(self.inner)
+        parts = zip(self.inner, columns, strict=True)
+        return [inner.encode(list(column), where) for inner, column in parts]
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        parts = zip(self.inner, _list(data, len(self.inner), where), strict=True)
+        return list(zip(*(inner.decode(part, count, where) for inner, part in parts), strict=True))
+
+
+class Record:
+    """Values of a named tuple or a dataclass."""
+
+    def __init__(self, cls: Any):
+        self.cls = cls
+        if is_dataclass(cls):
+            self.defaults = {field.name: field.default for field in fields(cls)}
+        else:
+            self.defaults = {f: cls._field_defaults.get(f, MISSING) for f in cls._fields}
+        self.hints = get_type_hints(cls)
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        columns = {}
+        for name, default in self.defaults.items():
+            column = [getattr(value, name) for value in values]
+            if default is MISSING or any(value != default for value in column):
+                columns[name] = codec(self.hints[name]).encode(column, f"{where}.{name}")
+        return columns
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        if not isinstance(data, dict):
+            raise ValueError(f"{where} is no object.")
+        unknown = data.keys() - self.defaults.keys()
+        if unknown:
+            raise ValueError(f"{where} has an unknown field {min(unknown)!r}.")
+        columns: list[Iterable[Any]] = []
+        for name, default in self.defaults.items():
+            if name in data:
+                column = codec(self.hints[name]).decode(data[name], count, f"{where}.{name}")
+                columns.append(column)
+            elif default is MISSING:
+                raise ValueError(f"{where} has no field {name!r}.")
+            else:
+                columns.append([default] * count)
+        return list(map(self.cls, *columns))
+
+
+def _optional(inner: Codec) -> Codec:
+    if isinstance(inner, Numbers):
+        return Numbers(inner.allowed, inner.refused, nullable=True)
+    if isinstance(inner, Interned):
+        return Interned(inner.read, inner.write, nullable=True)
+    return Optional(inner)
+
+
+# For each type of number: what it may be, and what of that it may not be (a bool is an int).
+_NUMBERS: dict[Any, tuple[tuple[type, ...], tuple[type, ...]]] = {
+    int: ((int,), (bool,)),
+    float: ((int, float), (bool,)),
+    bool: ((bool,), ()),
+    Any: ((bool, int, float, complex), ()),  # an element of a tensor
+}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _number(value: Any, complex_too: bool) -> Any:
+    if type(value) is str:
+        return _NONFINITE[value]
+    if type(value) is list and complex_too:
+        real, imag = (_number(part, False) for part in value)
+        return complex(real, imag)
+    return value
+
+
+def _text_in(row: Any) -> str:
+    if not isinstance(row, str):
+        raise TypeError(f"a {type(row).__name__} is no text.")
+    return row
+
+
+def _text_out(value: Any) -> Any:
+    return value
+
+
+def _one_of(allowed: tuple[str, ...]) -> Any:
+    def read(row: Any) -> str:
+        if row not in allowed:
+            raise ValueError(f"{row!r:.40} is none of {', '.join(map(repr, allowed))}.")
+        return str(row)
+
+    return read
+
+
+def _meta_in(row: Any) -> TensorMeta:
+    shape, dtype, device = row
+    if not isinstance(shape, (list, tuple)) or any(type(size) is not int for size in shape):
+        raise TypeError(f"{shape!r:.40} is no shape.")
+    return TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
+
+
+def _members(data: Any, names: tuple[str, str], where: str) -> tuple[Any, Any]:
+    if not isinstance(data, dict) or data.keys() != set(names):
+        raise ValueError(f"{where} is no object of {names[0]!r} and {names[1]!r}.")
+    return data[names[0]], data[names[1]]
+
+
+def _list(data: Any, count: int | None, where: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"{where} is no list.")
+    if count is not None and len(data) != count:
+        raise ValueError(f"{where} has {len(data)} values for {count}.")
+    return data
+
+
+def _integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
+    values = _list(data, count, where)
+    kinds = set(map(type, values)) - ({type(None)} if nullable else set())
+    if kinds - {int} or min((value for value in values if value is not None), default=0) < 0:
+        raise ValueError(f"{where} holds what is no position and no length.")
+    return values

@@ -1,0 +1,354 @@
+"""The graph of an autograd computation, as plain values: no tensor, no module, no grad_fn.
+
+Everything here can be compared, hashed, pickled, saved and drawn on a machine without torch.
+`None`, `""` and `()` mean "not recorded".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+TransferKind = Literal["HtoD", "DtoH", "DtoD"]
+Phase = Literal["forward", "backward"]
+Severity = Literal["error", "warning", "info"]
+LeafKind = Literal["", "parameter", "buffer", "tensor"]
+SavedKind = Literal["activation", "parameter", "buffer", "input"]
+
+_SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
+_LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
+
+
+def short_dtype(dtype: str) -> str:
+    """`"float32"` -> `"f32"`, `"bfloat16"` -> `"bf16"`; an unknown name is returned as it is."""
+    if dtype in _SHORT_DTYPES:
+        return _SHORT_DTYPES[dtype]
+    match = re.fullmatch(r"([a-z]+)(\d+)(_\w+)?", dtype)
+    if match is None or match[1] not in _LETTERS:
+        return dtype
+    return _LETTERS[match[1]] + match[2] + (match[3] or "").replace("_", "")
+
+
+def itemsize(dtype: str) -> int | None:
+    """Bytes of one element of `dtype`; None for a dtype whose name does not tell."""
+    if dtype == "bool":
+        return 1
+    match = re.match(r"[a-z]+?(\d+)", dtype)
+    bits = int(match[1]) if match else 0
+    return bits // 8 if bits and bits % 8 == 0 else None
+
+
+# What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
+# and a frozen dataclass takes five times as long to make.
+class TensorMeta(NamedTuple):
+    """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1."""
+
+    shape: tuple[int, ...]
+    dtype: str  # torch's name without "torch.": "float32"
+    device: str  # "cpu", "cuda:0", "sim:1"
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the dense values: elements times element size. Not what the allocator holds.
+
+        None where a dimension is ragged or the dtype has no whole number of bytes.
+        """
+        size = itemsize(self.dtype)
+        if size is None or any(n < 0 for n in self.shape):
+            return None
+        return math.prod(self.shape) * size
+
+    def __str__(self) -> str:
+        return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}"
+
+
+class GradientStats(NamedTuple):
+    """What one gradient looked like when it reached a node's output in backward.
+
+    NaN and Inf elements are counted, and left out of norm, max_abs and mean.
+    """
+
+    norm: float  # Euclidean, of the finite elements
+    max_abs: float
+    mean: float
+    zero_fraction: float  # share of elements equal to zero, of all elements
+    nan: int = 0
+    inf: int = 0
+    values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
+    tensor: TensorMeta | None = None
+
+    @property
+    def nonfinite(self) -> int:
+        """Number of NaN and Inf elements."""
+        return self.nan + self.inf
+
+
+class SavedTensor(NamedTuple):
+    """A tensor that a node keeps for backward."""
+
+    name: str  # "self", "weight", "result"; "" for a custom Function's
+    tensor: TensorMeta
+    nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
+    kind: SavedKind = "activation"
+    shared_with: int | None = None  # id of the node at which the same storage is counted
+
+
+class Node(NamedTuple):
+    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users."""
+
+    id: int
+    name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
+    outputs: tuple[TensorMeta | None, ...]  # of the forward; None where autograd has none
+    label: str = ""  # what the caller calls it: "a", "fc1.weight"
+    operation: str = ""  # the forward's name: "addmm"; "" for a leaf
+    leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
+    module: str = ""  # as in named_modules(): "encoder.layers.0"
+    scope: str = ""  # the module's path with the number of a repeated call: "encoder.cell#2"
+    source: str = ""  # the user's line that made it: "train.py:41"
+    note: str = ""  # what a reader must know: "torch.compile region"
+    saved: tuple[SavedTensor, ...] = ()
+    grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
+    order: int | None = None  # position in the backward run, from 0
+    seconds: float | None = None  # in backward, on the device's own clock
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes this node keeps for backward; a storage counts at the first node that keeps it."""
+        return sum(saved.nbytes for saved in self.saved)
+
+    @property
+    def device(self) -> str:
+        """Device of the first output that has one; "" where none has."""
+        return next((meta.device for meta in self.outputs if meta is not None), "")
+
+    @property
+    def title(self) -> str:
+        """The forward's name, else autograd's: what a drawing calls the node."""
+        return self.operation or self.name
+
+
+class Edge(NamedTuple):
+    """Data flows source -> target in forward; backward runs the edge in reverse.
+
+    It is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the source.
+    """
+
+    source: int
+    target: int
+    output_nr: int = 0
+    input_nr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy of a tensor between two devices."""
+
+    kind: TransferKind
+    source: str  # device
+    target: str  # device
+    tensor: TensorMeta  # as it goes over: a cast may come before or after
+    phase: Phase
+    node: int | None = None  # id of the node it belongs to
+    where: str = ""  # the user's line: "train.py:41"
+    module: str = ""
+    operation: str = ""  # "to", "item", "copy_"
+    label: str = ""  # the caller's name for the tensor
+    pinned: bool | None = None  # was the host side page-locked
+    non_blocking: bool | None = None
+    seconds: float | None = None  # on the device's clock; None where it was not measured
+    used: bool | None = None  # False: the copy was freed before any operation read it
+    data: int | None = None  # copies of the same data, and copies of those, share this number
+    in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
+    moment: int | None = None  # grows with every call of a module and every backward
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes moved."""
+        return self.tensor.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the recorded model, whether or not it is in the graph."""
+
+    name: str
+    tensor: TensorMeta
+    requires_grad: bool
+    node: int | None = None  # id of its AccumulateGrad; None where it is not in the graph
+    called: bool | None = None  # did a forward use its module
+    has_grad: bool | None = None  # after the block
+    in_optimizer: bool | None = None  # None where no optimizer stepped in the block
+    reached: bool | None = None  # did a backward of the block give it a gradient
+    held: bool | None = None  # does an optimizer hold it, be it one that did not step
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place where the way of a gradient was cut: the result needs no gradient, an operand did."""
+
+    how: str  # "detach", "no_grad", "item", "argmax"
+    tensor: TensorMeta | None
+    before: int | None = None  # id of the node that made the operand
+    after: tuple[int, ...] = ()  # ids of the nodes that used the result
+    where: str = ""
+    module: str = ""
+    label: str = ""
+    in_forward: bool | None = None  # was a module's forward running
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Graphs of earlier steps, run by the same line, that were still alive at this backward.
+
+    Steps are told apart by the optimizers that stepped in between.
+    """
+
+    steps: int  # of how many steps
+    label: str = ""  # the caller's variable that holds them, if one holds those of several steps
+    where: str = ""  # the line that made what is held
+    node: int | None = None  # id of the node that makes them part of this graph
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that took part in an operation that failed."""
+
+    label: str
+    tensor: TensorMeta
+    where: str = ""  # the line that made it
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What was done before a backward and made it fail: a change in place, or another backward."""
+
+    operation: str  # "add_", "step", "backward", "grad"
+    where: str = ""
+    # Ids: what the change made; or the last node that the other backward ran, and the first made
+    # since that is computed from it.
+    nodes: tuple[int, ...] = ()
+    text: str = ""  # of a change: the line itself
+    label: str = ""  # of another backward: the caller's name for what the later node takes
+    again: bool = False  # was it the same line, called from the same lines: a loop
+    stepped: bool = False  # has an optimizer stepped between the two
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The exception that ended a recording."""
+
+    error: str  # "RuntimeError"
+    message: str
+    operation: str = ""
+    where: str = ""
+    operands: tuple[Operand, ...] = ()
+    raised: str = ""  # the user's line in a custom Function or a hook that backward called
+    node: int | None = None  # id of the node that backward could not run
+    kept: Operand | None = None  # what that node keeps that was changed in place
+    earlier: tuple[Earlier, ...] = ()
+
+
+# The rules that tell why a recording ended.
+FAILURE_RULES = ("failed", "mixed-devices", "changed-in-place", "backward-twice")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong, or worth knowing, that a rule read from a graph."""
+
+    rule: str  # "cut-gradient"
+    severity: Severity
+    message: str  # one sentence in the user's own names
+    advice: str = ""  # what to try
+    cause: str = ""
+    where: str = ""  # the user's line
+    nodes: tuple[int, ...] = ()
+    transfers: tuple[int, ...] = ()  # positions in Graph.transfers
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An autograd graph. Node ids are positions in `nodes`, a topological order.
+
+    Made by `trace` and `record`; `Graph.annotate` returns a copy with columns filled in.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...] = ()
+    outputs: tuple[tuple[int, int], ...] = ()  # (node id, output_nr), in the order given
+    transfers: tuple[Transfer, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    failure: Failure | None = None
+    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
+    kept: Kept | None = None  # graphs of earlier steps that are still alive
+    uncleared: str = ""  # the line of an optimizer's step that used gradients it had used before
+    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
+    # that is an earlier one.
+    spoilt: int | None = None
+
+    def annotate(self, **columns: Mapping[int, Any]) -> Graph:
+        """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
+
+        Args:
+            columns: for each Node field, `{node id: value}`; other nodes keep theirs.
+
+        Raises:
+            ValueError: for a field that Node does not have, or an id that the graph does not have.
+        """
+        changes: dict[int, dict[str, Any]] = {}
+        for field, values in columns.items():
+            if field not in Node._fields or field == "id":
+                raise ValueError(f"annotate({field}=...): Node has no such column to fill.")
+            for node, value in values.items():
+                changes.setdefault(node, {})[field] = value
+        nodes = list(self.nodes)
+        for node, change in changes.items():
+            if not 0 <= node < len(nodes):
+                raise ValueError(f"annotate: node {node} is not among the {len(nodes)} nodes.")
+            nodes[node] = nodes[node]._replace(**change)
+        return replace(self, nodes=tuple(nodes))
+
+    def inputs(self) -> list[list[Edge]]:
+        """For each node, the edges that end at it, by `input_nr`."""
+        return _group(self.edges, len(self.nodes), 1)
+
+    def users(self) -> list[list[Edge]]:
+        """For each node, the edges that start at it, in the order of `edges`."""
+        return _group(self.edges, len(self.nodes), 0)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
+
+        Returns the path written. Raises OSError as `open` does.
+        """
+        # The one import that runs upwards: a method for what users expect on the value itself.
+        from .json import save
+
+        return save(self, path)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from ..draw import draw_graph
+
+        return dict(draw_graph(self)._repr_mimebundle_(include, exclude))
+
+
+def expect_graph(value: object) -> None:
+    """Raises TypeError if `value` is no Graph: a tensor is an easy slip."""
+    if not isinstance(value, Graph):
+        raise TypeError(
+            f"graph is a {type(value).__name__}, not a Graph: pass trace(output), or "
+            "recording.graph."
+        )
+
+
+def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
+    groups: list[list[Edge]] = [[] for _ in range(count)]
+    for edge in edges:
+        groups[edge[end]].append(edge)
+    return groups

@@ -1,0 +1,146 @@
+"""What autograd itself notes of each node's forward outputs: shape, dtype and device.
+
+Read from `_input_metadata` (2.11 to 2.15): a tuple with one entry for each output. It is right
+for custom Functions and after backward, and goes stale only if `.data` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from ..graph import TensorMeta
+
+# What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
+DEVICE_LABELS: dict[torch.device, str] = {}
+
+Outputs = tuple[TensorMeta | None, ...]
+
+_entries = attrgetter("_input_metadata")
+
+
+def device_label(device: torch.device) -> str:
+    """A device's name in a graph: "cpu", "cuda:0"; "sim:0" for a simulated one."""
+    return DEVICE_LABELS.get(device) or str(device)
+
+
+def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
+    """Shape, dtype and device of a live tensor, as a plain value."""
+    with torch._C.DisableTorchFunction():
+        return _meta(_shape(tensor), tensor.dtype, tensor.device)
+
+
+class _Known(dict[Any, Outputs]):
+    """The outputs of a node that has one, by the shape, dtype and device of that."""
+
+    def __missing__(self, key: Any) -> Outputs:
+        *sizes, dtype, device = key
+        outputs = self[key] = (_meta(_plain(sizes), dtype, device),)
+        return outputs
+
+
+class Metadata:
+    """Reads nodes' outputs. Equal values are made once and shared."""
+
+    def __init__(self) -> None:
+        self._default = torch.get_default_dtype()
+
+    def outputs(self, fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
+        """For each node its outputs, and the positions of nodes with one that may be undefined.
+
+        An undefined output reads as a scalar of the default dtype on the CPU.
+        """
+        known = _Known()
+        found: list[Outputs] = []
+        doubtful: list[int] = []
+        for entries in map(_entries, fns):
+            if len(entries) == 1:
+                # One that raises or that cannot be hashed has a symbolic or a ragged shape.
+                try:
+                    entry = entries[0]
+                    key = (*entry.shape, entry.dtype, entry.device)
+                    outputs = known[key]
+                except (RuntimeError, TypeError):
+                    outputs = tuple(map(_read, entries))
+            else:
+                outputs = tuple(map(_read, entries))
+                if any(map(self._may_be_undefined, entries)):
+                    doubtful.append(len(found))
+            found.append(outputs)
+        return found, doubtful
+
+    def _may_be_undefined(self, entry: Any) -> bool:
+        if entry.is_nested_tensor or entry.device.type != "cpu" or entry.dtype != self._default:
+            return False
+        return len(entry.shape) == 0
+
+
+def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
+    """The outputs of a node with None for each that autograd left undefined.
+
+    Args:
+        fn: the node, with several outputs.
+        outputs: as read.
+        used: the numbers of the outputs that something in the graph uses, and so are defined.
+
+    Autograd does not tell an undefined output from a true scalar on the CPU, so for a scalar that
+    nothing uses this goes by the node. Undefined is what lies on another device than its siblings,
+    an output of a custom Function (an argument that is no tensor, or not differentiable), and of a
+    double backward a gradient that was not asked for, unless those asked for are scalars too.
+    """
+    elsewhere = any(meta is not None and meta.device != "cpu" for meta in outputs)
+    asked = any(meta is not None and meta.shape for meta in outputs)
+    twice = "BackwardBackward" in type(fn).__name__
+    if not (elsewhere or is_custom(type(fn)) or (twice and asked)):
+        return outputs
+    return tuple(
+        meta if nr in used or meta is None or meta.shape or meta.device != "cpu" else None
+        for nr, meta in enumerate(outputs)
+    )
+
+
+def is_custom(kind: type) -> bool:
+    """Is this the class of the nodes of a Python `autograd.Function`?"""
+    return issubclass(kind, torch.autograd.function.BackwardCFunction)
+
+
+def _read(entry: Any) -> TensorMeta:
+    return _meta(_shape(entry), entry.dtype, entry.device)
+
+
+def _meta(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> TensorMeta:
+    return TensorMeta(shape, str(dtype)[6:], device_label(device))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Sizes as plain ints; -1 where a size is ragged or not known yet."""
+    try:
+        sizes = tuple(value.shape)
+    except RuntimeError:
+        # A nested tensor with strided layout has no shape; its metadata know no more than that.
+        if not isinstance(value, torch.Tensor):
+            return (-1,)
+        sizes = tuple(_size(value, dim) for dim in range(value.dim()))
+    return _plain(sizes)
+
+
+def _plain(sizes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(size if type(size) is int else _number(size) for size in sizes)
+
+
+def _size(tensor: torch.Tensor, dim: int) -> int:
+    try:
+        return tensor.size(dim)
+    except RuntimeError:
+        return -1
+
+
+def _number(size: Any) -> int:
+    # A SymInt. `int(size)` would settle what `torch.compile` keeps open; its hint does not.
+    node = size.node
+    if node.is_nested_int() or not node.has_hint():
+        return -1
+    return int(node.hint)

@@ -1,0 +1,1 @@
+"""One step, watched: what `record()` notes, as a Graph."""

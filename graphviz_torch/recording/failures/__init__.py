@@ -1,0 +1,1 @@
+"""Why a call or a backward raised."""

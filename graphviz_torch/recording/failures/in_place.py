@@ -1,0 +1,202 @@
+"""What was changed in place while recording, and by which line: to tell why a backward failed.
+
+Noted are the calls that the recording's thread makes into torch and that raise the version of a
+tensor they are given (`add_`, `x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`),
+and the steps of optimizers. Not seen: what other threads, scripted and compiled code change.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+
+from ...internals.dynamo import uncompiled
+from ...internals.storage import storage_id
+from ..source_lines import Place
+from ..tracking import name_of, tensors
+
+_KEPT = 10_000  # changes; the oldest are forgotten
+_STEPS = 100
+OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
+
+
+class Change(NamedTuple):
+    """What raised the version of a tensor."""
+
+    operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
+    place: Place | None
+    before: int  # version
+    after: int
+    number: int = -1  # sequence number of the node that it made, if it made one
+    storage: int = 0  # identifies the memory ...
+    memory: Any = None  # ... which, while this is there, is no other's
+    tensor: weakref.ref[Tensor] | None = None
+
+
+Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
+
+
+class _Step(NamedTuple):
+    """A step of an optimizer: the versions of its parameters before and after."""
+
+    optimizer: weakref.ref[Optimizer]
+    place: Place | None
+    before: list[int]
+    after: list[int]
+
+
+class Changes:
+    """The changes of a recording, the last ones.
+
+    Args:
+        place: the user's line that a frame is called from.
+    """
+
+    def __init__(self, place: Callable[[FrameType | None], Place | None]) -> None:
+        self._place = place
+        self._seen: deque[Change] = deque(maxlen=_KEPT)
+        self._steps: deque[_Step] = deque(maxlen=_STEPS)
+
+    @uncompiled
+    def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Versions:
+        """What a call is about to change, perhaps. `frame`: that makes it."""
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
+            return []  # of a step, which is noted as one
+        found = []
+        with torch._C.DisableTorchFunction():
+            for tensor in tensors(_changed(func, args, kwargs or {})):
+                with suppress(RuntimeError):  # an inference tensor has no version
+                    found.append((tensor, tensor._version))
+        return found
+
+    @uncompiled
+    def after(
+        self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int, end: int
+    ) -> None:
+        """The call has been made, and with it the nodes start <= number < end."""
+        given = (k for k, v in (kwargs or {}).items() if k in OPTIONS and v is not None)
+        name = name_of(func) + next((f"({option}=)" for option in given), "")
+        number = end - 1 if end > start else -1
+        place = None
+        with torch._C.DisableTorchFunction():
+            for tensor, before in versions:
+                if tensor._version > before:
+                    place = place or self._place(frame)
+                    with suppress(RuntimeError, NotImplementedError):  # some have no memory
+                        memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+                        row = name, place, before, tensor._version, number, storage_id(tensor)
+                        self._seen.append(Change(*row, memory, weakref.ref(tensor)))
+
+    def steps(self, optimizer: Optimizer, place: Place | None) -> None:
+        """An optimizer is about to step."""
+        self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+        for step in reversed(self._steps):
+            if step.optimizer() is optimizer:
+                step.after.extend(_versions(optimizer))
+                break
+
+    def since(self, tensor: Tensor, version: int) -> list[Change]:
+        """What raised the version of a tensor to what it is now, oldest first.
+
+        Empty unless all of it is known, and without a doubt.
+        """
+        known = [*self._of(tensor), *self._of_steps(tensor)]
+        found: list[Change] = []
+        now = tensor._version
+        while now > version:
+            # What an optimizer did inside its step is the step.
+            ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
+            widest = [change for change in ending if change.before == ending[0].before]
+            # Of a step the parameter itself is known.
+            widest = [change for change in widest if change.operation == "step"] or widest
+            if len({change.place for change in widest}) != 1:
+                return []
+            found.append(widest[0])
+            now = widest[0].before
+        return found[::-1]
+
+    def _of(self, tensor: Tensor) -> list[Change]:
+        storage = storage_id(tensor)
+        found = []
+        for change in self._seen:
+            if change.storage == storage:
+                changed = None if change.tensor is None else change.tensor()
+                # `x.data` has the memory of x, and versions of its own.
+                if changed is None or changed._version == tensor._version:
+                    found.append(change)
+        return found
+
+    def _of_steps(self, tensor: Tensor) -> list[Change]:
+        found = []
+        for step in self._steps:
+            optimizer = step.optimizer()
+            held = [] if optimizer is None else _held(optimizer)
+            if len(held) == len(step.before) == len(step.after):
+                rows = zip(held, step.before, step.after, strict=True)
+                found += [
+                    Change("step", step.place, before, after)
+                    for parameter, before, after in rows
+                    if after > before and same_memory(parameter, tensor)
+                ]
+        return found
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Do two tensors hold the same elements, as a weight and its transpose do."""
+    dense = one.layout is torch.strided and other.layout is torch.strided
+    if not dense or storage_id(one) != storage_id(other):
+        return False
+    return one.numel() == other.numel() and one.storage_offset() == other.storage_offset()
+
+
+def _held(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _versions(optimizer: Optimizer) -> list[int]:
+    with torch._C.DisableTorchFunction(), suppress(RuntimeError):
+        return [parameter._version for parameter in _held(optimizer)]
+    return []
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a call may change in place."""
+    if kwargs.get("out") is not None:
+        return kwargs["out"]
+    if kwargs.get("max_norm") is not None:  # of an embedding: its weight
+        return args[1] if len(args) > 1 else kwargs.get("weight")
+    if func in IN_PLACE or kwargs.get("inplace"):
+        return args[0] if args else next(iter(kwargs.values()), None)
+    return None
+
+
+def _in_place() -> frozenset[Any]:
+    found = []
+    for space in (Tensor, torch._C.TensorBase, torch, torch.nn.functional, torch.nn.init):
+        for name, value in vars(space).items():
+            own = name.endswith("_") and not name.endswith("__")
+            if callable(value) and name not in _KEEP and (own or name in _OPERATORS):
+                found.append(value)
+    return frozenset(found)
+
+
+_KEEP = {"requires_grad_", "detach_", "share_memory_"}  # the values
+_OPERATORS = {f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod")}
+_OPERATORS |= {f"__i{name}__" for name in ("pow", "and", "or", "xor", "lshift", "rshift")}
+_OPERATORS.add("__setitem__")
+
+# Calls that change what they are given first.
+IN_PLACE = _in_place()

@@ -1,0 +1,160 @@
+"""At which node a backward failed, and what had been done to what that node keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from ...graph import TensorMeta
+from ...internals.metadata import tensor_meta
+from ...tracing.nodes import GradFn
+from ..memory import saved_names
+from .in_place import Change, Changes, same_memory
+
+# What PyTorch says (2.13).
+_CHANGED = re.compile(r"one of the variables needed .* version (\d+); expected version (\d+)")
+_FREED = "Trying to backward through the graph a second time"
+_REFUSED = re.compile(
+    r"Function '?(\w+)'? returned (?:an invalid gradient|an incorrect number of|nan values)"
+)
+_ENGINE = torch.autograd.graph.__file__  # of the function that calls it
+
+
+@dataclass(slots=True)
+class Stuck:
+    """A node that could not run."""
+
+    node: int
+    kept: TensorMeta | None = None  # what it keeps that was changed in place
+    leaf: int | None = None  # the node of the leaf that this is, or has the elements of
+    changes: list[Change] = field(default_factory=list)  # of that, since it was kept
+    freed: bool = False  # an earlier backward has freed what it kept
+
+
+def stuck(
+    fns: Mapping[int, GradFn],
+    order: Sequence[int],
+    error: BaseException,
+    changes: Changes,
+    ran_before: Callable[[int], bool],
+) -> Stuck | None:
+    """At which node a backward ended; None where that is not sure.
+
+    Args:
+        fns: the live nodes that backward may run, by id.
+        order: those that were given their gradients; empty if that is not known.
+        error: as it came from the engine.
+        changes: what was changed in place.
+        ran_before: has an earlier backward run a node.
+    """
+    message = str(error)
+    if not _is_of_a_node(error):
+        return None
+    if message.startswith(_FREED):
+        for node in _candidates(fns, order):
+            if (order or ran_before(node)) and _is_freed(fns[node]):
+                return Stuck(node, freed=True)
+        return None
+    if said := _CHANGED.match(message):
+        return _changed(fns, order, said, changes)
+    if not order:
+        return None
+    refused = _REFUSED.match(message)
+    last = fns[order[-1]]
+    if refused and refused[1] != last.name().rpartition("::")[2]:
+        return None
+    return Stuck(order[-1]) if refused or issubclass(type(last), BackwardCFunction) else None
+
+
+def _changed(
+    fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
+) -> Stuck | None:
+    """The node that keeps a tensor of which PyTorch said this; None if there are several."""
+    found: dict[int, Tensor] = {}
+    for node in _candidates(fns, order):
+        for attribute, tensor in _kept(fns[node]):
+            changed = tensor is not None and tensor._version == int(said[1])
+            if tensor is not None and changed and said[0] in _error(fns[node], attribute):
+                found.setdefault(node, tensor)
+        if node in order[-1:] and found:
+            break
+    if len(found) != 1:
+        return None
+    ((node, tensor),) = found.items()
+    since = changes.since(tensor, int(said[2]))
+    return Stuck(node, tensor_meta(tensor), _leaf(fns, tensor), since)
+
+
+def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int]:
+    """The nodes that may have failed: the last that was given its gradients, then the others in
+    the order in which the engine comes to them."""
+    ran = set(order)
+    yield from order[-1:]
+    others = [node for node in fns if node not in ran]
+    yield from sorted(others, key=lambda node: -int(fns[node]._sequence_nr()))
+
+
+def _kept(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
+    """What a node keeps and nobody packed: the attribute that gives it, and the tensor.
+
+    None for the tensor where there is none any more.
+    """
+    for raw_name, name in saved_names(type(fn)):
+        attribute = f"_saved_{name}" if name else "saved_tensors"
+        try:
+            raw: Any = getattr(fn, raw_name)
+        except RuntimeError:
+            yield attribute, None
+            continue
+        row = [one for one in (raw if type(raw) is tuple else (raw,)) if one is not None]
+        if all(one.unpack_hook is None for one in row):
+            yield from ((attribute, one.data) for one in row)
+
+
+def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
+    """The node of the leaf that a tensor is, or has the elements of."""
+    for node, fn in fns.items():
+        if type(fn).__name__ == "AccumulateGrad" and same_memory(fn.variable, tensor):
+            return node
+    return None
+
+
+def _is_freed(fn: GradFn) -> bool:
+    kept = _kept(fn)
+    return any(tensor is None and _FREED in _error(fn, name) for name, tensor in kept)
+
+
+def _error(fn: GradFn, attribute: str) -> str:
+    """What a node says when it is asked for what it keeps; "" if it gives it."""
+    try:
+        getattr(fn, attribute)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _is_of_a_node(error: BaseException) -> bool:
+    """Did an error come from a node that this very run was running, and not from a hook.
+
+    From C++, where no frame tells, also what is said of a hook's result, or after the run.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        code, trace = trace.tb_frame.f_code, trace.tb_next
+        if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
+            if trace is None:
+                return str(error).startswith((_FREED, "one of the", "Function "))
+            if trace.tb_frame.f_code is not BackwardCFunction.apply.__code__:
+                return False
+            break
+    while trace is not None:  # a backward inside of it?
+        code, trace = trace.tb_frame.f_code, trace.tb_next
+        if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
+            return False
+    return True

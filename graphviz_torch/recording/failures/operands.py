@@ -1,0 +1,118 @@
+"""What took part in the operation that ended a recording."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import Module
+
+from ...graph import Failure, Operand, TensorMeta
+from ...internals.metadata import tensor_meta
+from ...internals.pytree import is_nesting
+from ...tracing.names import local_variables
+from ...tracing.nodes import GradFn
+from ..source_lines import Place, user_frame
+from ..tracking import made_by
+
+
+@dataclass(slots=True)
+class SeenOperand:
+    """A tensor that the failing call was given."""
+
+    label: str
+    tensor: TensorMeta
+    fn: GradFn | None  # what made it; None where autograd does not know
+    output_nr: int = 0
+    number: int | None = None  # sequence number of `fn`; None for a leaf
+    node: int | None = None  # id of `fn` in the graph up to the failure
+
+
+class Error(NamedTuple):
+    """What tells an exception from others, without holding it and the frames that it came by."""
+
+    key: int  # id()
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Error:
+        """Of a live exception."""
+        try:
+            return cls(id(error), type(error).__name__, str(error))
+        except Exception:  # one of the user's that cannot be written
+            return cls(id(error), type(error).__name__, "")
+
+
+@dataclass(slots=True)
+class Failed:
+    """A call that raised, or a block."""
+
+    error: Error
+    operation: str = ""
+    place: Place | None = None
+    operands: list[SeenOperand] = field(default_factory=list)
+    raised: Place | None = None  # where an exception came from that backward handed on
+
+    def value(self, line: Callable[[int], str], where: Callable[[Place | None], str]) -> Failure:
+        """The plain value. `line` gives the user's line that made the node with a number."""
+        return Failure(
+            self.error.kind,
+            self.error.message,
+            self.operation,
+            where(self.place),
+            tuple(
+                Operand(
+                    operand.label,
+                    operand.tensor,
+                    "" if operand.number is None else line(operand.number),
+                    operand.node,
+                )
+                for operand in self.operands
+            ),
+            where(self.raised),
+        )
+
+
+def operand(label: str, tensor: Tensor) -> SeenOperand:
+    """What is known of a tensor that a failing call was given.
+
+    Without a label it goes by the expression that gives it in the user's code: "self.scale",
+    "batch['y']".
+    """
+    meta = tensor_meta(tensor)
+    number = None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+    label = label or _expression(tensor, user_frame(sys._getframe(1)))
+    return SeenOperand(label, meta, made_by(tensor), tensor.output_nr, number)
+
+
+def _expression(tensor: Tensor, frame: FrameType | None) -> str:
+    """What gives a tensor in this frame of the user's, or in the next one outwards that does."""
+    while frame is not None:
+        for name, value in local_variables(frame).items():
+            with suppress(Exception):  # of an object of the user's
+                for expression, part in _inside(name, value):
+                    if part is tensor:
+                        return expression
+        frame = user_frame(frame.f_back)
+    return ""
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of a container, and the attributes of an object, without running its code."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        items: Iterable[tuple[Any, Any]] = dict.items(value)
+        yield from ((f"{name}[{k!r}]", part) for k, part in items if type(k) in (str, int))
+    elif issubclass(kind, (list, tuple)):
+        base: Any = list if issubclass(kind, list) else tuple
+        yield from ((f"{name}[{i}]", part) for i, part in enumerate(base.__iter__(value)))
+    elif name == "self" or is_nesting(value):
+        attributes = object.__getattribute__(value, "__dict__")
+        buffers = attributes["_buffers"] if issubclass(kind, Module) else {}
+        yield from ((f"{name}.{k}", part) for k, part in (attributes | buffers).items())

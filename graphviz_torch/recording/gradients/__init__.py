@@ -1,0 +1,1 @@
+"""What every gradient looked like, and how long its node took."""

@@ -1,0 +1,97 @@
+"""Norm, extremes, mean and zeros of gradients on another device than the CPU.
+
+The gradients lie one below the other in rows of one width, and the rows are reduced there, by no
+more operators for many gradients than for one; a large one is reduced in blocks. What these give
+can be brought over later, and is put together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cpu import SMALL, Row, flat
+
+WIDTH = 1024  # elements in a row
+_BLOCK = 1 << 22  # elements of one gradient that are reduced at a time: whole rows
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Gradients as far as they are reduced on their device."""
+
+    there: Tensor  # all numbers, in a row
+    counts: list[int]  # how many rows each gradient has
+    elements: list[int]  # of each gradient, with those that a sparse one leaves out
+    kept: list[int]  # of how many elements the values follow
+
+
+def reduce(gradients: Sequence[Tensor]) -> Reduced:
+    """Reduce gradients of one dtype and device as far as that can be done there.
+
+    The numbers come in float64 where there is that. They are, for each row: its norm and its sum
+    as multiples of the largest absolute value, so that none overflows, that value, how many
+    elements are not zero, how many NaN, how many infinite.
+    """
+    flats = [flat(gradient) for gradient in gradients]
+    blocks = [flats] if len(flats) > 1 else [[block] for block in torch.split(flats[0], _BLOCK)]
+    halves = list(zip(*map(_numbers, blocks), strict=True))
+    dense = [g.layout is torch.strided and not (g.is_nested or g.is_complex()) for g in gradients]
+    kept = [
+        len(row) if ok and len(row) <= SMALL else 0 for row, ok in zip(flats, dense, strict=True)
+    ]
+    there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
+    there += [row.to(there[0].dtype) for row, count in zip(flats, kept, strict=True) if count]
+    counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
+    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], kept)
+
+
+def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sizes and counts of each row of these one below the other, [3, rows]."""
+    if flats[0].dtype.itemsize < 2:  # one of these has no zero
+        flats = [row.float() for row in flats]
+    parts = []
+    end = flats[0].new_zeros(WIDTH)
+    for row in flats:
+        short = -len(row) % WIDTH if len(row) else WIDTH
+        parts += [row, end[:short]] if short else [row]
+    rows = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, WIDTH)
+    rows = rows.float() if rows.dtype.itemsize < 4 else rows
+    clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    high = clean.abs().amax(1)
+    clean = clean / torch.where(high > 0, high, 1.0)[:, None]
+    sizes = [torch.linalg.vector_norm(clean, dim=1), clean.sum(1), high]
+    counts = [torch.count_nonzero(rows, dim=1), rows.isnan().sum(1), rows.isinf().sum(1)]
+    exact = torch.float32 if rows.device.type == "mps" else torch.float64
+    return torch.stack(sizes).to(exact), torch.stack(counts).to(exact)
+
+
+@np.errstate(all="ignore")  # a norm may overflow
+def combine(reduced: Reduced, here: Any) -> list[Row]:
+    """What there is to say of each gradient. `here`: the numbers, brought over as an array."""
+    rows = sum(reduced.counts)
+    norm, total, high, nonzero, nan, inf = here[: 6 * rows].reshape(6, rows).astype(np.float64)
+    starts = list(accumulate(reduced.counts, initial=0))[:-1]
+    highest = np.maximum.reduceat(high, starts)
+    unit = np.repeat(np.where(highest > 0, highest, 1), reduced.counts)
+    elements = np.array(reduced.elements)
+    nans, infs, nonzeros = (np.add.reduceat(each, starts) for each in (nan, inf, nonzero))
+    squares = np.add.reduceat(np.square(norm * (high / unit)), starts)
+    sums = np.add.reduceat(total * (high / unit), starts)
+    columns = [
+        highest * np.sqrt(squares),
+        highest,
+        highest * (sums / np.maximum(elements - nans - infs, 1)),
+        1 - nonzeros / elements,
+        nans.astype(int),
+        infs.astype(int),
+    ]
+    ends = list(accumulate(reduced.kept, initial=6 * rows))
+    values = [tuple(here[a:b].tolist()) or None for a, b in pairwise(ends)]
+    return list(zip(*(column.tolist() for column in columns), values, strict=True))

@@ -1,0 +1,179 @@
+"""The gradient at every node of a backward run, in what order the nodes ran, and for how long.
+
+`seconds` of a node on the CPU is the time from when it has its gradients until the engine has
+handed the next node its own: the node's work, its hooks, and the sums of gradients that it takes
+part in. On CUDA it is the same time between events on the node's stream; in a graph with several
+devices it ends with the node's hooks, and a CPU node of such a graph has None, for the engine's
+threads mix. Elsewhere None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...graph import GradientStats, TensorMeta
+from ...internals.metadata import is_custom, tensor_meta
+from ...internals.node_hooks import Hooks
+from ...internals.streams import current_device
+from .cuda_clock import CudaClock
+from .statistics import Descriptions, Kind, alias
+
+_engine: Any = torch.autograd.Variable._execution_engine  # private (2.13)
+
+
+class Gradients:
+    """A context with hooks on live nodes, for one backward run.
+
+    Args:
+        nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
+        cuda: is one of them on a CUDA device.
+        mixed: are they on several devices.
+    """
+
+    def __init__(
+        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool, mixed: bool
+    ) -> None:
+        self._nodes = list(nodes)
+        self._clock = CudaClock() if cuda else None
+        self._mixed = mixed
+        self._hooks = Hooks()
+        # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
+        # to itself.
+        self._stamps: list[tuple[int, bool, float, float]] = []
+        self._descriptions = Descriptions()
+
+    def __enter__(self) -> Gradients:
+        before, leaf = self._before, self._before_leaf
+        kinds = {
+            outputs: tuple(
+                None if meta is None else self._descriptions.kind(meta) for meta in outputs
+            )
+            for outputs in {outputs for _, outputs in self._nodes}
+        }
+        custom = {kind: is_custom(kind) for kind in {type(fn) for fn, _ in self._nodes}}
+        self._hooks.put(
+            (
+                fn.register_prehook,
+                partial(leaf, node, kinds[outputs])
+                if type(fn).__name__ == "AccumulateGrad"
+                else partial(before, node, kinds[outputs], custom[type(fn)]),
+            )
+            for node, (fn, outputs) in enumerate(self._nodes)
+        )
+        if self._clock is not None and self._mixed:
+            self._hooks.put((fn.register_hook, self._after) for fn, _ in self._nodes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.remove()
+        self._ended()
+        self._descriptions.describe_all()  # what came after that
+        self._nodes.clear()
+
+    def _ended(self) -> None:
+        """Note that the engine has run all that it is to run, and now runs the final callbacks."""
+        if self._stamps and self._stamps[-1][0] >= 0:
+            self._stamps.append((-1, False, perf_counter(), 0.0))
+            if self._clock is not None:
+                self._clock.finish()
+            self._descriptions.describe_all()
+
+    def fail(self) -> None:
+        """Note that the run has failed: its last node did not end."""
+        if self._clock is not None:
+            self._clock.abandon()
+        if self._stamps:
+            node, _, entered, left = self._stamps[-1]
+            self._stamps[-1] = node, False, entered, left
+
+    def unhook(self) -> None:
+        """Take off what an interrupt has left on."""
+        self._hooks.remove()
+
+    @property
+    def order(self) -> list[int]:
+        """The nodes that backward ran, in its order."""
+        return [node for node, _, _, _ in self._stamps if node >= 0]
+
+    def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
+        """Describe gradients that no hook was given: by node and output_nr."""
+        ran = set(self.order)
+        for node, output_nr, gradient in given:
+            if gradient is not None and node not in ran:
+                kind = self._descriptions.kind(tensor_meta(gradient))
+                self._descriptions.see((node, output_nr), gradient, kind)
+
+    def _before(
+        self,
+        node: int,
+        kinds: tuple[Kind | None, ...],
+        custom: bool,
+        gradients: tuple[Tensor | None, ...],
+    ) -> None:
+        entered = perf_counter()
+        if not self._stamps or self._stamps[-1][0] < 0:  # the latter: in a run within this one
+            with suppress(RuntimeError):  # a compiled autograd has none
+                _engine.queue_callback(self._ended)
+        clock, described = self._clock, self._descriptions.times
+        event = None if clock is None else clock.stop()
+        timed = cuda = False
+        for output_nr, gradient in enumerate(gradients):
+            if gradient is not None:
+                kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
+                timed = kind.cpu
+                if kind.cuda is not None:
+                    cuda = True
+                    if kind.cuda != current_device():
+                        self._descriptions.fetch(gradient, kind.cuda)
+                self._descriptions.see((node, output_nr), gradient, kind)
+        if custom:  # its backward may change in place what waits
+            self._descriptions.describe_all()
+        if clock is not None and cuda:
+            clock.start(node, event if self._descriptions.times == described else None)
+        self._stamps.append((node, timed and clock is None, entered, perf_counter()))
+
+    def _after(self, *_: object) -> None:
+        # What this device runs next may wait for another one.
+        if self._clock is not None:
+            self._clock.stop()
+
+    def _before_leaf(
+        self, node: int, kinds: tuple[Kind | None, ...], gradients: tuple[Tensor | None, ...]
+    ) -> None:
+        # A leaf takes its gradient as its own, without a copy, if nobody else has that tensor.
+        self._before(node, kinds, False, tuple(map(alias, gradients)))
+
+    def statistics(
+        self, outputs: Sequence[Sequence[object]]
+    ) -> dict[int, tuple[GradientStats | None, ...]]:
+        """`grad_outputs` of each node that backward reached: one copy from each device.
+
+        Args:
+            outputs: the outputs of each node.
+        """
+        rows: dict[int, list[GradientStats | None]] = {}
+        found: dict[int, tuple[GradientStats | None, ...]] = {}
+        for (node, output_nr), stats in self._descriptions.found().items():
+            count = len(outputs[node])
+            if count == 1:
+                found[node] = (stats,)
+            else:
+                rows.setdefault(node, [None] * count)[output_nr] = stats
+        return found | {node: tuple(row) for node, row in rows.items()}
+
+    def seconds(self) -> dict[int, float]:
+        """Duration of each node that was timed. Waits for the CUDA events."""
+        found = {} if self._clock is None else self._clock.seconds()
+        for (node, timed, _, left), (_, _, entered, _) in zip(
+            self._stamps, self._stamps[1:], strict=False
+        ):
+            if timed:
+                found[node] = entered - left
+        return found

@@ -1,0 +1,250 @@
+"""Describing gradients while they pass by: what `GradientStats` says of each.
+
+Statistics are reduced on the gradient's own device and brought over in one copy for each device.
+Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
+wait for others, a megabyte of them on the CPU and 16 on another device, and so live that much
+longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
+that it stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients
+without values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that
+a hook changed in place while it waited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import compress, repeat
+from operator import not_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...graph import GradientStats, TensorMeta
+from ...internals.dispatch import unseen
+from ...internals.metadata import tensor_meta
+from ...internals.streams import current_stream, fetch, on_stream, wait_for
+from .cpu import SMALL, flat, on_cpu, together
+from .device import WIDTH, Reduced, combine, reduce
+
+_ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
+_WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
+_WAITING_ELSEWHERE = 1 << 22  # on another device: 16 MB
+_TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
+
+_new: Any = tuple.__new__  # GradientStats from a row of its fields, without a call of Python's
+
+Where = tuple[int, int]  # node and output_nr
+
+
+class _Room:
+    """Gradients of one device and dtype that wait to be described together."""
+
+    __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
+
+    def __init__(self, cpu: bool, cuda: int | None) -> None:
+        self.cpu = cpu
+        self.cuda = cuda
+        self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
+        self.limit = _WAITING if cpu else _WAITING_ELSEWHERE
+        self.elements = 0
+        # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
+        self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
+
+
+class Kind:
+    """Gradients of one shape, dtype and device."""
+
+    __slots__ = ("cpu", "cuda", "elements", "meta", "room")
+
+    def __init__(self, meta: TensorMeta) -> None:
+        self.meta = meta
+        self.cpu = meta.device == "cpu"
+        self.cuda = int(meta.device[5:]) if meta.device.startswith("cuda:") else None
+        known = all(size >= 0 for size in meta.shape)
+        self.elements = math.prod(meta.shape) if known else 0
+        self.room: _Room | None = None  # None: each is described alone, at once
+
+
+class Descriptions:
+    """The descriptions of the gradients of one backward run."""
+
+    def __init__(self) -> None:
+        self.times = 0  # that anything was described so far
+        self._kinds: dict[TensorMeta, Kind] = {}
+        self._rooms: dict[tuple[str, str], _Room] = {}  # by device and dtype
+        self._found: dict[Where, GradientStats] = {}
+        self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
+        # For each device: what was reduced there, whose it is, and what tensors it is of.
+        self._reduced: dict[torch.device, list[tuple[Reduced, list[Where], list[TensorMeta]]]] = {}
+
+    def kind(self, meta: TensorMeta) -> Kind:
+        """What there is to know of gradients that look like this."""
+        known = self._kinds.get(meta)
+        if known is None:
+            known = self._kinds[meta] = Kind(meta)
+            if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
+                key = meta.device, meta.dtype
+                known.room = self._rooms.setdefault(key, _Room(known.cpu, known.cuda))
+        return known
+
+    def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
+        """Describe a gradient, now or before `describe_all` returns."""
+        room = kind.room
+        if kind.cuda is not None:
+            stream = current_stream(kind.cuda)
+            self._streams.add((kind.cuda, stream))
+            if room is not None and room.stream != stream:
+                self._describe(room)
+                room.stream = stream
+        if room is None:
+            self._describe_like([where], [gradient])
+            return
+        version = None if gradient.is_inference() else gradient._version
+        room.waiting.append((where, gradient, version, kind.meta))
+        room.elements += kind.elements
+        if not room.cpu:  # there rows are filled up
+            room.elements += -kind.elements % WIDTH
+        if gradient._is_view():  # it keeps all of what it is a view of
+            room.elements += _elements_behind(gradient)
+        if room.elements >= room.limit:
+            self._describe(room)
+
+    def fetch(self, gradient: Tensor, device: int) -> None:
+        """Let another device read its gradient, which is there for the current one's stream."""
+        with _aside():
+            fetch(gradient, device)
+
+    def describe_all(self) -> None:
+        """Describe all that waits."""
+        for room in self._rooms.values():
+            self._describe(room)
+
+    def _describe(self, room: _Room) -> None:
+        cuda, stream = room.cuda, room.stream
+        if cuda is None or stream is None or stream == current_stream(cuda):
+            self._describe_here(room)
+        else:  # it would not wait for what they are computed by
+            with on_stream(cuda, stream):
+                self._describe_here(room)
+
+    def _describe_here(self, room: _Room) -> None:
+        self.times += 1
+        waiting, room.waiting, room.elements = room.waiting, [], 0
+        with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
+            dense = [_is_plain(gradient) for _, gradient, _, _ in waiting]
+            kept = [
+                (version is None or gradient._version == version)
+                and not (plain and gradient.data_ptr() == 0)
+                for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
+            ]
+        if not all(kept):  # a hook has changed a gradient in place since it arrived, or freed it
+            waiting, dense = list(compress(waiting, kept)), list(compress(dense, kept))
+        plain = dense if room.cpu else [False] * len(waiting)
+        if any(plain):
+            with _aside(), torch._C._DisableTorchDispatch():
+                wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
+                stats = zip(*together(gradients), metas, strict=True)
+                found = map(_new, repeat(GradientStats), stats)
+                self._found.update(zip(wheres, found, strict=True))
+        alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
+        for where, gradient, _, _ in compress(waiting, map(not_, plain)):
+            alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
+            group = alike.setdefault((type(gradient), where if alone else None), ([], []))
+            group[0].append(where)
+            group[1].append(gradient)
+        for group in alike.values():
+            self._describe_like(*group)
+
+    def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+        """Describe gradients of one class and device; one, if there is any doubt."""
+        self.times += 1
+        with _aside():
+            if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
+                self._reduce(wheres, gradients)
+            else:
+                with torch._C._DisableTorchDispatch():
+                    self._reduce(wheres, gradients)
+
+    def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
+        first = gradients[0]
+        if not _has_values(first):
+            return
+        meta = tensor_meta(first)
+        if first.numel() == 0:
+            self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, meta)
+        elif type(first) is Tensor and first.is_cpu:
+            row = flat(first)
+            dense = first.layout is torch.strided and not (first.is_nested or first.is_complex())
+            values = tuple(row.tolist()) if dense and len(row) <= SMALL else None
+            found = on_cpu(row, first.numel())
+            self._found[wheres[0]] = GradientStats(*found, values, meta)
+        else:
+            metas = list(map(tensor_meta, gradients))
+            self._reduced.setdefault(first.device, []).append((reduce(gradients), wheres, metas))
+
+    def found(self) -> dict[Where, GradientStats]:
+        """All of them, each by its node and output_nr: one copy from each device."""
+        for reduced in self._reduced.values():
+            row: Any = None
+            with _aside():
+                for device, stream in self._streams:
+                    wait_for(device, stream)
+                row = torch.cat([part.there for part, _, _ in reduced]).cpu().numpy()
+            if row is None:  # a tensor subclass that has no values to give
+                continue
+            at = 0
+            for part, wheres, metas in reduced:
+                end = at + len(part.there)
+                for where, numbers, meta in zip(
+                    wheres, combine(part, row[at:end]), metas, strict=True
+                ):
+                    self._found[where] = GradientStats(*numbers, meta)
+                at = end
+        self._reduced = {}
+        return self._found
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Our own operators are no part of the user's program: no graph and no mode sees them.
+
+    One that PyTorch does not have for some kind of tensor is not to end it.
+    """
+    with suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+        yield
+
+
+def alias(gradient: Tensor | None) -> Tensor | None:
+    """A dense gradient's memory and version, as another tensor."""
+    if gradient is None:
+        return None
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return gradient.detach() if _is_plain(gradient) else gradient
+
+
+def _elements_behind(gradient: Tensor) -> int:
+    """How many elements the memory has that a view keeps; 0 if that cannot be told."""
+    try:
+        return gradient.untyped_storage().nbytes() // gradient.dtype.itemsize
+    except (RuntimeError, NotImplementedError):  # a subclass or a layout without one
+        return 0
+
+
+def _is_plain(gradient: Tensor) -> bool:
+    """Is it a dense tensor with values of its own."""
+    # Private (2.13): true for tensors batched by vmap, for nested and for meta ones.
+    return (
+        type(gradient) is Tensor
+        and gradient.layout is torch.strided
+        and not torch._C._dispatch_isTensorSubclassLike(gradient)
+    )
+
+
+def _has_values(gradient: Tensor) -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if type(gradient) is Tensor and gradient.layout == torch.strided and not gradient.is_nested:
+        return _is_plain(gradient)
+    return not (gradient.is_meta or isinstance(gradient, FakeTensor))

@@ -1,0 +1,145 @@
+"""What each node keeps for backward, and how many bytes.
+
+Counted: the storage of every saved tensor, once, at the first node in the order of the graph that
+keeps it; so the sum is what the graph keeps alive, parameters, buffers and inputs included, the
+indices of sparse tensors and the offsets of nested ones too. Not counted: what a custom Function
+keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout, what a compiled
+region keeps in Python, and the numbers of `x * 2.5`, which PyTorch keeps as tensors that no hook
+sees (`True` counts its one byte: it cannot be told from a tensor).
+
+Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
+are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
+in its nodes, and its nodes say so.
+
+Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept (2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import SavedKind, SavedTensor, TensorMeta
+from ..internals.metadata import tensor_meta
+from ..internals.storage import PLAIN, dense_parts, storage_id
+from .tracking import tensors
+
+CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
+_PREFIX = "_raw_saved_"
+_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+_new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
+_names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
+# By the type that a Python number has as a tensor: one that it would give way to.
+_STRONGER = {
+    torch.float64: torch.ones((), dtype=torch.float32),
+    torch.int64: torch.ones((), dtype=torch.int32),
+    torch.complex128: torch.ones((), dtype=torch.complex64),
+}
+_OF_FUNCTION = [("_raw_saved_tensors", "")]
+
+
+def saved(
+    fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
+) -> tuple[dict[int, tuple[SavedTensor, ...]], dict[int, str]]:
+    """What each node keeps, and notes on those that keep nothing because they are checkpointed.
+
+    Args:
+        fns: live nodes, in the order of `Graph.nodes`.
+        known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
+            kind, the first one's.
+    """
+    kept = _Tensors(known)
+    rows: dict[int, tuple[SavedTensor, ...]] = {}
+    notes: dict[int, str] = {}
+    for node, fn in enumerate(fns):
+        names = _names.get(type(fn))
+        if names is None:
+            names = saved_names(type(fn))
+        row: list[SavedTensor] = []
+        for attribute, name in names:
+            try:
+                raw = getattr(fn, attribute)
+            except RuntimeError:
+                continue  # an earlier backward has freed it
+            for one in raw if type(raw) is tuple else (raw,):
+                data: Any = None if one is None else one.data
+                if type(data) in PLAIN:
+                    if data.ndim or not _is_number(data):
+                        row.append(kept.saved(name, data, node))
+                elif data is not None:
+                    if type(data).__module__ == "torch.utils.checkpoint":
+                        notes[node] = CHECKPOINTED
+                    row += [kept.saved(name, tensor, node) for tensor in tensors(data)]
+        if row:
+            rows[node] = tuple(row)
+    return rows, notes
+
+
+def saved_names(kind: type) -> list[tuple[str, str]]:
+    """The attributes of a class of nodes that give saved tensors, and what to call these."""
+    if issubclass(kind, torch.autograd.function.BackwardCFunction):
+        # Of a class of the user's, which is not kept: it may hold tensors.
+        return _OF_FUNCTION
+    names = [name for name in dir(kind) if name.startswith(_PREFIX)]
+    _names[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
+    return _names[kind]
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Is a tensor without dimensions a number of Python's, which does not widen another's type."""
+    other = _STRONGER.get(tensor.dtype)
+    if other is None or not tensor.is_cpu:
+        return False
+    with torch._C.DisableTorchFunction():
+        return torch.result_type(tensor, other) == other.dtype
+
+
+class _Tensors:
+    """The tensors that are kept, and at which node their memory is counted."""
+
+    def __init__(self, known: Iterable[tuple[SavedKind, Tensor]]) -> None:
+        self._kinds: dict[int, SavedKind] = {}
+        for kind, tensor in known:
+            for key, _ in _storages(tensor):
+                self._kinds.setdefault(key, kind)
+        self._metas: dict[Any, TensorMeta] = {}
+        self._counted: dict[int, int] = {}  # nodes by memory
+
+    def saved(self, name: str, tensor: Tensor, node: int) -> SavedTensor:
+        """What `node` keeps under a name."""
+        counted = self._counted
+        nbytes = 0
+        shared: int | None = None
+        kind: SavedKind = "activation"
+        for key, storage in _storages(tensor):
+            kind = self._kinds.get(key, kind)
+            if key in counted:
+                shared = counted[key]
+            else:
+                counted[key] = node
+                nbytes += storage.untyped_storage().nbytes()
+        row = (name, self._meta(tensor), nbytes, kind, None if nbytes else shared)
+        return _new(SavedTensor, row)  # type: ignore[no-any-return]
+
+    def _meta(self, tensor: Tensor) -> TensorMeta:
+        if tensor.is_nested:  # it has no plain shape
+            return tensor_meta(tensor)
+        like = (tensor.shape, tensor.dtype, tensor.device)
+        known = self._metas.get(like)
+        if known is None:
+            known = self._metas[like] = tensor_meta(tensor)
+        return known
+
+
+def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
+    """What identifies the memory of each part of a tensor, and that part."""
+    while _is_wrapped(tensor):  # by torch.func
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+        return [(storage_id(tensor), tensor)]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        return []
+    return [(storage_id(part), part) for part in dense_parts(tensor)]

@@ -1,0 +1,118 @@
+"""How long copies took on the device, from the profiler's memcpy events.
+
+Each event is matched to the first copy of its kind and its bytes that has none yet, in the order in
+which the program asked for both. What PyTorch copies inside a kernel has no copy to match, and is
+listed for itself. Copies within one device are left out, as are those between two that ROCm names
+"Memcpy DtoD".
+
+The format is Kineto's: CuptiActivity.cpp names an event "Memcpy HtoD (Pinned -> Device)" and gives
+its bytes, its correlation (the number of the call that asked for it), and its device, or for a copy
+between two cards both devices.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ..graph import TensorMeta, Transfer, TransferKind
+from .transfers import Seen
+
+_KINDS: dict[str, TransferKind] = {
+    "Memcpy HtoD": "HtoD",
+    "Memcpy DtoH": "DtoH",
+    "Memcpy PtoP": "DtoD",
+}
+
+
+class Memcpy(NamedTuple):
+    """One copy that a device made."""
+
+    kind: TransferKind
+    nbytes: int
+    seconds: float
+    source: str  # device
+    target: str  # device
+    name: str  # the profiler's: "Memcpy HtoD (Pageable -> Device)"
+
+
+class Clock:
+    """A context that profiles CUDA's copies. Another profiler cannot run meanwhile."""
+
+    def __init__(self) -> None:
+        self.copies: list[Memcpy] = []
+
+    def __enter__(self) -> Clock:
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        self._profile = torch.profiler.profile(activities=activities)
+        self._profile.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for device in range(torch.cuda.device_count()):
+            # Private (2.13). To wait for one that nobody has used would set it up.
+            if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
+                with suppress(RuntimeError):  # one that has failed
+                    torch.cuda.synchronize(device)
+        self._profile.stop()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self._profile.export_chrome_trace(str(path))
+            self.copies = read(json.loads(path.read_text())["traceEvents"])
+
+
+def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
+    """The copies between devices in a trace of the profiler, in the order of the calls."""
+    copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
+    found = []
+    for event in sorted(copies, key=_asked):
+        name = str(event.get("name", ""))
+        kind = _KINDS.get(name[: len("Memcpy HtoD")])
+        if kind is not None:
+            details = event.get("args", {})
+            device = details.get("device", 0)
+            found.append(
+                Memcpy(
+                    kind,
+                    int(details.get("bytes", 0)),
+                    float(event["dur"]) / 1e6,
+                    "cpu" if kind == "HtoD" else f"cuda:{details.get('fromDevice', device)}",
+                    "cpu" if kind == "DtoH" else f"cuda:{details.get('toDevice', device)}",
+                    name,
+                )
+            )
+    return found
+
+
+def _asked(event: dict[str, Any]) -> tuple[int, float]:
+    # Streams run at their own pace: the device's own order is not the program's.
+    return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))
+
+
+def match(seen: Iterable[Seen], copies: Iterable[Memcpy]) -> list[Transfer]:
+    """Give each copy that was seen its duration; returns the events that no copy explains."""
+    open_: dict[tuple[str, int | None], deque[Seen]] = defaultdict(deque)
+    for copy in seen:
+        open_[copy.kind, copy.tensor.nbytes].append(copy)
+    unmatched = []
+    for event in copies:
+        waiting = open_[event.kind, event.nbytes]
+        if waiting:
+            waiting.popleft().seconds = event.seconds
+            continue
+        tensor = TensorMeta((event.nbytes,), "uint8", event.target)
+        unmatched.append(
+            Transfer(
+                *(event.kind, event.source, event.target, tensor, "forward"),
+                operation=event.name,
+                seconds=event.seconds,
+            )
+        )
+    return unmatched

@@ -1,0 +1,105 @@
+"""Which line of the user's own code a call comes from.
+
+The user's own is every file outside this package, torch, the standard library and what is
+installed beside it. A place is a code object and a position in it: a frame gives both at once,
+and the line that they stand for is looked up when it is asked for.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+Place = tuple[CodeType, int]  # code, and the position of an instruction in it
+
+_FOREIGN = (
+    str(Path(__file__).parents[1]) + os.sep,
+    str(Path(torch.__file__).parent) + os.sep,
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
+    "<frozen ",
+    "<eval_with_key>",
+    "<__array_function__",
+)
+
+
+class Foreign(dict[str, bool]):
+    """By file: is it not the user's own code."""
+
+    def __missing__(self, file: str) -> bool:
+        found = self[file] = file.startswith(_FOREIGN)
+        return found
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code from `frame` outwards."""
+    while frame is not None and frame.f_code.co_filename.startswith(_FOREIGN):
+        frame = frame.f_back
+    return frame
+
+
+def raised(error: BaseException, foreign: Foreign) -> Place | None:
+    """The innermost place in the user's own code that an exception came through."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not foreign[code.co_filename]:
+            found = (code, trace.tb_lasti)
+        trace = trace.tb_next
+    return found
+
+
+def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
+    """Turns a place in one of the files into "train.py:41"; "" for None.
+
+    As many folders are named as tell the files apart.
+    """
+    names = _shortest(set(files))
+    known: dict[tuple[int, int], str] = {}
+
+    def line(place: Place | None) -> str:
+        if place is None:
+            return ""
+        key = id(place[0]), place[1]
+        found = known.get(key)
+        if found is None:
+            found = known[key] = f"{names[place[0].co_filename]}:{_line(*place)}"
+        return found
+
+    return line
+
+
+def source_text(place: Place | None) -> str:
+    """The line of the user's source without indentation and comment; "" where there is none."""
+    if place is None:
+        return ""
+    text = linecache.getline(place[0].co_filename, _line(*place), None)
+    return re.sub(r"\s+# .*", "", text).strip()
+
+
+def _line(code: CodeType, position: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= position < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _shortest(files: set[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    parts = {file: Path(file).parts for file in files}
+    for file in files:
+        length = 1
+        rivals = [other for other in files if other != file]
+        while length < len(parts[file]) and any(
+            parts[other][-length:] == parts[file][-length:] for other in rivals
+        ):
+            length += 1
+        names[file] = "/".join(parts[file][-length:])
+    return names

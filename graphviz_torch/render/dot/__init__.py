@@ -1,0 +1,1 @@
+"""A Graph as DOT text, and as a still picture."""

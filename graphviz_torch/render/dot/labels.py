@@ -1,0 +1,124 @@
+"""What a node says in a drawing, as the HTML-like labels of Graphviz."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from ...graph import GradientStats, Node, TensorMeta, short_dtype
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+MINUS = "\N{MINUS SIGN}"
+SMALL = 9.5  # points; a node's main lines are 12
+
+# Holds the first line of small print off the large line above it.
+SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
+
+# What XML cannot hold becomes its picture, or the sign for what has none.
+_UNWRITABLE = {
+    **{i: chr(0x2400 + i) for i in range(32)},
+    0x7F: "\u2421",
+    **dict.fromkeys([0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"),
+}
+_ESCAPES = _UNWRITABLE | {
+    ord("&"): "&amp;",
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+    ord('"'): "&quot;",
+    ord("\\"): "\\\\",  # Graphviz reads \N and \G even here
+    ord("\n"): "<BR/>",
+}
+_SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
+_QUOTED = _UNWRITABLE | {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
+
+
+def escape(text: str) -> str:
+    """A text for an HTML-like label.
+
+    >>> escape('<b> "5" \\\\N')
+    '&lt;b&gt; &quot;5&quot; \\\\\\\\N'
+    """
+    return text if _SAFE(text) else text.translate(_ESCAPES)
+
+
+def quote(text: str) -> str:
+    """A text as a quoted DOT string, for a tooltip."""
+    return f'"{text.translate(_QUOTED)}"'
+
+
+def small(text: str, color: str) -> str:
+    """A line of small print."""
+    return f'<FONT POINT-SIZE="{SMALL}" COLOR="{color}">{text}</FONT>'
+
+
+@lru_cache(maxsize=4096)
+def shape(meta: TensorMeta) -> str:
+    """Dtype and shape without the device: "f32[8, 128]"."""
+    return f"{short_dtype(meta.dtype)}{list(meta.shape)}"
+
+
+@lru_cache(maxsize=4096)
+def tensors(outputs: tuple[TensorMeta | None, ...]) -> str:
+    """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu"."""
+    metas = [meta for meta in outputs if meta is not None]
+    if not metas:
+        return "no tensor"
+    if len(outputs) == 1:
+        return str(metas[0])
+    distinct = list(dict.fromkeys(shape(meta) for meta in metas))
+    listed = ", ".join(distinct[:3]) + (", …" if len(distinct) > 3 else "")
+    return f"{len(outputs)} outputs, {listed} {metas[0].device}"
+
+
+def gradient(stats: GradientStats) -> str:
+    """A gradient in one line: its values where there are few, else its norm.
+
+    >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, values=(1.5, 0.0)))
+    'grad [1.5, 0]'
+    """
+    if stats.values is not None and len(stats.values) <= 4:
+        return f"grad [{', '.join(number(value) for value in stats.values)}]"
+    wrong = [f"{n} {name}" for n, name in ((stats.nan, "NaN"), (stats.inf, "Inf")) if n]
+    return f"grad norm {number(stats.norm)}" + (f", {' and '.join(wrong)}" if wrong else "")
+
+
+def number(value: object) -> str:
+    """Four significant digits: "2.667", "1.2e-05"."""
+    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that fits: "12.5 µs"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def count(value: float) -> str:
+    """A large number in short: "950", "7.1 M"."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def nbytes(value: int) -> str:
+    """Bytes in the unit that fits, of 1,024: "1.5 KiB"."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value} B"
+
+
+def within(node: Node, label: str) -> str:
+    """A parameter's label inside the operation that uses it: without the path of the cluster.
+
+    >>> within(Node(0, "TBackward0", (), module="fc1", scope="fc1"), "model.fc1.weight")
+    'weight'
+    """
+    if not node.scope:
+        return label
+    path = f".{node.module}."
+    start = f".{label}".find(path)
+    return label[start + len(path) - 1 :] if start >= 0 else label

@@ -1,0 +1,117 @@
+"""The legend below a picture: what forms and colours mean, what was found, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from textwrap import wrap
+from unicodedata import east_asian_width
+
+from ...graph import Finding
+from ..style import FORMS, MEANINGS, Role, Theme, palette
+from . import labels as say
+from .color import DASHED, Shading
+from .marks import WARNINGS
+
+_MOST_FINDINGS = 6
+_WIDEST = 120  # characters in a line
+_MOST_LINES = 4  # of one finding
+
+
+def legend(
+    roles: frozenset[Role],
+    folded: bool,
+    theme: Theme,
+    shading: Shading,
+    findings: list[Finding],
+    notes: list[str],
+) -> str:
+    """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
+
+    Args:
+        folded: whether parameters are written inside operations.
+    """
+    colors = palette(theme)
+    rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, colors)]
+    rows += [
+        _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
+        for f in findings[:_MOST_FINDINGS]
+    ]
+    if len(findings) > _MOST_FINDINGS:
+        rows.append(_text(f"and {len(findings) - _MOST_FINDINGS} more findings", colors["muted"]))
+    rows += [_text(say.escape(note), colors["muted"]) for note in notes]
+    cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
+    return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
+
+
+def _lines(message: str) -> str:
+    """A message in lines that are no wider than a picture should be for its sake."""
+    wide = any(east_asian_width(letter) in "WF" for letter in message)
+    lines = wrap(message, _WIDEST // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
+    return '<BR ALIGN="LEFT"/>'.join(map(say.escape, lines)) + (
+        '<BR ALIGN="LEFT"/>' if len(lines) > 1 else ""
+    )
+
+
+def _text(text: str, color: str) -> str:
+    return f'<FONT POINT-SIZE="{say.SMALL}" COLOR="{color}">{text}</FONT>'
+
+
+@lru_cache
+def _roles(roles: frozenset[Role], folded: bool, theme: Theme, shaded: bool) -> str:
+    colors = palette(theme)
+    ordered = [role for role in FORMS if role in roles]
+    if len(ordered) < 2 and not folded:
+        return ""
+    swatches = [
+        (
+            colors["background" if shaded else role],
+            colors[f"{role}_line"],
+            MEANINGS[role],
+            FORMS[role].peripheries,
+        )
+        for role in ordered
+    ]
+    cells, width = _cells(swatches, colors)
+    if folded:
+        text = "parameter in its operation"
+        cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
+        width += _wide(text)
+    return _table(cells, width)
+
+
+def _scale(shading: Shading, colors: Mapping[str, str]) -> str:
+    if not shading.scale:
+        return ""
+    title = _text(f"<B>{shading.title}</B>", colors["muted"])
+    lines = {DASHED: colors["operation_line"]}
+    usual = colors["cluster_line"]
+    swatches = [(fill, lines.get(fill, usual), text, 1) for fill, text in shading.scale]
+    cells, width = _cells(swatches, colors)
+    return _table(f"<TD>{title}</TD>{cells}", width + 1.1 * _wide(shading.title))
+
+
+def _cells(
+    swatches: list[tuple[str, str, str, int]], colors: Mapping[str, str]
+) -> tuple[str, float]:
+    """Cells of fill, line, text and lines around, and about how wide they are."""
+    cells, width = "", 0.0
+    for fill, line, text, border in swatches:
+        ground, style = (f' BGCOLOR="{fill}"', "rounded") if fill else ("", "rounded,dashed")
+        cells += f'<TD BORDER="{border}"{ground} COLOR="{line}" STYLE="{style}"'
+        cells += ' WIDTH="16" HEIGHT="11"></TD>'
+        cells += f"<TD>{_text(text, colors['muted'])} </TD>" if text else ""
+        width += 22 + (_wide(text) if text else 0)
+    return cells, width
+
+
+def _wide(text: str) -> float:
+    """About the width of a text with the cell around it, in points."""
+    return 0.58 * say.SMALL * len(text) + 10
+
+
+def _table(cells: str, width: float) -> str:
+    # A size of its own: without it, a wider row below would stretch all cells.
+    attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
+    size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
+    return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

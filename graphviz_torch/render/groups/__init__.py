@@ -1,0 +1,1 @@
+"""Which nodes are drawn as one: modules, loops, repeated blocks."""

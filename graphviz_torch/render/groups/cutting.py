@@ -1,0 +1,221 @@
+"""Cutting a level of a graph that holds too much, and telling which parts are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Any, Literal, NamedTuple
+
+from ...graph import Edge, Graph
+from .repeats import find_repeats
+
+# A smaller body is not worth a group of its own: runs are cut at its multiples instead.
+_SMALLEST_BODY = 3
+
+
+class Part:
+    """A group while the tree grows. Its items are parts, and nodes as their ids."""
+
+    __slots__ = ("items", "kind", "name", "nodes", "parts", "span", "structure")
+
+    def __init__(self, kind: Literal["module", "run"], name: Name, items: list[Item]) -> None:
+        self.kind = kind
+        self.name = name
+        self.items = items
+        # Known once it is closed:
+        self.parts: list[Part] = []
+        self.nodes: list[int] = []  # by id
+        self.span = (0, 0)  # positions of its operations
+        self.structure = 0  # the same number for the same structure
+
+
+class Name(NamedTuple):
+    """A name that can be joined with that of a later group: "repeat 1" and "repeat 9"."""
+
+    text: str
+    stem: str
+    first: int
+    last: int
+
+
+Item = Part | int
+
+
+class Cutter:
+    """Cuts levels to at most `limit` items, and tells which parts are of the same structure.
+
+    A position is the place of an operation in the flattened tree. Cutting keeps the order, so every
+    part holds consecutive positions.
+    """
+
+    def __init__(self, graph: Graph, edges: Sequence[Edge], order: list[int], limit: int) -> None:
+        nodes = graph.nodes
+        self.nodes = nodes
+        self.limit = limit
+        self.known: dict[object, int] = {}  # structure -> its number
+        self.operations = [i for i in order if not nodes[i][5]]
+        count = len(self.operations)
+        self.position = position = dict(zip(self.operations, range(count), strict=True))
+        # Of each position: what the operation reads, and the first and last position among those.
+        self.reads: list[list[tuple[Any, ...]]] = [[] for _ in range(count)]
+        self.first = list(range(count))
+        self.last = [-1] * count
+        steps = [0] * (count + 1)
+        reads, first, last = self.reads, self.first, self.last
+        for source, target, output_nr, input_nr in edges:
+            if target not in position:
+                continue
+            end = position[target]
+            if source not in position:
+                reads[end].append((input_nr, nodes[source][2]))
+                continue
+            start = position[source]
+            reads[end].append((end - start, output_nr, input_nr))
+            if start < end:
+                steps[start + 1] += 1
+                steps[end + 1] -= 1
+            if start < first[end]:
+                first[end] = start
+            if start > last[end]:
+                last[end] = start
+        # How many edges pass between each position and the one before it.
+        self.crossing = list(accumulate(steps))
+        known = self.known
+        self.whole = [
+            known.setdefault((nodes[i][1], nodes[i][2], *read), len(known))
+            for i, read in zip(self.operations, reads, strict=True)
+        ]
+
+    def close(self, part: Part) -> None:
+        """Fill in where the part lies and its structure, once its items are final."""
+        part.parts, part.nodes = split(part.items)
+        part.span = start, end = self._span(part.items)
+        groups = [
+            ("" if inner.kind == "run" else inner.name.text, inner.structure)
+            for inner in part.parts
+        ]
+        leaves = () if start < end else tuple(self.nodes[i][2] for i in flatten([part]))
+        inside = self.whole[start:end]
+        if start < end and (min(self.first[start:end]) < start or max(self.last[start:end]) >= end):
+            for p in range(start, end):
+                if self.first[p] < start or self.last[p] >= end:
+                    inside[p - start] = self._clipped(p, start, end)
+        key = (tuple(groups), leaves, tuple(inside))
+        part.structure = self.known.setdefault(key, len(self.known))
+
+    def _clipped(self, p: int, start: int, end: int) -> int:
+        """As `whole`, without the edges that come from outside."""
+        node = self.nodes[self.operations[p]]
+        reads = [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
+        return self.known.setdefault((node[1], node[2], *reads), len(self.known))
+
+    def _span(self, items: Sequence[Item]) -> tuple[int, int]:
+        start = next((start for start, _ in self._spans(items)), 0)
+        return start, next((end for _, end in self._spans(reversed(items))), start)
+
+    def _spans(self, items: Sequence[Item] | Iterator[Item]) -> Iterator[tuple[int, int]]:
+        """Where those items lie that hold an operation."""
+        for item in items:
+            if type(item) is Part:
+                if item.span[0] < item.span[1]:
+                    yield item.span
+            elif item in self.position:
+                yield self.position[item], self.position[item] + 1
+
+    def cut(self, items: list[Item]) -> list[Item]:
+        """The items of one level, put into groups until there are at most `limit`."""
+        if len(items) <= self.limit:
+            return items
+        items, size = self._repeats(items)
+        return self._runs(items, size)
+
+    def _runs(self, items: list[Item], size: int) -> list[Item]:
+        while len(items) > self.limit:
+            if size == self.limit:
+                size = ceil(len(items) / ceil(len(items) / size))
+            cuts = [*range(0, len(items), size), len(items)]
+            items = [self._run(items[a:b]) for a, b in pairwise(cuts)]
+            size = self.limit
+        return items
+
+    def _repeats(self, items: list[Item]) -> tuple[list[Item], int]:
+        """The items with each repeat of a body in a group, and the size for runs of them."""
+        tokens, ends = self._units(items)
+        size = self.limit
+        result: list[Item] = []
+        done = number = 0
+        for start, period, length in find_repeats(tokens, shortest=self.limit):
+            if period < _SMALLEST_BODY:
+                size = self.limit - self.limit % period
+                continue
+            # The body starts where the fewest edges enter it; of such places, where the last body
+            # ends with the loop.
+            units = pairwise(ends[start : start + period + 1])
+            crossing = [self.crossing[self._span(items[a:b])[0]] for a, b in units]
+            shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
+            result += items[ends[done] : ends[start + shift]]
+            bodies: list[Item] = []
+            for done in range(start + shift + period, start + length + 1, period):
+                number += 1
+                name = Name(f"repeat {number}", "repeat ", number, number)
+                body = items[ends[done - period] : ends[done]]
+                bodies.append(self._close(Part("run", name, body)))
+            result += self._runs(bodies, self.limit)
+        return result + items[ends[done] :], size
+
+    def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
+        """Each operation or part, with the leaves before it: a token for it, and where units end.
+
+        Leaves at the end of all belong to no unit.
+        """
+        tokens: list[object] = []
+        ends = [0]
+        for end, item in enumerate(items, 1):
+            if type(item) is Part:
+                tokens.append(item.structure)
+                ends.append(end)
+            elif item in self.position:
+                tokens.append(self.nodes[item][1])
+                ends.append(end)
+        return tokens, ends
+
+    def _run(self, items: list[Item]) -> Part:
+        first, last = (self._name(items[0]), self._name(items[-1]))
+        if first.stem == last.stem and first.last < last.first:
+            name = Name("", first.stem, first.first, last.last)
+        else:
+            start, end = self._span(items)
+            name = Name("", "nodes ", start + 1, max(end, start + 1))
+        name = name._replace(text=f"{name.stem}{name.first}-{name.last}")
+        return self._close(Part("run", name, items))
+
+    def _name(self, item: Item) -> Name:
+        return item.name if isinstance(item, Part) else Name("", "", 0, 0)
+
+    def _close(self, part: Part) -> Part:
+        part.items = self.cut(part.items)
+        self.close(part)
+        return part
+
+
+def split(items: list[Item]) -> tuple[list[Part], list[int]]:
+    """The parts in their order, and the nodes by id."""
+    parts = [item for item in items if type(item) is Part]
+    return parts, sorted([item for item in items if type(item) is int])
+
+
+def flatten(items: Sequence[Item]) -> list[int]:
+    """The nodes in items and in all parts below, in order."""
+    nodes = [item for item in items if not isinstance(item, Part)]
+    if len(nodes) == len(items):
+        return nodes
+    nodes.clear()
+    stack = list(reversed(items))
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Part):
+            stack.extend(reversed(item.items))
+        else:
+            nodes.append(item)
+    return nodes

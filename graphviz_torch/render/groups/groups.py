@@ -1,0 +1,249 @@
+"""Groups: the tree that every collapsed drawing of a graph uses.
+
+Modules make the tree where they were recorded, one group for each call. Where a level holds more
+than a reader can take in, it is cut along the topological order: first into the repeats of a body
+(the steps of a loop, blocks without names), then into runs of equal size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+from ...graph import Edge, Graph, expect_graph
+from ...graph.gc import uncollected
+from .cutting import Cutter, Item, Name, Part, flatten, split
+
+# Without modules, an order is good enough if every result is used within so many nodes.
+_NEAR = 100
+
+
+class Group(NamedTuple):
+    """Nodes that are drawn as one while it is closed."""
+
+    id: int
+    name: str  # one segment: "layers", "attn#2", "repeat 3", "nodes 101-200"
+    path: str  # unique, without "/": a module's scope; a run's name behind what is around it
+    parent: int | None
+    kind: Literal["module", "run"]
+    children: tuple[int, ...]  # groups directly inside, in topological order
+    nodes: tuple[int, ...]  # nodes directly inside, in id order
+    size: int  # number of all nodes inside
+    span: tuple[int, int]  # where its operations stand in Groups.operations: from, and up to
+    like: int  # id of the first group of the same structure; its own where it is the first
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A tree of groups over the nodes of one graph; parents come before their children."""
+
+    groups: tuple[Group, ...]
+    of: tuple[int | None, ...]  # innermost group of each node; None: directly at the top
+    roots: tuple[int, ...]  # groups at the top, in topological order
+    nodes: tuple[int, ...]  # nodes directly at the top, in id order
+    places: tuple[int, ...]  # of each node in the topological order that the tree follows
+    operations: tuple[int, ...]  # all nodes but the leaves, in that order
+
+    def below(self, number: int) -> list[int]:
+        """A group and all groups in it, outer ones first."""
+        found = [number]
+        for inner in found:
+            found += self.groups[inner].children
+        return found
+
+    def around(self, number: int | None) -> list[int]:
+        """A group and all groups around it, inner ones first."""
+        found: list[int] = []
+        while number is not None:
+            found.append(number)
+            number = self.groups[number].parent
+        return found
+
+
+def group(graph: Graph, *, limit: int = 100) -> Groups:
+    """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
+
+    A leaf belongs to the group of its first user. Two groups are alike when the operations inside,
+    their outputs, the leaves that feed them and the edges between them agree; names may differ.
+
+    Raises:
+        TypeError: if `graph` is no Graph.
+        ValueError: if `limit` is less than 4.
+    """
+    expect_graph(graph)
+    if limit < 4:
+        raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
+    with uncollected():
+        edges = by_target(graph)
+        top, parts = _modules(graph, edges, _order(graph, edges))
+        order = flatten(top)
+        cutter = Cutter(graph, edges, order, limit)
+        for part in reversed(parts):
+            part.items = cutter.cut(part.items)
+            cutter.close(part)
+        return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
+
+
+def by_target(graph: Graph) -> Sequence[Edge]:
+    """The edges in the order of their targets, as `trace` gives them."""
+    targets = list(map(itemgetter(1), graph.edges))
+    in_order = targets == sorted(targets)
+    return graph.edges if in_order else sorted(graph.edges, key=itemgetter(1))
+
+
+def _order(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+    """All nodes in a topological order in which what a step of a loop reads stands in that step."""
+    if not any(map(itemgetter(7), graph.nodes)):
+        backwards = [edge for edge in reversed(edges) if not graph.nodes[edge[0]][5]]
+        first = {edge[0]: edge[1] for edge in backwards}  # user of each operation
+        if all(user - source <= _NEAR for source, user in first.items()):
+            return list(range(len(graph.nodes)))
+    return _near_users(graph, edges)
+
+
+def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+    """It goes back from the outputs, the longest way first.
+
+    So a short branch, such as the input of one step, comes right before its user and not before the
+    whole loop.
+    """
+    inputs: list[list[int]] = [[] for _ in graph.nodes]
+    is_end = [True] * len(graph.nodes)
+    depth = [0] * len(graph.nodes)
+    for source, target, _, _ in edges:
+        inputs[target].append(source)
+        is_end[source] = False
+        if depth[source] >= depth[target]:
+            depth[target] = depth[source] + 1
+    order: list[int] = []
+    seen = [False] * len(graph.nodes)
+    stack = [i for i in reversed(range(len(graph.nodes))) if is_end[i]]
+    while stack:
+        i = stack.pop()
+        if i < 0:  # all that it reads is in order
+            order.append(~i)
+        elif not seen[i]:
+            seen[i] = True
+            stack.append(~i)
+            sources = inputs[i]
+            if len(sources) > 1:
+                sources.sort(key=depth.__getitem__)  # the last is taken first
+            stack += sources
+    return order
+
+
+def _modules(
+    graph: Graph, edges: Sequence[Edge], order: list[int]
+) -> tuple[list[Item], list[Part]]:
+    """The top level and all modules, outer ones first; a leaf stands just before its first user."""
+    places = _places(order)
+    is_leaf = list(map(itemgetter(5), graph.nodes))
+    first: dict[int, int] = {}
+    for edge in edges:
+        source = edge[0]
+        # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
+        usual = is_leaf[source] and not is_leaf[edge[1]]
+        if usual and (source not in first or places[edge[1]] < places[first[source]]):
+            first[source] = edge[1]
+    leaves: dict[int, list[int]] = {}
+    for leaf, user in sorted(first.items()):
+        leaves.setdefault(user, []).append(leaf)
+    top: list[Item] = []
+    parts: list[Part] = []
+    levels: dict[str, list[Item]] = {"": top}
+
+    def enter(scope: str) -> list[Item]:
+        segments = scope.split(".")
+        level = top
+        for depth, segment in enumerate(segments, 1):
+            path = ".".join(segments[:depth])
+            if path not in levels:
+                part = Part("module", _named(segment), [])
+                level.append(part)
+                parts.append(part)
+                levels[path] = part.items
+            level = levels[path]
+        return level
+
+    nodes = graph.nodes
+    for i in order:
+        if i not in first:
+            scope = nodes[i][7]
+            level = levels[scope] if scope in levels else enter(scope)
+            if i in leaves:
+                level += leaves[i]
+            level.append(i)
+    return top, parts
+
+
+def _named(text: str) -> Name:
+    stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
+    number = int(digits) if digits else 1
+    return Name(text, stem if digits else f"{text}#", number, number)
+
+
+def _places(order: list[int]) -> list[int]:
+    places = [0] * len(order)
+    for place, i in enumerate(order):
+        places[i] = place
+    return places
+
+
+def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]) -> Groups:
+    """The finished values: parents before children, in topological order."""
+    parts: list[Part] = []
+    parents: list[int | None] = []
+    paths: list[str] = []
+    taken: set[str] = set()
+    numbers: dict[Part, int] = {}
+    of: list[int | None] = [None] * len(graph.nodes)
+    outer_parts, outer_nodes = split(top)
+    stack: list[tuple[Part, int | None]] = [(part, None) for part in reversed(outer_parts)]
+    while stack:
+        part, parent = stack.pop()
+        numbers[part] = number = len(parts)
+        # "/" separates the segments of names in TensorBoard.
+        path = part.name.text.replace("/", "|")
+        outer = parent
+        while part.kind == "module" and outer is not None and parts[outer].kind == "run":
+            outer = parents[outer]
+        if outer is not None:
+            path = f"{paths[outer]}.{path}"
+        while path in taken:
+            path += "'"
+        taken.add(path)
+        parts.append(part)
+        parents.append(parent)
+        paths.append(path)
+        for i in part.nodes:
+            of[i] = number
+        stack += [(inner, number) for inner in reversed(part.parts)]
+    sizes = [len(part.nodes) for part in parts]
+    for number in reversed(range(len(parts))):
+        outer = parents[number]
+        if outer is not None:
+            sizes[outer] += sizes[number]
+    like: dict[int, int] = {}
+    groups = tuple(
+        [
+            Group(
+                number,
+                part.name.text,
+                paths[number],
+                parents[number],
+                part.kind,
+                tuple([numbers[inner] for inner in part.parts]),
+                tuple(part.nodes),
+                sizes[number],
+                part.span,
+                like.setdefault(part.structure, number),
+            )
+            for number, part in enumerate(parts)
+        ]
+    )
+    roots = tuple(numbers[part] for part in outer_parts)
+    places = tuple(_places(order))
+    return Groups(groups, tuple(of), roots, tuple(outer_nodes), places, operations)

@@ -1,0 +1,130 @@
+"""Summaries on their way into TensorBoard's event files: tags, plugins, writers."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2  # type: ignore[import-untyped]
+from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
+    EventFileWriter,
+)
+
+from ..graph import Graph
+from ..graph.json import MAX_BYTES, from_json, to_json
+
+GRAPHS = "graphviz_torch"  # the plugin that the whole graph is written for
+# A tag belongs to one plugin; the Graphs tab has the tag itself, our plugin the tag with this.
+PREFIX = "autograd/"
+
+# Any: torch's SummaryWriter, or anything with `add_event`; neither has a type that we may import.
+Writer = str | Path | Any
+Write = Callable[[summary_pb2.Summary, int], None]
+
+
+@contextmanager
+def writing(logdir_or_writer: Writer) -> Iterator[Write]:
+    """A function that writes a summary at a step.
+
+    For a directory the event file is our own, and is complete and closed at the end; a writer that
+    was given is flushed and stays open.
+
+    Raises:
+        TypeError: if it is neither a path nor a writer.
+        OSError: if the directory can't be written.
+    """
+    if isinstance(logdir_or_writer, (str, os.PathLike)):
+        files = EventFileWriter(os.fspath(logdir_or_writer))
+        try:
+            yield lambda summary, step: files.add_event(_event(summary, step))
+        finally:
+            files.close()
+        return
+    writer = logdir_or_writer
+    if hasattr(writer, "_get_file_writer"):  # torch.utils.tensorboard.SummaryWriter
+        files = writer._get_file_writer()
+        yield lambda summary, step: files.add_event(_event(summary, step), step)
+    elif hasattr(writer, "add_event"):
+        yield lambda summary, step: writer.add_event(_event(summary, step))
+    else:
+        raise TypeError(
+            f"logdir_or_writer is a {type(writer).__name__}; pass a directory or a SummaryWriter "
+            "(with Lightning: logger.experiment)."
+        )
+    writer.flush()
+
+
+def _event(summary: summary_pb2.Summary, step: int) -> event_pb2.Event:
+    return event_pb2.Event(wall_time=time.time(), step=step, summary=summary)
+
+
+def blob(tag: str, plugin: str, content: bytes, *, version: bytes = b"1") -> summary_pb2.Summary:
+    """A summary that carries bytes for a plugin."""
+    summary = summary_pb2.Summary()
+    value = summary.value.add(tag=tag)
+    value.metadata.plugin_data.plugin_name = plugin
+    value.metadata.plugin_data.content = version
+    value.metadata.data_class = summary_pb2.DATA_CLASS_BLOB_SEQUENCE
+    value.tensor.dtype = types_pb2.DT_STRING
+    value.tensor.tensor_shape.dim.add(size=1)
+    value.tensor.string_val.append(content)
+    return summary
+
+
+def scalars(values: dict[str, float]) -> summary_pb2.Summary:
+    """A summary with one number for each tag."""
+    summary = summary_pb2.Summary()
+    for tag, value in values.items():
+        summary.value.add(tag=tag, simple_value=value)
+    return summary
+
+
+def buckets(
+    tag: str, rows: list[tuple[float, float, float]], *, description: str = ""
+) -> summary_pb2.Summary:
+    """A histogram of buckets that are given: rows of left edge, right edge and count."""
+    summary = summary_pb2.Summary()
+    value = summary.value.add(tag=tag)
+    value.metadata.summary_description = description
+    value.metadata.plugin_data.plugin_name = "histograms"
+    value.metadata.data_class = summary_pb2.DATA_CLASS_TENSOR
+    value.tensor.dtype = types_pb2.DT_DOUBLE
+    value.tensor.tensor_shape.dim.add(size=len(rows))
+    value.tensor.tensor_shape.dim.add(size=3)
+    value.tensor.double_val.extend(number for row in rows for number in row)
+    return summary
+
+
+def markdown(tag: str, text: str) -> summary_pb2.Summary:
+    """A summary for the Text tab, which shows Markdown."""
+    summary = summary_pb2.Summary()
+    value = summary.value.add(tag=tag)
+    value.metadata.plugin_data.plugin_name = "text"
+    value.metadata.data_class = summary_pb2.DATA_CLASS_TENSOR
+    value.tensor.dtype = types_pb2.DT_STRING
+    value.tensor.tensor_shape.dim.add(size=1)
+    value.tensor.string_val.append(text.encode())
+    return summary
+
+
+def pack(graph: Graph) -> bytes:
+    """The graph as compressed JSON, the same bytes for the same graph."""
+    return gzip.compress(to_json(graph).encode(), compresslevel=6, mtime=0)
+
+
+def unpack(content: bytes) -> Graph:
+    """The graph that `pack` was given. Raises ValueError for anything else."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(content, MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError("the graph in the event file is damaged.") from error
+    if not stream.eof:
+        raise ValueError(f"the graph in the event file is cut short, or above {MAX_BYTES:,} bytes.")
+    return from_json(text.decode())

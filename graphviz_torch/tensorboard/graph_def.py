@@ -1,0 +1,268 @@
+"""A Graph as the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
+
+Compute time is what backward was measured to take at a node. Memory is what the node keeps for
+backward and, in the scope of the backward, the gradients that reached it. Nothing is made up: a
+node that was not measured carries only its outputs' shapes, which the tab draws white instead of
+hatching it away, label and all. It has no such way for a scope: one in which nothing was measured
+is hatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensorboard.compat.proto import (  # type: ignore[import-untyped]
+    config_pb2,
+    graph_pb2,
+    node_def_pb2,
+    types_pb2,
+)
+
+from ..graph import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
+from .names import Names, device, names, operation
+
+# The tab merges entries of `input` that follow each other and name the same node: `x * x` would
+# be one edge. An entry that names no node is passed over, and keeps them apart.
+APART = "^|"
+_TYPES = {
+    "float32": types_pb2.DT_FLOAT,
+    "float64": types_pb2.DT_DOUBLE,
+    "float16": types_pb2.DT_HALF,
+    "bfloat16": types_pb2.DT_BFLOAT16,
+    "complex64": types_pb2.DT_COMPLEX64,
+    "complex128": types_pb2.DT_COMPLEX128,
+    "float8_e4m3fn": types_pb2.DT_FLOAT8_E4M3FN,
+    "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
+}
+_LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
+_LONGEST = 1000  # characters of an attribute: the panel is a side bar
+
+
+def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
+    """The graph's `GraphDef` and the names of its nodes in it.
+
+    Args:
+        graph: what to draw; with no node there is nothing to open and ValueError is raised.
+        backward: add a scope with one node per gradient computation; edges into it that are
+            dashed say where a saved tensor goes, and each accumulator points at its leaf.
+    """
+    if not graph.nodes:
+        raise ValueError("the graph has no nodes: TensorBoard can't open an empty graph.")
+    paths = names(graph)
+    built = graph_pb2.GraphDef()
+    built.versions.producer = 22
+    inputs = graph.inputs()
+    transfers: dict[int, list[Transfer]] = {}
+    for transfer in graph.transfers:
+        if transfer.node is not None:
+            transfers.setdefault(transfer.node, []).append(transfer)
+    marked = {node for node, _ in graph.outputs}
+    for node in graph.nodes:
+        entry = built.node.add(name=paths.nodes[node.id], device=device(node.device))
+        leaf = node.title == "AccumulateGrad"
+        entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
+        _connect(entry, (f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]))
+        _tensors(entry, node.outputs)
+        moved = transfers.get(node.id, [])
+        role = entry.op.lower() if leaf else "transfer" if moved else "forward"
+        _role(entry, "output" if node.id in marked and role == "forward" else role)
+        _describe(entry, node, moved)
+    for (source, output_nr), path in zip(graph.outputs, paths.outputs, strict=True):
+        node = graph.nodes[source]
+        meta = node.outputs[output_nr] if output_nr < len(node.outputs) else None
+        entry = built.node.add(name=path, op="Output", device=device(meta.device if meta else ""))
+        _connect(entry, [f"{paths.nodes[source]}:{output_nr}"])
+        _tensors(entry, [meta])
+        _role(entry, "output")
+    if backward:
+        _add_backward(built, graph, paths, inputs)
+    return built, paths
+
+
+def run_metadata(
+    graph: Graph, built: graph_pb2.GraphDef, paths: Names, *, backward: bool = False
+) -> config_pb2.RunMetadata:
+    """`built` with what was measured: seconds of backward, bytes kept for backward.
+
+    Starts are laid end to end scope by scope, so that a scope's time, which the tab takes from the
+    first start to the last end, is the sum of its nodes' times. Whole microseconds, at least 1.
+    """
+    metadata = config_pb2.RunMetadata()
+    metadata.function_graphs.add().pre_optimization_graph.CopyFrom(built)
+    times: dict[str, float] = {}
+    sizes: dict[str, int] = {}
+    for node in graph.nodes:
+        path = paths.nodes[node.id]
+        mirror = f"{paths.backward}/{path}"
+        if node.seconds is not None:
+            times[mirror if backward else path] = node.seconds
+        if node.saved_bytes:
+            sizes[path] = node.saved_bytes
+        if backward:
+            sizes[mirror] = _gradient_bytes(node)
+    if not times and not any(sizes.values()):
+        return metadata
+    mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
+    devices = {}
+    now = 1  # a start of 0 leaves the node without a colour
+    for entry in sorted(built.node, key=lambda entry: entry.name.split("/")):
+        if not entry.device:
+            continue
+        if entry.device not in devices:
+            devices[entry.device] = metadata.step_stats.dev_stats.add(device=entry.device)
+        stats = devices[entry.device].node_stats.add(node_name=entry.name)
+        if entry.name in times:
+            stats.all_start_micros = now
+            stats.all_end_rel_micros = max(1, round(times[entry.name] * 1e6))
+            now += stats.all_end_rel_micros
+        elif not times and entry.name == mark:
+            # Without a single time the tab paints every node black. This one is no time to the
+            # page, in whose numbers the end is the start, and keeps its scale from breaking.
+            stats.all_start_micros = 2**53
+            stats.all_end_rel_micros = 1
+        if sizes.get(entry.name):
+            stats.memory.add(allocator_name="recorded", total_bytes=sizes[entry.name])
+        for slot, shape in enumerate(entry.attr["_output_shapes"].list.shape):
+            if not shape.unknown_rank:
+                stats.output.add(slot=slot).tensor_description.shape.CopyFrom(shape)
+    return metadata
+
+
+def _gradient_bytes(node: Node) -> int:
+    tensors = [stats.tensor for stats in node.grad_outputs if stats is not None]
+    return sum(tensor.nbytes or 0 for tensor in tensors if tensor is not None)
+
+
+def _add_backward(
+    built: graph_pb2.GraphDef, graph: Graph, paths: Names, inputs: list[list[Edge]]
+) -> None:
+    """One node per `grad_fn`, in the same scopes under "backward"; data edges are gradients."""
+    users = graph.users()
+    ends: dict[int, list[str]] = {}
+    for (source, _), path in zip(graph.outputs, paths.outputs, strict=True):
+        ends.setdefault(source, []).append(path)
+    for node in graph.nodes:
+        path = paths.nodes[node.id]
+        entry = built.node.add(name=f"{paths.backward}/{path}", device=device(node.device))
+        leaf = node.title == "AccumulateGrad"
+        # Input 0 of AssignAdd is drawn as changed in place: the accumulator adds to leaf.grad.
+        entry.op = "AssignAdd" if leaf else operation(node.name)
+        sources = [path] if leaf else [f"^{path}"] if node.saved else []
+        sources += [f"^{end}" for end in ends.get(node.id, [])]
+        for edge in users[node.id]:
+            slot = inputs[edge.target].index(edge)
+            sources.append(f"{paths.backward}/{paths.nodes[edge.target]}:{slot}")
+        _connect(entry, sources)
+        if leaf:
+            _tensors(entry, node.outputs)
+        else:
+            _tensors(entry, [_output(graph.nodes[e.source], e.output_nr) for e in inputs[node.id]])
+        _role(entry, "accumulate" if leaf else "backward")
+        _text(entry, "gradient", _gradients(node.grad_outputs))
+        if node.seconds is not None:
+            _text(entry, "backward", _when(node))
+
+
+def _output(node: Node, output_nr: int) -> TensorMeta | None:
+    return node.outputs[output_nr] if output_nr < len(node.outputs) else None
+
+
+def _connect(entry: node_def_pb2.NodeDef, sources: Iterable[str]) -> None:
+    last = None
+    for source in sources:
+        if source.startswith("^"):
+            name = source[1:]
+        else:
+            name, _, slot = source.rpartition(":")
+            if slot == "0":
+                source = name
+        if name == last:
+            entry.input.append(APART)
+        entry.input.append(source)
+        last = name
+
+
+def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) -> None:
+    shapes = entry.attr["_output_shapes"].list
+    known = []
+    for meta in outputs:
+        shape = shapes.shape.add()
+        if meta is None:
+            shape.unknown_rank = True
+            continue
+        known.append(meta)
+        for size in meta.shape:
+            shape.dim.add(size=size)
+    if known:
+        # Shown in the panel; the tab draws shapes on the edges but hides the attribute itself.
+        _text(entry, "tensor", "; ".join(map(str, known)))
+        dtype = _TYPES.get(known[0].dtype)
+        if dtype is not None:
+            entry.attr["T"].type = dtype
+
+
+def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
+    """The colour under "XLA cluster", the one free categorical colouring of the tab."""
+    entry.attr["_XlaCluster"].s = role.encode()
+    entry.attr["role"].s = role.encode()
+
+
+def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]) -> None:
+    _text(entry, "autograd", node.name)
+    _text(entry, "name", node.label)
+    _text(entry, "module", node.scope or node.module)
+    _text(entry, "line", node.source)
+    _text(entry, "note", node.note)
+    if node.saved:
+        entry.attr["saved_bytes"].i = node.saved_bytes
+        kept = (f"{s.name or s.kind} {s.tensor}" for s in node.saved)
+        _text(entry, "saved", "; ".join(kept))
+    _text(entry, "gradient", _gradients(node.grad_outputs))
+    _text(entry, "backward", _when(node))
+    _text(entry, "transfer", "; ".join(map(_moved, transfers)))
+
+
+def _gradients(stats: Iterable[GradientStats | None]) -> str:
+    return "; ".join(_gradient(entry) for entry in stats if entry is not None)
+
+
+def _gradient(stats: GradientStats) -> str:
+    text = f"norm {stats.norm:.6g}, max {stats.max_abs:.6g}, mean {stats.mean:.6g}"
+    text += f", {stats.zero_fraction:.0%} zero"
+    if stats.nan or stats.inf:
+        text += f", {stats.nan} NaN, {stats.inf} Inf"
+    if stats.values is not None:
+        text += ", [" + ", ".join(_number(value) for value in stats.values) + "]"
+    return text
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _when(node: Node) -> str:
+    parts = []
+    if node.order is not None:
+        parts.append(f"ran as number {node.order + 1}")
+    if node.seconds is not None:
+        parts.append(f"took {node.seconds * 1e6:.1f} us")
+    return ", ".join(parts)
+
+
+def _moved(transfer: Transfer) -> str:
+    text = f"{transfer.source} -> {transfer.target} in {transfer.phase}, {transfer.nbytes} bytes"
+    if transfer.pinned is not None:
+        text += ", pinned" if transfer.pinned else ", pageable"
+    return text
+
+
+def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
+    if not text:
+        return
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 3] + "..."
+    if text.isascii():
+        entry.attr[key].s = text.encode()
+    else:
+        # Bytes above 127 are shown as octal numbers; this one is a string of Unicode.
+        entry.attr[key].placeholder = text

@@ -1,0 +1,78 @@
+"""TensorBoard's "Autograd" tab: the interactive view of each graph that was written, by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorboard.plugins import base_plugin  # type: ignore[import-untyped]
+from werkzeug import Request, Response
+
+from ...findings import find
+from ...render.html import view_payload, view_script
+from ..events import GRAPHS
+from .store import Store
+from .wsgi import refuse, respond, routes, where
+
+_PAGE = Path(__file__).parent / "static" / "index.js"
+
+
+class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
+    """The tab: a list of what was written, and the view of one graph at a time."""
+
+    plugin_name = GRAPHS
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        self._store = Store(context.data_provider)
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        """The page's scripts, and the two routes it reads."""
+        return routes(index__js=self.page, view__js=self.view, graphs=self.graphs, graph=self.graph)
+
+    def is_active(self) -> bool:
+        """False: TensorBoard shows the tab by itself where there is data for it."""
+        return False
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """The tab's name and script."""
+        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Autograd")
+
+    def page(self, request: Request) -> Response:
+        """The script of the tab."""
+        return respond(request, _PAGE.read_text(encoding="utf-8"), "text/javascript")
+
+    def view(self, request: Request) -> Response:
+        """The script of the interactive view."""
+        try:
+            return respond(request, view_script(), "text/javascript")
+        except FileNotFoundError as error:
+            return refuse(request, str(error), 404)
+
+    def graphs(self, request: Request) -> Response:
+        """`{run: {tag: [step, ...]}}` of what was written."""
+        ctx, experiment = where(request)
+        listing = self._store.listing(ctx, experiment)
+        steps = {
+            run: {tag: [written.step for written in series] for tag, series in tags.items()}
+            for run, tags in listing.items()
+        }
+        return respond(request, steps)
+
+    def graph(self, request: Request) -> Response:
+        """What the view needs of the graph at `run`, `tag` and `step`."""
+        run, tag = request.args.get("run"), request.args.get("tag")
+        step = request.args.get("step", type=int)
+        if run is None or tag is None or step is None:
+            return refuse(request, "run, tag and step (a whole number) are needed", 400)
+        ctx, experiment = where(request)
+        listing = self._store.listing(ctx, experiment)
+        series = [w for w in listing.get(run, {}).get(tag, []) if w.step == step]
+        if not series:
+            text = f"no graph at run {run!r}, tag {tag!r}, step {step}"
+            return refuse(request, text, 404)
+        try:
+            graph = self._store.graph(ctx, series[-1])
+        except ValueError as error:
+            return refuse(request, str(error), 404)
+        payload = view_payload(graph, find(graph), title=f"{tag}, step {step}")
+        return respond(request, payload, "text/plain")

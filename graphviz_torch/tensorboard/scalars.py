@@ -1,0 +1,221 @@
+"""Gradients and transfers over the steps of a training, in TensorBoard's other tabs.
+
+Scalars: the gradient norm of each layer. Histograms: all of them in one ridge plot, the layers in
+order of depth where a histogram has its buckets, so that a vanishing gradient is a slope. Text:
+the transfers of a step. Everything takes plain values; `watch` writes its norms by it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..findings import find
+from ..findings.rule import size
+from ..graph import GradientStats, Graph, Transfer
+from .writer import require
+
+_COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
+_ROWS = 500  # of the table of transfers; the rest is one row
+
+
+def gradient_norms(graph: Graph) -> dict[str, float]:
+    """Gradient norm of each layer, that is of all parameters of one module, first layer first.
+
+    Euclidean, over the parameters whose gradient was recorded; divided by the loss scale where the
+    graph has one. A gradient with NaN makes it NaN, one with Inf makes it Inf. A parameter outside
+    any module, or one without a name, stands for itself.
+    """
+    first: dict[int, int] = {}
+    for edge in graph.edges:
+        first[edge.source] = min(edge.target, first.get(edge.source, edge.target))
+    norms: dict[str, list[float]] = {}
+    leaves = [node for node in graph.nodes if node.title == "AccumulateGrad"]
+    for leaf in sorted(leaves, key=lambda leaf: first.get(leaf.id, leaf.id)):
+        stats = [entry for entry in leaf.grad_outputs if entry is not None]
+        if stats:
+            label = leaf.label or f"node {leaf.id}"
+            layer = leaf.module or label.rpartition(".")[0] or label
+            norms.setdefault(layer, []).extend(map(_norm, stats))
+    scale = graph.loss_scale or 1.0
+    return {layer: math.hypot(*values) / scale for layer, values in norms.items()}
+
+
+def add_gradients(
+    logdir_or_writer: Any,
+    gradients: Graph | Mapping[str, float],
+    *,
+    step: int,
+    tag: str = "gradient norm",
+) -> None:
+    """Write gradient norms by layer: a scalar for each, and one ridge plot of all by depth.
+
+    Args:
+        logdir_or_writer: a directory, or a `SummaryWriter`.
+        gradients: a graph with recorded gradients, or norms by layer, first layer first.
+        step: the training step.
+        tag: scalars are "<tag>/<layer>", the ridge plot is "<tag> by depth". There, layer i has
+            the bucket from i to i + 1, and its norm for a count; the card's (i) lists the layers.
+
+    Raises:
+        ImportError: if TensorBoard is missing or older than 2.20.
+        ValueError: if there is no gradient.
+    """
+    require()
+    from .events import buckets, scalars, writing
+
+    norms = gradient_norms(gradients) if isinstance(gradients, Graph) else dict(gradients)
+    if not norms:
+        raise ValueError(
+            "no gradient was recorded: run backward inside `with record(model) as recording:` "
+            "and pass recording.graph."
+        )
+    # The ridge has no place for NaN and Inf: they are 0 there, and NaN and Inf in the scalars.
+    rows = [
+        (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
+        for i, norm in enumerate(norms.values())
+    ]
+    layers = ", ".join(f"{i}: `{layer}`" for i, layer in enumerate(norms))
+    with writing(logdir_or_writer) as write:
+        write(scalars({f"{tag}/{layer}": norm for layer, norm in norms.items()}), step)
+        write(buckets(f"{tag} by depth", rows, description=f"Layers: {layers}"), step)
+
+
+def add_distribution(
+    logdir_or_writer: Any,
+    name: str,
+    edges: Sequence[float],
+    counts: Sequence[float],
+    *,
+    step: int,
+    tag: str = "gradient",
+) -> None:
+    """Write one gradient's histogram, for the Histograms and the Distributions tab.
+
+    Args:
+        logdir_or_writer: a directory, or a `SummaryWriter`.
+        name: the parameter's; the tag is "<tag>/<name>".
+        edges: ascending bounds of the buckets, one more than there are `counts`, as
+            `torch.histogram` returns them.
+        counts: elements in each bucket.
+        step: the training step.
+        tag: what stands before the name.
+
+    Raises:
+        ImportError: if TensorBoard is missing or older than 2.20.
+        ValueError: if the numbers of edges and counts do not fit.
+    """
+    require()
+    from .events import buckets, writing
+
+    if len(edges) != len(counts) + 1:
+        raise ValueError(
+            f"{name}: {len(edges)} edges for {len(counts)} counts; one edge more is needed."
+        )
+    rows = [
+        (float(low), float(high), float(count))
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    with writing(logdir_or_writer) as write:
+        write(buckets(f"{tag}/{name}", rows), step)
+
+
+def add_transfers(
+    logdir_or_writer: Any, graph: Graph, *, step: int, tag: str = "transfers"
+) -> None:
+    """Write the graph's transfers as a table for the Text tab, with totals and findings.
+
+    Raises:
+        ImportError: if TensorBoard is missing or older than 2.20.
+    """
+    require()
+    from .events import markdown, writing
+
+    with writing(logdir_or_writer) as write:
+        write(markdown(tag, transfers_markdown(graph)), step)
+
+
+def transfers_markdown(graph: Graph) -> str:
+    """Markdown: totals by direction, findings about transfers, then a table, largest first.
+
+    Copies made by the same line in the same way are one row. Milliseconds are those of the device,
+    and are empty where one of the copies was not measured.
+
+    >>> from graphviz_torch.graph import Graph
+    >>> transfers_markdown(Graph(()))
+    'No transfer was recorded.'
+    """
+    if not graph.transfers:
+        return "No transfer was recorded."
+    lines = []
+    for kind in sorted({transfer.kind for transfer in graph.transfers}):
+        some = [transfer for transfer in graph.transfers if transfer.kind == kind]
+        lines.append(f"- **{kind}**: {_copies(len(some))}, {_total(some)}")
+    for finding in find(graph):
+        if finding.transfers:
+            where = f" ({_cell(finding.where)})" if finding.where else ""
+            lines.append(
+                f"- **{finding.severity}**: {_cell(finding.message)} {_cell(finding.advice)}{where}"
+            )
+    lines += ["", "|" + "|".join(_COLUMNS) + "|", "|---" * len(_COLUMNS) + "|"]
+    groups: dict[Transfer, list[Transfer]] = {}
+    for transfer in graph.transfers:
+        groups.setdefault(_alike(transfer), []).append(transfer)
+    rows = sorted(groups.values(), key=lambda some: -sum(t.nbytes or 0 for t in some))
+    lines += ["|" + "|".join(_row(some)) + "|" for some in rows[:_ROWS]]
+    if len(rows) > _ROWS:
+        rest = [transfer for some in rows[_ROWS:] for transfer in some]
+        lines += ["", f"And {_copies(len(rest))} more, {_total(rest)}."]
+    return "\n".join(lines)
+
+
+def _alike(transfer: Transfer) -> Transfer:
+    return replace(
+        transfer, node=None, seconds=None, used=None, data=None, in_forward=None, moment=None
+    )
+
+
+def _row(some: list[Transfer]) -> list[str]:
+    first = some[0]
+    seconds = [transfer.seconds for transfer in some]
+    measured = [value for value in seconds if value is not None]
+    memory = {None: "", True: "pinned", False: "pageable"}[first.pinned]
+    how = (first.operation, memory, "non-blocking" if first.non_blocking else "")
+    return [
+        _cell(f"{first.kind} {first.source} → {first.target}"),
+        first.phase,
+        _cell(f"{first.label}: {first.tensor}" if first.label else str(first.tensor)),
+        str(len(some)),
+        _total(some),
+        f"{sum(measured) * 1e3:.3g}" if len(measured) == len(some) else "",
+        _cell(", ".join(filter(None, how))),
+        _cell(" ".join(filter(None, (first.where, first.module)))),
+    ]
+
+
+def _total(some: list[Transfer]) -> str:
+    known = [transfer.nbytes for transfer in some if transfer.nbytes is not None]
+    text = size(sum(known))
+    return (
+        text if len(known) == len(some) else f"{text} and {len(some) - len(known)} of unknown size"
+    )
+
+
+def _copies(count: int) -> str:
+    return "1 copy" if count == 1 else f"{count} copies"
+
+
+def _cell(text: str) -> str:
+    """Text that Markdown shows as it is, also inside a table."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)
+    return text.replace("|", "&#124;").replace("\n", " ")
+
+
+def _norm(stats: GradientStats) -> float:
+    if stats.nan:
+        return math.nan
+    return math.inf if stats.inf else stats.norm

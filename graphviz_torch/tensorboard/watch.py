@@ -1,0 +1,212 @@
+"""Gradient norms by module over the steps of a training, at a cost that it can bear.
+
+What is measured is `parameter.grad` as it stands when an optimizer is about to step: accumulated,
+unscaled by AMP's scaler, after clipping. A step that is not measured costs a counter.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from typing import Protocol
+from weakref import WeakSet
+
+import torch
+
+from ..internals.optimizer_hooks import StepWatch
+from .scalars import add_gradients
+
+
+class Writer(Protocol):
+    """What a TensorBoard `SummaryWriter` has, and other loggers too."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Note a number."""
+
+
+def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
+    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+
+    Modules without a gradient are left out; "" is the model itself. One copy for each device, and
+    another where a norm is too large or too small for a sum of squares.
+    """
+    owners: list[str] = []
+    gradients: list[torch.Tensor] = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.detach()
+            sparse = gradient.layout == torch.sparse_coo
+            owners.append(name.rpartition(".")[0])
+            gradients.append(gradient.coalesce().values() if sparse else gradient)
+    wide = [_wide(gradient.dtype) for gradient in gradients]
+    norms = _fetched(
+        [
+            torch.linalg.vector_norm(gradient, dtype=dtype)
+            for gradient, dtype in zip(gradients, wide, strict=True)
+        ]
+    )
+    lost = [
+        i
+        for i, norm in enumerate(norms)
+        if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
+    ]
+    for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
+        norms[i] = norm
+    found: dict[str, float] = dict.fromkeys(owners, 0.0)
+    for owner, norm in zip(owners, norms, strict=True):
+        found[owner] = math.hypot(found[owner], norm)
+    return found
+
+
+def _fetched(numbers: list[torch.Tensor]) -> list[float]:
+    """The values of tensors of one number each: one copy for each device."""
+    values = [0.0] * len(numbers)
+    positions: dict[torch.device, list[int]] = {}
+    for i, number in enumerate(numbers):
+        positions.setdefault(number.device, []).append(i)
+    for device, here in positions.items():
+        widest = torch.float32 if device.type == "mps" else torch.float64
+        row = torch.stack([numbers[i].to(widest) for i in here]).tolist()
+        for i, value in zip(here, row, strict=True):
+            values[i] = value
+    return values
+
+
+def _scaled(gradients: list[torch.Tensor]) -> list[float]:
+    """Their norms, by way of numbers of which the largest is one."""
+    units, ratios = [], []
+    for gradient in gradients:
+        sizes = gradient.abs()
+        high = sizes.amax()
+        unit = torch.where((high > 0) & high.isfinite(), high, 1)
+        units.append(unit)
+        ratios.append(torch.linalg.vector_norm(sizes / unit))
+    found = _fetched(units + ratios)
+    return [u * r for u, r in zip(found, found[len(units) :], strict=False)]
+
+
+class Watching:
+    """What `watch` returns: a context manager, and `remove()`."""
+
+    def __init__(self, model: torch.nn.Module, writer: Writer, every: int, tag: str) -> None:
+        self._model = model
+        self._writer = writer
+        self._every = every
+        self._tag = tag
+        self.step = 0  # steps so far: several optimizers of the model make one together
+        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
+        self._missing: set[int] = set()  # what should learn, and no optimizer held so far
+        self._norms: dict[str, float] = {}  # of this step, until they are written
+        self._failed = False
+        self._handle = StepWatch(self._before_step)
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        self._handle.remove()
+        self._flush()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        parameters = dict(self._model.named_parameters())
+        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in held}
+        if not mine:
+            return
+        if not self._stepped or optimizer in self._stepped:
+            self._flush()
+            self._stepped = WeakSet()
+            self._missing = {id(p) for p in parameters.values() if p.requires_grad}
+            self.step += 1
+        self._stepped.add(optimizer)
+        if (self.step - 1) % self._every or not self._missing:
+            return
+        with torch.no_grad():
+            norms = gradient_norms(self._model)
+        # What another optimizer holds may be scaled still, or of another backward.
+        known = {path: norm for path, norm in self._norms.items() if path not in mine}
+        self._norms = norms | known
+        self._missing -= held
+        if not self._missing:
+            self._flush()
+
+    def _flush(self) -> None:
+        norms, self._norms = self._norms, {}
+        try:
+            self._write({path or "model": norm for path, norm in norms.items()}, self.step - 1)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                message = f"watch() cannot write the gradient norms: {error}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _write(self, norms: dict[str, float], step: int) -> None:
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard's own: a ridge too
+            add_gradients(self._writer, norms, step=step, tag=self._tag)
+            return
+        for path, norm in norms.items():
+            self._writer.add_scalar(f"{self._tag}/{path}", norm, step)
+
+
+def watch(
+    model: torch.nn.Module, writer: Writer, every: int = 1, *, tag: str = "gradient_norm"
+) -> Watching:
+    """Write the norm of every module's gradients at every `every`-th step of its optimizer.
+
+    Several optimizers that step in turn make one step, in which each module is measured before its
+    own optimizer's. If none holds some parameter, a step is written when the next one begins. What
+    the writer cannot write, on a full disk, is a warning, once; the training goes on.
+
+    Args:
+        model: whose gradients.
+        writer: a TensorBoard `SummaryWriter`, which gets a ridge plot of all modules by depth
+            too, or anything with its `add_scalar`.
+        every: steps from one measurement to the next; the first step is measured.
+        tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
+
+    Returns:
+        A context manager with `remove()`; it counts from now on, entered or not.
+
+    Raises:
+        TypeError: if `model` is no module, `writer` has no `add_scalar`, or `every` is no integer.
+        ValueError: if `every` is less than 1.
+
+    >>> class Printer:
+    ...     def add_scalar(self, tag, value, step):
+    ...         print(tag, step, round(value, 4))
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    >>> with watch(model, Printer()):
+    ...     model(torch.ones(1, 1)).sum().backward()
+    ...     optimizer.step()
+    gradient_norm/model 0 1.4142
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"watch: model is a {type(model).__name__}: pass a torch.nn.Module.")
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise TypeError(
+            f"watch: writer is a {type(writer).__name__}: pass a SummaryWriter, or what has its "
+            "add_scalar(tag, value, step)."
+        )
+    if not isinstance(every, int) or isinstance(every, bool):
+        raise TypeError(f"watch(every={every!r}): pass the number of steps, 1 or more.")
+    if every < 1:
+        raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
+    return Watching(model, writer, every, tag)
+
+
+@cache
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@cache
+def _least(dtype: torch.dtype) -> float:
+    """A norm below this has lost digits: the squares are too small to be held."""
+    info = torch.finfo(dtype)
+    return math.sqrt(info.tiny / info.eps)

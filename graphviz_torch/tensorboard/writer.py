@@ -1,0 +1,93 @@
+"""TensorBoard's Graphs tab, fed in full: scopes, devices, shapes, backward times, saved memory.
+
+Counted as compute time: seconds of a node's backward, where they were measured. Counted as memory:
+bytes that a node keeps for backward, where they were recorded; in the scope of the backward, bytes
+of the gradients that reached the node. Nothing is estimated.
+TensorBoard is imported by the functions here, not by this file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ..graph import Graph, expect_graph
+
+OLDEST = (2, 20)
+
+
+def to_tensorboard(
+    graph: Graph,
+    logdir_or_writer: Any,
+    *,
+    tag: str = "graph",
+    step: int = 0,
+    backward: bool = False,
+) -> None:
+    """Write a graph for TensorBoard's Graphs tab.
+
+    A run holds as many graphs as there are tags; a tag shows the graph of its last step. Ranks go
+    into directories of their own ("runs/rank0", "runs/rank1").
+
+    Args:
+        graph: what to write.
+        logdir_or_writer: a directory, in which a new event file is written and closed, or a
+            `SummaryWriter`, which is flushed and stays open.
+        tag: the name in the tab's list.
+        step: the training step; another one for each graph of a tag, as TensorBoard tells them
+            apart by it.
+        backward: add a scope "backward" that holds a node for each gradient computation.
+
+    Raises:
+        ImportError: if TensorBoard is missing or older than 2.20.
+        TypeError: if `graph` is no Graph, or `logdir_or_writer` neither a path nor a writer.
+        ValueError: if the graph has no node, or can't be shown; the message names the node.
+    """
+    expect_graph(graph)
+    require()
+    from .events import GRAPHS, PREFIX, blob, pack, writing
+    from .graph_def import graph_def, run_metadata
+    from .lint import check
+
+    built, paths = graph_def(graph, backward=backward)
+    metadata = run_metadata(graph, built, paths, backward=backward)
+    check(built, metadata)
+    # The second plugin shows no Profile, so the tab offers none where nothing was measured.
+    measured = bool(metadata.step_stats.dev_stats)
+    plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
+    with writing(logdir_or_writer) as write:
+        write(blob(tag, plugin, metadata.SerializeToString()), step)
+        write(blob(PREFIX + tag, GRAPHS, pack(graph)), step)
+
+
+def to_pbtxt(graph: Graph, path: str | Path, *, backward: bool = False) -> Path:
+    """Write a graph as text for the Graphs tab's "Upload file" button. Returns the path.
+
+    Raises:
+        ImportError: if TensorBoard is missing or older than 2.20.
+        ValueError: if the graph has no node, or can't be shown; the message names the node.
+    """
+    require()
+    from .graph_def import graph_def
+    from .lint import check
+
+    built, _ = graph_def(graph, backward=backward)
+    check(built)
+    path = Path(path)
+    path.write_text(str(built), encoding="utf-8")
+    return path
+
+
+def require() -> None:
+    """Raises ImportError, and says what to install, unless TensorBoard 2.20 or newer is there."""
+    install = 'pip install -U "graphviz-torch[tensorboard]"'
+    try:
+        from tensorboard.version import VERSION  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError(f"TensorBoard is not installed. Install it with: {install}") from error
+    if tuple(map(int, re.findall(r"\d+", VERSION)[:2])) < OLDEST:
+        raise ImportError(
+            f"TensorBoard {VERSION} is installed; {'.'.join(map(str, OLDEST))} or newer is needed, "
+            f"and 2.21 or newer beside setuptools 82. Install it with: {install}"
+        )

@@ -1,0 +1,1 @@
+"""Live `grad_fn`s, read into a Graph."""

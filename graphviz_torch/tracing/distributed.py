@@ -1,0 +1,129 @@
+"""One graph per rank, brought together over the process group that the program already has.
+
+`torch.distributed` is the engine. Graphs travel as compressed JSON, nothing is unpickled, through
+the group's store: the key-value server at which the ranks met, on gloo and NCCL alike. Only the
+rank that gathers waits for others, and not beyond its timeout.
+
+Seen: nodes for collectives that autograd records, such as DTensor's and those of
+`torch.distributed.nn`. Not seen: what DDP and FSDP send from hooks, which are no nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from ..graph import Graph, TensorMeta
+from ..graph.json import from_json, to_json
+from ..internals.metadata import tensor_meta
+from ..internals.pytree import flatten
+from .tracer import walk
+
+_COLLECTIVE = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|redistribute|broadcast_?back", re.I
+)
+_POLL = 0.05  # seconds between two looks at what has arrived
+_CALLS: dict[str, int] = {}  # gathers so far, by group: a rank that skipped one is not mixed up
+
+
+def gather(graph: Graph, *, timeout: float = 60.0, group: Any = None) -> list[Graph] | None:
+    """The graphs of all ranks, in the order of ranks, at rank 0 of the group; None at the others.
+
+    Every rank of the group calls it, as often as the others. Without a process group there is one
+    rank.
+
+    Args:
+        timeout: seconds that rank 0 waits for the others. They do not wait.
+        group: a process group; by default that of all ranks.
+
+    Raises:
+        TimeoutError: at rank 0, naming the ranks from which nothing came: those that died, or that
+            did not call `gather`.
+        ValueError: at rank 0, naming a rank whose graph can't be read: another version, say.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return [graph]
+    rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
+    if rank < 0:
+        raise ValueError(f"gather: rank {dist.get_rank()} is not in the group of ranks {ranks}.")
+    process_group: Any = dist.group.WORLD if group is None else group
+    store: Any = process_group.get_group_store()
+    call = _CALLS[process_group.group_name] = _CALLS.get(process_group.group_name, 0) + 1
+    if rank:
+        store.set(_key(call, rank), zlib.compress(to_json(graph).encode(), 1))
+        return None
+    arrived = _collect(store, call, ranks, timeout)
+    return [graph, *(_read(arrived[r], ranks[r]) for r in range(1, len(ranks)))]
+
+
+def collectives(graph: Graph) -> list[tuple[int, str, int | None]]:
+    """Node id, name and bytes of the output of each node that communicates between ranks."""
+    return [
+        (node.id, node.title, sum(m.nbytes or 0 for m in node.outputs if m is not None) or None)
+        for node in graph.nodes
+        if not node.leaf and _COLLECTIVE.search(node.name)
+    ]
+
+
+def local_shapes(outputs: Any) -> dict[int, str]:
+    """What this rank holds of the DTensors of a graph: `graph.annotate(note=local_shapes(loss))`.
+
+    Leaves and outputs only: what lies between keeps its global shape alone.
+
+    Args:
+        outputs: what was given to `trace`.
+    """
+    from torch.distributed.tensor import DTensor
+
+    fns = walk(outputs)
+    ids = {fn: i for i, fn in enumerate(fns)}
+    known = [(i, fn.variable) for i, fn in enumerate(fns) if hasattr(fn, "variable")]
+    known += [(ids[t.grad_fn], t) for _, t in flatten(outputs) if t.grad_fn in ids]
+    return {
+        node: f"{', '.join(map(str, tensor.placements))}, local {_local(tensor)}"
+        for node, tensor in known
+        if isinstance(tensor, DTensor)
+    }
+
+
+def _local(tensor: Any) -> TensorMeta:
+    return tensor_meta(tensor.to_local().detach())
+
+
+def _key(call: int, rank: int) -> str:
+    return f"graphviz_torch/gather/{call}/{rank}"
+
+
+def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dict[int, bytes]:
+    """Bytes by rank of the group; every other rank's, or an error that names who is missing."""
+    missing = list(range(1, len(ranks)))
+    arrived: dict[int, bytes] = {}
+    end = time.monotonic() + timeout
+    while missing:
+        for rank in list(missing):
+            key = _key(call, rank)
+            if store.check([key]):
+                arrived[rank] = store.get(key)
+                store.delete_key(key)
+                missing.remove(rank)
+        if missing and time.monotonic() > end:
+            names = ", ".join(str(ranks[rank]) for rank in missing)
+            raise TimeoutError(
+                f"gather: no graph from rank{'s' if len(missing) > 1 else ''} {names} of "
+                f"{len(ranks)} within {timeout:g} s. Did it die, or not call gather?"
+            )
+        if missing:
+            time.sleep(_POLL)
+    return arrived
+
+
+def _read(content: bytes, rank: int) -> Graph:
+    try:
+        return from_json(zlib.decompress(content).decode())
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"gather: the graph of rank {rank} can't be read: {error}") from error

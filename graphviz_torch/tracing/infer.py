@@ -1,0 +1,84 @@
+"""What a traced graph tells without a recording: some nodes' modules, and backward's copies.
+
+A module is inferred only where it is certain from the parameters' names: every parameter that the
+node uses, itself or transposed, viewed or cast, belongs to one module, and no other node could
+have borrowed it: the node uses two parameters of the module, or is the only one that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..graph import Edge, Transfer, TransferKind
+from ..internals.metadata import Outputs
+
+# Nodes that hand a parameter on: shape, order or dtype change, the values stay.
+_CARRIERS = frozenset(("t", "transpose", "permute", "view", "expand", "unsqueeze", "to_copy"))
+COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy between devices
+
+
+def infer_modules(
+    edges: Iterable[Edge], operations: Sequence[str], owners: Mapping[int, set[str]]
+) -> dict[int, str]:
+    """The module of each node for which it is certain, by node id.
+
+    Args:
+        edges: all edges, in the order of their targets.
+        operations: the forward's name of each node.
+        owners: for each parameter's leaf, the paths of the modules that have it.
+    """
+    carried = {leaf: leaf for leaf in owners}  # what carries a leaf, that leaf
+    users: dict[int, list[int]] = {leaf: [] for leaf in owners}
+    uses: dict[int, list[int]] = {}  # the leaves that a node uses
+    for source, target, _, _ in edges:
+        leaf = carried.get(source)
+        if leaf is None:
+            continue
+        if operations[target] in _CARRIERS:
+            carried[target] = leaf
+        else:
+            users[leaf].append(target)
+            uses.setdefault(target, []).append(leaf)
+    found = {}
+    for node, leaves in uses.items():
+        paths = owners[leaves[0]]
+        if len(paths) != 1 or any(owners[leaf] != paths for leaf in leaves):
+            continue
+        if len(set(leaves)) > 1 or len(set(users[leaves[0]])) == 1:
+            (found[node],) = paths
+    for carrier, leaf in carried.items():
+        # A leaf and its carriers are in the module if all that use the leaf are.
+        if len(owners[leaf]) == 1 and users[leaf]:
+            (path,) = owners[leaf]
+            if all(found.get(user) == path for user in users[leaf]):
+                found[carrier] = path
+    return {node: path for node, path in found.items() if path}
+
+
+def backward_copies(
+    edges: Iterable[Edge], names: Sequence[str], outputs: Sequence[Outputs]
+) -> tuple[Transfer, ...]:
+    """The copies between devices that backward will make, in the order in which it will.
+
+    `x.to(device)` in forward copies the gradient back in backward, and so does `copy_`.
+    """
+    found = []
+    for edge in edges:
+        name = names[edge.target]
+        # The gradient of copy_'s first input, which it overwrites, is not copied.
+        if name == "ToCopyBackward0" or (name == "CopyBackwards" and edge.input_nr == 1):
+            after = next((meta for meta in outputs[edge.target] if meta is not None), None)
+            before = outputs[edge.source][edge.output_nr]
+            if after is not None and before is not None and after.device != before.device:
+                kind: TransferKind = "DtoD"
+                if "cpu" in (after.device, before.device):
+                    kind = "HtoD" if after.device == "cpu" else "DtoH"
+                # A cast of the gradient, too, is made on the CPU: see `transfers`.
+                moved = before if kind == "HtoD" else before._replace(dtype=after.dtype)
+                found.append(
+                    Transfer(
+                        *(kind, after.device, before.device, moved, "backward", edge.target),
+                        operation="to" if name == "ToCopyBackward0" else "copy_",
+                    )
+                )
+    return tuple(reversed(found))

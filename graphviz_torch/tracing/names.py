@@ -1,0 +1,186 @@
+"""What the caller calls each tensor: its variables, a dict it passes, or a module's parameters.
+
+The caller's objects are looked at, not asked: a container that loads what it lists loads nothing,
+and what an object of theirs raises costs no more than its names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import Graph
+from ..internals.pytree import flatten, held, is_nesting
+
+Names = Mapping[str, Any] | torch.nn.Module | None
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_CONTAINED = 1000  # tensors of one list or dict of the caller's that get a name
+
+
+class ParameterName(str):
+    """The name of a parameter, with the path of the module that has it: "encoder.fc1.weight"."""
+
+    __slots__ = ()
+
+
+class BufferName(ParameterName):
+    """The same for a buffer."""
+
+    __slots__ = ()
+
+
+def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
+    """Pairs of name and tensor; a tensor with several names has the one to prefer first.
+
+    Args:
+        names: a dict (values that are modules give their parameters under "key.parameter"), a
+            module, `{}` for no names; None reads the variables of the first caller outside this
+            package, in the order in which they were bound.
+        outputs: what is traced; its keys and fields name its tensors, after the names above.
+
+    Raises:
+        TypeError: if `names` is none of these, or a dict with nothing to name.
+    """
+    if names is None:
+        frame = caller()
+        variables = {} if frame is None else local_variables(frame)
+        return [*_of_variables(variables), *_of_outputs(outputs), *_of_containers(variables)]
+    if isinstance(names, torch.nn.Module):
+        return [*_of_module(names, ""), *_of_outputs(outputs)]
+    if isinstance(names, Mapping):
+        if not names:
+            return []
+        found = [*_of_mapping(names), *_of_containers(names)]
+        if not found and not any(is_nesting(value) for value in names.values()):
+            raise TypeError(
+                f"names has no tensor and no module among its {len(names)} values. Pass tensors by "
+                'name, as in {"x": x}, or {} for no names.'
+            )
+        return [*found, *_of_outputs(outputs)]
+    raise TypeError(
+        f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
+        "{} for no names, or None to read the caller's variables."
+    )
+
+
+def caller() -> FrameType | None:
+    """The frame of the first caller outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def local_variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame by name, in the order in which they were bound.
+
+    In a function, the globals that it reads follow. Names that start with "_" are private, and
+    those that are no identifiers Python's own: left out.
+    """
+    values = frame.f_locals
+    found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
+    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
+    # tensors alive. Cleared if nobody else has it: this name, getrefcount's argument, the frame.
+    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
+    if snapshot and sys.getrefcount(values) <= 3:
+        values.clear()
+    shared = frame.f_globals
+    read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
+    return found | {name: shared[name] for name in read if name not in found}
+
+
+def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    """Tensors, and the parameters of modules, as they stand in variables."""
+    pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
+    for name, value in values.items():
+        kind = type(value)
+        if issubclass(kind, (Tensor, torch.nn.Module)):
+            pairs.append((name, value))
+        elif name == "self":
+            with suppress(Exception):
+                pairs.extend(
+                    (f"self.{key}", part)
+                    for key, part in object.__getattribute__(value, "__dict__").items()
+                    if issubclass(type(part), (Tensor, torch.nn.Module))
+                )
+    modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
+    prefixes = _prefixes(modules)
+    for name, value in pairs:
+        if isinstance(value, torch.nn.Module):
+            yield from _of_module(value, prefixes[name])
+        else:
+            yield name, value
+
+
+def _prefixes(modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
+    """For each module's variable, that name if without it a parameter's name were ambiguous."""
+    if len(modules) < 2:
+        return {name: "" for name, _ in modules}
+    first: dict[str, tuple[str, Tensor]] = {}
+    prefixes = {name: "" for name, _ in modules}
+    for variable, module in modules:
+        for name, tensor in _of_module(module, ""):
+            other, known = first.setdefault(str(name), (variable, tensor))
+            if known is not tensor:
+                prefixes[variable] = variable
+                prefixes[other] = other
+    return prefixes
+
+
+def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    for name, value in values.items():
+        if issubclass(type(value), Tensor):
+            yield str(name), value
+        elif issubclass(type(value), torch.nn.Module):
+            yield from _of_module(value, str(name))
+
+
+def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+    for name, value in values.items():
+        if type(value) is Graph:  # thousands of parts, and no tensor
+            continue
+        if is_nesting(value) and held(value) <= _CONTAINED:
+            with suppress(Exception):  # of a key that cannot be written
+                for path, tensor in flatten(value, ask=False)[:_CONTAINED]:
+                    yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
+
+
+def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
+    for path, tensor in flatten(outputs):
+        if path.strip("[]0123456789"):  # a position alone is no name
+            yield path, tensor
+
+
+def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tensor]]:
+    """As `named_parameters` and `named_buffers`, with every name of a shared tensor.
+
+    Those look at each module's members many times over; this takes a third of the time.
+    """
+    stack = [(prefix, module)]
+    seen = set()
+    while stack:
+        path, module = stack.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        start = f"{path}." if path else ""
+        with suppress(Exception):  # of one that was never initialised
+            for name, tensor in module._parameters.items():
+                if tensor is not None:
+                    yield ParameterName(start + name), tensor
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    yield BufferName(start + name), buffer
+            for name, child in reversed(module._modules.items()):
+                if child is not None:
+                    stack.append((start + name, child))

@@ -1,0 +1,196 @@
+"""What autograd knows of live nodes, and the `Graph` made of it.
+
+Attributes of nodes are read where a custom Function cannot shadow them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+from ..graph import Edge, Graph, LeafKind, Node
+from ..graph.gc import uncollected
+from ..internals.metadata import Metadata, Outputs, defined, is_custom
+from .infer import COPIES, backward_copies, infer_modules
+from .names import BufferName, ParameterName
+
+# Any: torch gives nodes of C++ and of Python classes with no common public type.
+GradFn = Any
+Ids = dict[GradFn, int]  # the id of each live node, in the order of ids
+
+_new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
+_ACCUMULATE = "AccumulateGrad"
+
+
+@lru_cache(maxsize=4096)
+def operation(name: str) -> str:
+    """The forward's name for an autograd node's: "AddmmBackward0" -> "addmm"; "" for a leaf."""
+    if name == _ACCUMULATE:
+        return ""
+    stem = re.sub(r"Backward\d*$", "", name)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", stem).lower()
+
+
+def _kind(kind: type) -> tuple[str, str, str]:
+    """What all nodes of a class have in common: name, operation, note."""
+    name = kind.__name__
+    if not is_custom(kind):
+        return name, operation(name), ""
+    forward: Any = kind._forward_cls  # type: ignore[attr-defined]
+    if forward is torch.utils.checkpoint.CheckpointFunction:
+        return name, "checkpoint", "checkpoint: backward runs this part's forward again"
+    if name == "CompiledFunctionBackward" and forward.__module__.startswith("torch."):
+        return name, "compiled", "torch.compile region"
+    return name, name.removesuffix("Backward"), ""
+
+
+def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> None:
+    """Ask those C++ nodes for their names that have no Python class of their own."""
+    for i, name in enumerate(names):
+        if name == "CppFunction":
+            names[i] = str(type(fns[i]).name(fns[i])).rpartition("::")[2].rstrip(">")
+            operations[i] = operation(names[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of live nodes, of which it holds none."""
+
+    columns: dict[str, Sequence[Any]]  # by the field of Node
+    edges: tuple[Edge, ...]
+    ends: tuple[tuple[int, int], ...]  # node id and `output_nr` of each output
+    leaves: dict[int, int]  # the id of each leaf's node, by id() of the leaf
+    owners: dict[int, set[str]]  # for the leaves that are parameters, the modules that have them
+
+    def graph(self, **columns: Iterable[Any]) -> Graph:
+        """The Graph, with these columns beside those read, or in their place."""
+        names, outputs = self.columns["name"], self.columns["outputs"]
+        known = {**self.columns, **columns}
+        defaults = Node._field_defaults
+        rows = (known[k] if k in known else repeat(defaults[k]) for k in Node._fields)
+        nodes = tuple(map(_new, repeat(Node), zip(*rows, strict=False)))
+        copies = not COPIES.isdisjoint(names)
+        transfers = backward_copies(self.edges, names, outputs) if copies else ()
+        return Graph(nodes, self.edges, self.ends, transfers)
+
+    def modules(self) -> list[str]:
+        """The column of modules, as far as the names of the parameters tell them."""
+        found = [""] * len(self.columns["id"])
+        if self.owners:
+            operations = self.columns["operation"]
+            for i, path in infer_modules(self.edges, operations, self.owners).items():
+                found[i] = path
+        return found
+
+
+def read(
+    ids: Ids,
+    edges: tuple[Edge, ...],
+    ends: list[tuple[GradFn, int]],
+    named: Iterable[tuple[str, Tensor]],
+) -> Reading:
+    """Read live nodes.
+
+    Args:
+        ids, edges: what `connected` gave.
+        ends: node and `output_nr` of each output.
+        named: names and tensors; the first name of a tensor wins.
+    """
+    # No torch-function mode and no tensor subclass is to see what is read.
+    with uncollected(), torch._C.DisableTorchFunction():
+        fns = list(ids)
+        roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
+        outputs = _outputs(fns, edges, roots)
+        types = list(map(type, fns))
+        kinds = {kind: _kind(kind) for kind in set(types)}
+        names, operations, notes = (
+            list(map({kind: row[k] for kind, row in kinds.items()}.__getitem__, types))
+            for k in range(3)
+        )
+        if "CppFunction" in names:
+            _name_cpp(fns, names, operations)
+        variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
+        leaves = {id(variable): i for i, variable in variables.items()}
+        labels, owners, kept = _labels(ids, leaves, named)
+        leaf = [""] * len(fns)
+        for i, variable in variables.items():
+            leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
+        owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
+    columns = {
+        "id": range(len(fns)),
+        "name": names,
+        "outputs": outputs,
+        "label": labels,
+        "operation": operations,
+        "leaf": leaf,
+        "note": notes,
+    }
+    return Reading(columns, edges, roots, leaves, owners)
+
+
+def _outputs(
+    fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
+) -> list[Outputs]:
+    """The outputs of each node, None for one that autograd left undefined."""
+    outputs, doubtful = Metadata().outputs(fns)
+    if doubtful:
+        used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
+        for source, _, output_nr, _ in edges:
+            if source in used:
+                used[source].add(output_nr)
+        for i in doubtful:
+            outputs[i] = defined(fns[i], outputs[i], used[i])
+    return outputs
+
+
+def _labels(
+    ids: Ids,
+    leaves: dict[int, int],
+    named: Iterable[tuple[str, Tensor]],
+) -> tuple[list[str], dict[int, set[str]], set[int]]:
+    """Labels by node; for leaves the modules that own them; the leaves that are buffers.
+
+    Args:
+        ids: of the nodes.
+        leaves: ids of the leaves' nodes, by id() of the leaf.
+        named: names and tensors.
+
+    The first name of an output wins; a node with several named outputs shows all of them.
+    """
+    labels = [""] * len(ids)
+    several: dict[int, dict[int, str]] = {}  # names by output_nr
+    owners: dict[int, set[str]] = {}
+    buffers: set[int] = set()
+    for name, tensor in named:
+        i = leaves.get(id(tensor))
+        if i is not None:
+            labels[i] = labels[i] or str(name)
+            if isinstance(name, ParameterName):
+                owners.setdefault(i, set()).add(name.rpartition(".")[0])
+                if isinstance(name, BufferName):
+                    buffers.add(i)
+        elif tensor.requires_grad and not is_stale(tensor) and tensor.grad_fn in ids:
+            i = ids[tensor.grad_fn]
+            several.setdefault(i, {}).setdefault(tensor.output_nr, str(name))
+    for i, by_output in several.items():
+        labels[i] = ", ".join(by_output[nr] for nr in sorted(by_output))
+    return labels, owners, buffers
+
+
+def is_stale(tensor: Tensor) -> bool:
+    """Would reading its node make a new one: as of a view whose base was changed in place."""
+    return tensor._is_view() and tensor._version > 0
+
+
+def _leaf_kind(variable: Tensor) -> LeafKind:
+    if isinstance(variable, torch.nn.Parameter):
+        return "parameter"
+    return "buffer" if isinstance(variable, torch.nn.Buffer) else "tensor"

@@ -1,0 +1,162 @@
+"""Walking an autograd graph: live `grad_fn`s in topological order, and the `Graph` made of them.
+
+Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor or node is held once
+`trace` has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import Edge, Graph
+from ..graph.gc import uncollected
+from ..internals.metadata import tensor_meta
+from ..internals.pytree import flatten, is_nesting
+from .names import Names, caller_names
+from .nodes import GradFn, Ids, read
+from .teardown import brace
+
+Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
+
+_new: Any = tuple.__new__  # an Edge from a row of its fields, without a call of Python's
+
+
+def walk(outputs: Any) -> list[GradFn]:
+    """The live nodes behind `outputs`, in the order of `trace(outputs).nodes`: inputs first.
+
+    Hold the list only as long as you need it: it keeps the graph, and what the graph saved, alive.
+
+    Raises:
+        TypeError, ValueError: as `trace`.
+    """
+    return list(connected([root for root, _ in roots(outputs)])[0])
+
+
+def roots(outputs: Any) -> list[tuple[GradFn, int]]:
+    """The live node and `output_nr` behind each tensor of `outputs`, in the order given.
+
+    In a nesting, tensors that require no gradient are passed over.
+
+    Raises:
+        TypeError, ValueError: as `trace`.
+    """
+    tensors = flatten(outputs)
+    if not tensors:
+        if is_nesting(outputs):
+            raise ValueError(
+                f"outputs holds no tensor: {_shorten(outputs)}. "
+                "Pass what you would call backward() on."
+            )
+        raise TypeError(
+            f"outputs is a {type(outputs).__name__}, not a tensor: {_shorten(outputs)}. "
+            "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
+        )
+    with torch._C.DisableTorchFunction():
+        found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
+    if not found:
+        path, tensor = tensors[0]
+        where = f"outputs{'.' if path[:1] not in ('', '[') else ''}{path}"
+        others = f", and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+        raise ValueError(
+            f"{where} ({tensor_meta(tensor)}){others}: no autograd graph, for requires_grad is "
+            "False. Was it computed under torch.no_grad() or inference_mode(), or detached?"
+        )
+    return found
+
+
+def trace(outputs: Any, *, names: Names = None) -> Graph:
+    """The autograd graph behind `outputs`, read without running anything.
+
+    It may be called before and after `backward()`: nodes, edges and shapes outlive the saved
+    tensors that backward frees.
+
+    Args:
+        outputs: a tensor, or any nesting of lists, tuples, dicts and dataclasses of tensors.
+        names: what to call the tensors: a dict of tensors by name, an `nn.Module` (its parameters'
+            names), `{}` for no names; None reads the caller's variables.
+
+    Returns:
+        A Graph with a node for every autograd node, in topological order, inputs before users; the
+        order is the same on every run. `module` is filled in where the parameters' names tell it
+        with certainty; `transfers` holds the copies between devices that backward will make.
+
+    Raises:
+        TypeError: if `outputs` is no tensor and no nesting, or `names` none of the above.
+        ValueError: if no tensor in it has an autograd graph.
+
+    >>> import torch
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> y = (x * 2).sum()
+    >>> [(node.name, node.label) for node in trace(y).nodes]
+    [('AccumulateGrad', 'x'), ('MulBackward0', ''), ('SumBackward0', 'y')]
+    """
+    ends = roots(outputs)
+    named = caller_names(names, outputs)
+    ids, edges = connected([fn for fn, _ in ends])
+    found = read(ids, edges, ends, named)
+    with uncollected():
+        return found.graph(module=found.modules())
+
+
+def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+    """All live nodes behind `starts` with their ids, inputs before users, and their edges.
+
+    Makes the graph safe to free. The ids hold its nodes.
+    """
+    with uncollected():
+        ids, edges = _ordered(starts)
+        brace(ids, edges)
+    return ids, edges
+
+
+def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
+    """All nodes behind `starts`, inputs before users, and their edges by target and `input_nr`."""
+    # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
+    # a node's Python object may die with its last reference and give its address to another.
+    # The graph has no cycle, so a node that is met again has its id by then.
+    ids: Ids = {}
+    found: list[Edge] = []
+    stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
+    for start in starts:
+        if start in ids:
+            continue
+        fn, sources = start, start.next_functions
+        rest = iter(sources)
+        while True:
+            for source, _ in rest:
+                if source not in ids and source is not None:
+                    below = source.next_functions
+                    if below:
+                        stack.append((fn, sources, rest))
+                        fn, sources, rest = source, below, iter(below)
+                        break
+                    ids[source] = len(ids)
+            else:
+                target = len(ids)
+                for input_nr, (source, output_nr) in enumerate(sources):
+                    if source is not None:  # an input that needs no gradient has no edge
+                        found.append(_new(Edge, (ids[source], target, output_nr, input_nr)))
+                ids[fn] = target
+                if not stack:
+                    break
+                fn, sources, rest = stack.pop()
+    return ids, tuple(found)
+
+
+def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
+    if not tensor.requires_grad:
+        return None
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn, tensor.output_nr
+    # A leaf: this finds its accumulator, and makes one if it has none yet.
+    with torch.inference_mode(False):
+        return torch.autograd.graph.get_gradient_edge(tensor).node, 0
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,187 @@
+"""What recording costs: each row's step against the bare one, in interleaved rounds.
+
+    python -m tests.bench.bench_record            all three shapes, about five minutes on two cores
+    python -m tests.bench.bench_record --quick    without GPT-2 small
+    python -m tests.bench.bench_record --device cuda
+
+A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
+three layers, batch 32. A recorded step is the whole `with` block with `recording.graph` ready.
+Printed: the median over the rounds of a row's time divided by that of the bare steps before and
+after it, for a busy machine drifts, and beside it the middle half. Time is the process's own on the
+CPU, in one thread, so that other processes count less; on a GPU it is wall time until the device is
+done. A row that takes seconds has fewer rounds.
+TorchLens comes last: from its first trace on, every call into torch takes longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from graphviz_torch import record
+
+Step = Callable[[], torch.Tensor]
+
+SLOW, SLOW_ROUNDS = 1.5, 2  # seconds of a row, and how many rounds it has then
+
+
+def gpt2(
+    width: int, heads: int, vocabulary: int, device: str = "cpu"
+) -> tuple[torch.nn.Module, torch.Tensor, Step]:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_embd=width,
+        n_head=heads,
+        n_layer=12,
+        vocab_size=vocabulary,
+        bos_token_id=0,
+        eos_token_id=0,
+        loss_type="ForCausalLM",
+    )
+    model = GPT2LMHeadModel(config).to(device)
+    tokens = torch.randint(0, vocabulary, (1, 32)).to(device)
+
+    def step() -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        loss: torch.Tensor = model(tokens, labels=tokens).loss
+        loss.backward()
+        return loss
+
+    return model, tokens, step
+
+
+def mlp(device: str = "cpu") -> tuple[torch.nn.Module, torch.Tensor, Step]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()),
+        torch.nn.Linear(256, 10),
+    ).to(device)
+    batch, labels = torch.randn(32, 64).to(device), torch.randint(0, 10, (32,)).to(device)
+
+    def step() -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(model(batch), labels)
+        loss.backward()
+        return loss
+
+    return model, batch, step
+
+
+def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
+    def recorded(**options: bool) -> Callable[[], object]:
+        def run() -> object:
+            with record(model, **options) as recording:
+                step()
+            return recording.graph
+
+        return run
+
+    def under(context: Callable[[], contextlib.AbstractContextManager[object]]) -> Step:
+        def run() -> torch.Tensor:
+            with context():
+                return step()
+
+        return run
+
+    off = {"gradients": False, "transfers": False, "memory": False}
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    return {
+        "modules + lines": recorded(**off),
+        "+ transfers": recorded(**{**off, "transfers": True}),
+        "+ gradient statistics": recorded(memory=False),
+        "everything": recorded(),
+        "detect_anomaly": under(lambda: torch.autograd.detect_anomaly(check_nan=True)),
+        "detect_anomaly, no NaN check": under(lambda: torch.autograd.detect_anomaly(False)),
+        "torch.profiler": under(lambda: torch.profiler.profile(activities=cpu)),
+        "torch.profiler, stacks": under(
+            lambda: torch.profiler.profile(activities=cpu, with_stack=True, record_shapes=True)
+        ),
+    }
+
+
+def torchlens(model: torch.nn.Module, inputs: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """A row for the rival, where it is installed. Its trace is of the forward alone."""
+    try:
+        import torchlens as lens
+    except ImportError:
+        return {}
+    return {"TorchLens, forward alone": lambda: lens.trace(model, inputs)}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def runnable(runs: dict[str, Callable[[], object]]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The rows that run, warm; says of the others why they do not."""
+    for name, run in runs.items():
+        try:
+            run()
+        except Exception as error:
+            print(f"  {name:30} does not run: {type(error).__name__}: {str(error)[:100]}")
+        else:
+            yield name, run
+
+
+def bench(title: str, step: Step, wanted: dict[str, Callable[[], object]], rounds: int) -> None:
+    print(f"\n{title}", flush=True)
+    step()
+    runs = dict(runnable(wanted))
+    gc.collect()
+    gc.freeze()  # what is there by now is not looked at again: collecting is quick
+    ratios: dict[str, list[float]] = {name: [] for name in runs}
+    bare = [seconds(step)]
+    slow: set[str] = set()
+    for number in range(rounds):
+        for name, run in runs.items():
+            if name in slow and number >= SLOW_ROUNDS:
+                continue
+            row = seconds(run)
+            if row > SLOW:
+                slow.add(name)
+            bare.append(seconds(step))
+            ratios[name].append(2 * row / (bare[-2] + bare[-1]))
+    print(f"  {'bare step':30} {statistics.median(bare) * 1000:6.1f} ms, {rounds} rounds")
+    for name, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        print(f"  {name:30} {middle:6.2f}   ({low:.2f} to {high:.2f})", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    shapes = {
+        "GPT-2, width 64": gpt2(64, 4, 512, options.device),
+        "MLP, three layers": mlp(options.device),
+    }
+    if not options.quick:
+        shapes = {"GPT-2 small": gpt2(768, 12, 50257, options.device), **shapes}
+    for title, (model, _, step) in shapes.items():
+        wanted = rows(model, step)
+        chosen = {name: wanted[name] for name in options.rows or wanted if name in wanted}
+        bench(title, step, chosen, options.rounds * (1 if title == "GPT-2 small" else 3))
+    for title, (model, inputs, step) in shapes.items():
+        peer = torchlens(model, inputs)
+        if peer and not options.rows:
+            bench(title, step, peer, options.rounds)

@@ -1,0 +1,407 @@
+"""Each rule on the smallest graph that triggers it, and on the nearest one that must not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
+from graphviz_torch.graph import Failure, Parameter
+from tests.graph.test_json import graphs
+from tests.support.graphs_by_hand import (
+    CASES,
+    CUT,
+    GPU,
+    META,
+    MIB,
+    chain,
+    cut,
+    deep,
+    lost,
+    mixed,
+    model,
+    moved,
+    parameter,
+    read,
+    root,
+    sent,
+    stats,
+    units,
+)
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def only(rule: str, graph: Graph) -> list[Finding]:
+    return [finding for finding in find(graph) if finding.rule == rule]
+
+
+def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
+    table = dict(rules())
+    assert len(table) == len(rules())
+    assert set(CASES) == set(table) - {"growing-graph", "skipped-parameter"}
+    assert all(sentence.endswith(".") and len(sentence) > 30 for sentence in table.values())
+    assert all(misses for _, _, _, misses in CASES.values())
+
+
+def test_the_readme_says_of_every_rule_what_it_finds() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", README.read_text(), re.MULTILINE)
+    assert dict(rows) == dict(rules())
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_the_rule_finds_what_it_is_for(rule: str) -> None:
+    graph, severity, message, _ = CASES[rule]
+    (found,) = only(rule, graph)
+    assert (found.severity, found.message) == (severity, message)
+    assert found.cause
+    assert found.advice[0].isupper()
+    assert all(0 <= node < len(graph.nodes) for node in found.nodes)
+    assert all(0 <= transfer < len(graph.transfers) for transfer in found.transfers)
+
+
+@pytest.mark.parametrize(
+    ("rule", "number"), [(rule, i) for rule, case in CASES.items() for i in range(len(case[3]))]
+)
+def test_the_rule_is_silent_on_the_near_miss(rule: str, number: int) -> None:
+    assert only(rule, CASES[rule][3][number]) == []
+
+
+def test_a_graph_of_which_nothing_was_recorded_has_no_findings() -> None:
+    assert find(Graph(())) == []
+    assert find(chain("w", "MulBackward0", "SumBackward0")) == []
+
+
+def test_errors_come_first_then_warnings_then_the_rest() -> None:
+    graph = replace(mixed("cpu", "cuda:0"), transfers=(sent(used=False),))
+    graph = replace(graph, parameters=(*graph.parameters, lost("f.weight", requires_grad=False)))
+    assert [finding.severity for finding in find(graph)] == ["error", "warning", "info"]
+
+
+def test_the_advice_is_the_line_to_write() -> None:
+    (unused,) = only("unused-copy", moved(sent(used=False, operation="cuda")))
+    assert unused.advice.startswith("Replace x.cuda() with x = x.cuda() at train.py:12")
+    (mix,) = only("mixed-devices", mixed("cpu", "cuda:0"))
+    assert mix.advice == 'Move what lies elsewhere: x = x.to("cuda:0").'
+    (pageable,) = only("pageable-copy", CASES["pageable-copy"][0])
+    assert 'x.to("cuda:0", non_blocking=True)' in pageable.advice
+
+
+@pytest.mark.parametrize(
+    ("how", "severity", "cause"),
+    [
+        ("detach", "warning", "cut by detach()"),
+        ("data", "warning", "cut by .data"),
+        ("no_grad", "warning", "cut by torch.no_grad()"),
+        ("item", "warning", "cut by item()"),
+        ("numpy", "error", "cut by numpy()"),
+        ("argmax", "error", "cut by argmax()"),
+        ("long", "error", "cut by an integer cast"),
+    ],
+)
+def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) -> None:
+    (found,) = only("cut-gradient", cut(replace(CUT, how=how)))
+    assert (found.severity, found.cause) == (severity, cause)
+    assert found.nodes == (3, 2, 1)  # the parameter, and both sides of the cut
+    assert "net.py:7" in found.advice
+    assert found.advice[0].isupper()
+
+
+def test_a_cut_whose_nodes_are_not_known_is_told_by_its_module() -> None:
+    unknown = replace(CUT, before=None, module="head")
+    (found,) = only("cut-gradient", cut(replace(unknown, how="argmax"), node=None))
+    assert found.severity == "warning"  # "error" where the cut is known to be in the way
+    assert found.message == (
+        "head.weight got no gradient, probably because h was cut by argmax() at net.py:7."
+    )
+    assert not only("cut-gradient", cut(replace(unknown, module="body"), node=None))
+
+
+def test_an_accuracy_read_with_argmax_is_not_blamed_for_a_detach() -> None:
+    metric = replace(CUT, how="argmax", after=(), where="metrics.py:2")
+    graph = replace(cut(), cuts=(metric, CUT))
+    (found,) = only("cut-gradient", graph)
+    assert found.cause == "cut by detach()"
+
+
+def test_a_cut_on_the_way_explains_before_one_whose_nodes_are_not_known() -> None:
+    elsewhere = replace(CUT, how="argmax", before=None, where="act.py:2")
+    (found,) = only("cut-gradient", replace(cut(), cuts=(elsewhere, CUT)))
+    assert found.message == "head.weight got no gradient: h was cut by detach() at net.py:7."
+
+
+@pytest.mark.parametrize("wrong", [None, torch.ones(1), record(torch.nn.Linear(1, 1)), [Graph(())]])
+def test_what_is_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"^graph is a \w+, not a Graph: .*recording\.graph\.$"):
+        find(wrong)
+    with pytest.raises(TypeError, match=r"not a Graph: .*recording\.graph\.$"):
+        find_across([wrong])
+
+
+def test_the_graphs_before_are_a_list() -> None:
+    graph: Any = Graph(())
+    said = r"^previous is a Graph, not a list of graphs: pass find\(graph, \[previous\]\)\.$"
+    with pytest.raises(TypeError, match=said):
+        find(graph, graph)
+    with pytest.raises(TypeError, match=r"^previous is a Recording, not a list of graphs"):
+        find(graph, record(torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a Graph"):
+        find(graph, [None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^graphs is a Graph, not a list of graphs"):
+        find_across(graph)
+
+
+def test_many_parameters_of_one_cause_are_one_finding() -> None:
+    names = [f"head.{i}.weight" for i in range(6)]
+    (found,) = only("never-called", model(*[lost(name, called=False) for name in names]))
+    assert found.message.startswith("head.0.weight, head.1.weight, head.2.weight and 3 more got")
+
+
+def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> None:
+    experts = [lost(f"experts.{i}.0.weight", called=False) for i in (0, 2)]
+    graph = model(*experts, parameter("experts.1.0.weight"), lost("spare.weight", called=False))
+    spare, chosen = only("never-called", graph)
+    assert (spare.severity, chosen.severity) == ("warning", "info")
+    assert chosen.message == (
+        "experts.0.0.weight and experts.2.0.weight got no gradient: experts.0 and experts.2 were "
+        "not called, while experts.1 was."
+    )
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        parameter("experts.1.1.weight"),  # of another make
+        lost("experts.1.0.weight", called=False),  # nor was that
+        parameter("others.1.0.weight"),
+    ],
+)
+def test_what_has_no_like_that_was_called_was_never_called(beside: Parameter) -> None:
+    found = only("never-called", model(lost("experts.0.0.weight", called=False), beside))
+    assert [f.severity for f in found] == ["warning"]
+
+
+def test_a_line_that_cuts_in_a_loop_is_one_finding() -> None:
+    graph = cut()
+    graph = replace(
+        graph,
+        nodes=(*graph.nodes, Node(4, "AccumulateGrad", (META,), leaf="parameter")),
+        parameters=(*graph.parameters, lost("tail.weight", node=4)),
+        cuts=(CUT, replace(CUT, before=4)),
+    )
+    (found,) = only("cut-gradient", graph)
+    assert found.message == (
+        "head.weight and tail.weight got no gradient: h was cut by detach() at net.py:7."
+    )
+    other = replace(graph, cuts=(CUT, replace(CUT, before=4, where="net.py:9")))
+    assert len(only("cut-gradient", other)) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("Trying to backward through the graph a second time (or", "Add the losses"),
+        ("a variable has been modified by an inplace operation: [", "Make a new tensor"),
+        ("mat1 and mat2 shapes cannot be multiplied", "Look at the shapes"),
+    ],
+)
+def test_the_advice_on_a_failure_goes_by_what_pytorch_says(said: str, advice: str) -> None:
+    graph = mixed("cpu", "cpu")
+    assert graph.failure is not None
+    (found,) = only("failed", replace(graph, failure=replace(graph.failure, message=said)))
+    assert found.advice.startswith(advice)
+
+
+def test_a_module_that_backward_did_not_come_by_is_one_finding() -> None:
+    (found,) = only("unused-result", model(lost("head.0.weight"), lost("head.2.weight")))
+    assert found.message == (
+        "head.0.weight and head.2.weight got no gradient: head ran, but backward did not come by "
+        "it."
+    )
+
+
+def test_a_parameter_of_the_model_itself_that_nothing_uses_is_told_apart_too() -> None:
+    (found,) = only("unused-result", model(lost("scale")))
+    assert found.message == "scale got no gradient: what backward ran on does not depend on it."
+
+
+def test_a_parameter_that_its_own_module_does_not_use_is_told_apart() -> None:
+    (found,) = only("unused-result", model(parameter("head.weight"), lost("head.scale")))
+    assert found.message == (
+        "head.scale got no gradient: the rest of head did, but what backward ran on does not "
+        "depend on this."
+    )
+    assert found.advice.startswith("Use head.scale in the forward of head")
+
+
+def test_a_loss_that_was_cut_everywhere_still_names_the_cut() -> None:
+    message = "element 0 of tensors does not require grad and does not have a grad_fn"
+    failure = Failure("RuntimeError", message, "backward", "train.py:9")
+    graph = Graph(
+        (), parameters=(lost("fc.weight"),), cuts=(replace(CUT, before=None, module="fc"),)
+    )
+    rules = [finding.rule for finding in find(replace(graph, failure=failure))]
+    assert rules == ["failed", "cut-gradient"]
+
+
+def test_in_an_unrolled_rnn_the_weights_still_learn_from_the_late_steps() -> None:
+    (found,) = only("vanishing-gradient", deep(0.1, shared=True))
+    assert found.severity == "info"
+
+
+def test_dead_units_are_told_by_the_bias_where_there_are_enough_rows() -> None:
+    (found,) = only("dead-relu", units(0.95))
+    assert "95.0% of its units" in found.message
+
+
+def test_a_sum_is_not_blamed_for_what_sqrt_did() -> None:
+    # The gradient of x is the sum of what sqrt and the addition give: only one has such a slope.
+    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}))
+    assert found.nodes[0] == 1
+    assert found.where == "train.py:5"
+    assert "sqrt" in found.advice
+
+
+def test_the_first_node_in_backward_order_is_the_one_that_is_named() -> None:
+    (found,) = only("nonfinite-gradient", root({0: stats(nan=1), 1: stats(nan=1)}))
+    assert found.nodes[0] == 2
+
+
+def test_a_gradient_that_was_nan_from_the_start_says_so() -> None:
+    (found,) = only("nonfinite-gradient", root({i: stats(nan=1) for i in range(4)}))
+    assert found.message == (
+        "The gradient that backward started from, at loss, is not finite: 1 NaN."
+    )
+
+
+def test_an_overflow_of_the_scaled_loss_is_no_error() -> None:
+    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}, loss_scale=65536.0))
+    assert found.severity == "info"
+    assert "65536" in found.advice
+    (bad,) = only("nonfinite-gradient", root({0: stats(nan=2)}, loss_scale=65536.0))
+    assert bad.severity == "error"
+
+
+def test_the_same_leaf_copied_again_and_again_is_told_by_the_graph_alone() -> None:
+    nodes = (
+        Node(0, "AccumulateGrad", (META,), "w", leaf="tensor"),
+        *(Node(i, "ToCopyBackward0", (GPU,), operation="to_copy") for i in (1, 2, 3)),
+    )
+    edges = tuple(Edge(0, i) for i in (1, 2, 3))
+    transfers = tuple(sent(node=i, label="w") for i in (1, 2, 3))
+    assert only("repeated-copy", Graph(nodes, edges, transfers=transfers))
+
+
+def test_data_that_goes_there_and_back_untouched_is_a_round_trip() -> None:
+    big = META._replace(shape=(MIB,))
+    (found,) = only("round-trip", moved(sent(data=1, tensor=big), read(data=1)))
+    assert found.message.endswith("with no nodes in between.")
+    assert found.transfers == (0, 1)
+
+
+def test_a_pageable_copy_in_every_step_is_a_warning() -> None:
+    large = sent(pinned=False, tensor=GPU._replace(shape=(MIB,)))
+    (found,) = only("pageable-copy", moved(*[replace(large, data=i) for i in range(3)]))
+    assert found.severity == "warning"
+    assert "12.0 MiB, 3 times" in found.message
+
+
+def test_copies_are_called_by_the_first_name_that_one_of_them_has() -> None:
+    reads = [read(operation="item", data=i, label=name) for i, name in enumerate(("", "x", "y"))]
+    (found,) = only("blocking-read", moved(*reads))
+    assert found.message.startswith("x is read with item() in a loop")
+
+
+def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> None:
+    for known in ({"node": 0}, {"in_forward": True}):
+        (found,) = only("tiny-copies", moved(*[sent(data=i, **known) for i in range(20)]))
+        assert found.severity == "warning"
+    first, second = ([sent(data=i, moment=m) for i in range(20)] for m in (3, 5))
+    assert [f.severity for f in only("tiny-copies", moved(*first))] == ["info"]
+    (found,) = only("tiny-copies", moved(*first, *second))
+    assert (found.severity, len(found.transfers)) == ("warning", 40)
+    assert found.message.endswith("move 40.0 KiB in all (2 such rows).")
+    assert only("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
+
+
+def test_tiny_copies_of_several_modules_are_no_row() -> None:
+    copies = [sent(data=i, module=f"layers.{i // 4}") for i in range(20)]
+    assert only("tiny-copies", moved(*copies)) == []
+
+
+def test_reading_the_loss_in_a_loop_is_worth_knowing_and_no_more() -> None:
+    (found,) = only("blocking-read", moved(*[read(operation="item", data=i) for i in range(5)]))
+    assert found.severity == "info"
+    assert "in a loop" in found.message
+
+
+def test_a_cast_that_was_asked_for_is_no_warning() -> None:
+    graph = chain("w", "ToCopyBackward0").annotate(outputs={1: (META._replace(dtype="float64"),)})
+    (found,) = only("float64-crept-in", graph)
+    assert found.severity == "info"
+
+
+def step(number: int) -> Graph:
+    """The graph of a running total after some steps."""
+    graph = chain("w", *["MulBackward0", "AddBackward0"] * number)
+    return graph.annotate(source={n.id: "train.py:8" for n in graph.nodes if n.name[0] == "A"})
+
+
+def test_a_loss_kept_with_its_history_makes_the_graph_grow() -> None:
+    found = [f for f in find(step(3), [step(1), step(2)]) if f.rule == "growing-graph"]
+    assert [f.severity for f in found] == ["warning"]
+    assert "2 nodes in each step (3, 5 and 7 nodes)" in found[0].message
+    assert "train.py:8" in found[0].message
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 3, 2), (1, 2, 4), (3, 2, 1)])
+def test_a_graph_of_changing_size_does_not_grow(sizes: tuple[int, int, int]) -> None:
+    first, second, last = (step(n) for n in sizes)
+    assert find(last, [first, second]) == []
+
+
+def test_two_steps_are_no_trend() -> None:
+    assert find(step(2), [step(1)]) == []
+
+
+def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
+    good, bad = model(parameter("head.weight")), model(lost("head.weight", called=False))
+    (found,) = find_across([good, bad, good])
+    assert found.rule == "skipped-parameter"
+    assert found.severity == "error"
+    assert found.message == (
+        "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
+        "called there."
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [model(parameter("a.weight")), model(parameter("a.weight"))],
+        lambda: [model(lost("a.weight")), model(lost("a.weight"))],
+        lambda: [model(lost("a.weight", requires_grad=False)), model(parameter("a.weight"))],
+        lambda: [],
+    ],
+    ids=["both", "neither", "frozen", "no ranks"],
+)
+def test_ranks_that_agree_have_no_findings(make: Callable[[], list[Graph]]) -> None:
+    assert find_across(make()) == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(), graphs())
+def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
+    a: Graph, b: Graph
+) -> None:
+    assert all(finding.message for finding in find(a, [b, b]) + find_across([a, b]))
+    difference = diff(a, b)
+    assert difference.to_text()
+    assert set(difference.marks()) <= set(range(len(difference.union().nodes)))

@@ -1,0 +1,152 @@
+"""Findings on gradient values, on recordings of models with common mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import record
+from tests.support.models import (
+    MLP,
+)
+from tests.support.recorded import classified, only, tower, trained
+
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+
+def test_a_deep_stack_of_sigmoids_vanishes_and_names_the_first_layers() -> None:
+    found = only(
+        "vanishing-gradient", trained(tower(12, nn.Sigmoid), torch.randn(32, 64), loss=classified)
+    )
+    assert found.severity == "warning"
+    assert "0.weight" in found.message
+
+
+def test_weights_that_are_too_large_explode() -> None:
+    model = tower(20, nn.ReLU, gain=2.0)
+    graph = trained(model, torch.randn(32, 64), loss=classified)
+    assert only("exploding-gradient", graph).severity == "warning"
+
+
+def test_a_bias_far_below_zero_kills_a_relu() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+    with torch.no_grad():
+        model[0].bias[:62] = -50
+    found = only("dead-relu", trained(model, torch.randn(64, 8)))
+    assert "96.9% of its units" in found.message  # 62 of 64
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("SqrtBackward0", lambda h: (h - h).sqrt().sum()),
+        ("LogBackward0", lambda h: (h * 0).log().sum()),
+        ("DivBackward0", lambda h: (h.sum() * 0) / (h.sum() * 0)),
+    ],
+)
+def test_the_node_that_made_the_first_nan_is_named(
+    name: str, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    found = only("nonfinite-gradient", trained(MLP(), torch.randn(64, 4), loss=wrong))
+    assert found.severity == "error"
+    assert found.message.startswith(name)
+    assert found.where.startswith("test_findings_values.py:")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_forgotten_zero_grad_is_found_at_the_step(kind: Any) -> None:
+    model = MLP()
+    optimizer = kind(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(2):
+            model(torch.randn(8, 4)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert recording.graphs[0].uncleared == ""
+    found = only("uncleared-gradient", recording.graph)
+    line = Path(__file__).read_text().splitlines()[int(found.where.split(":")[1]) - 1]
+    assert line.strip() == "optimizer.step()"
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_gradients_that_are_cleared_somewhere_are_fine(to_none: bool, where: str) -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            if where == "before":
+                optimizer.zero_grad(set_to_none=to_none)
+            for _ in range(2):  # added up on purpose
+                model(torch.randn(8, 4)).sum().backward()
+            optimizer.step()
+            if where == "after":
+                model.zero_grad(set_to_none=to_none)
+    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+
+
+def test_gradients_of_another_networks_loss_may_stay_until_they_are_cleared() -> None:
+    generator, critic = nn.Linear(2, 4), MLP()
+    first, second = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (critic, generator))
+    with record(nn.ModuleList([generator, critic])) as recording:
+        for _ in range(3):
+            first.zero_grad()
+            critic(generator(torch.randn(8, 2)).detach()).sum().backward()
+            first.step()
+            second.zero_grad()
+            critic(generator(torch.randn(8, 2))).sum().backward()  # adds to the critic's too
+            second.step()
+    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+
+
+def test_a_closure_that_clears_is_fine() -> None:
+    model = MLP()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x = torch.randn(8, 4)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    with record(model) as recording:
+        for _ in range(2):
+            optimizer.step(closure)
+    assert {graph.uncleared for graph in recording.graphs} == {""}
+
+
+def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
+    model = MLP()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.randn(8, 4)) * 0).sqrt().sum().backward()
+            optimizer.step()
+    assert [graph.spoilt for graph in recording.graphs] == [None, 0, 0]
+    assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("SqrtBackward0")
+    last = only("nonfinite-gradient", recording.graph)
+    assert "were so before: first in backward 1 of the recording" in last.message
+    assert "find(recording.graphs[0])" in last.advice
+
+
+def test_the_first_nan_agrees_with_detect_anomaly() -> None:
+    def loss(h: Tensor) -> Tensor:
+        return (torch.where(h > 1e9, h, (h * 0).sqrt()) + h).sum()
+
+    model = MLP()
+    x = torch.randn(64, 4)
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection"),
+        pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan"),
+        torch.autograd.detect_anomaly(),
+    ):
+        (loss(model(x)) * 0).backward()
+    graph = trained(model, x, loss=lambda h: loss(h) * 0)
+    assert only("nonfinite-gradient", graph).message.startswith("SqrtBackward0")

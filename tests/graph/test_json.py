@@ -1,0 +1,348 @@
+"""A saved graph loads as it was, and a file that is no graph is refused with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphviz_torch import load
+from graphviz_torch.graph import (
+    Cut,
+    Earlier,
+    Edge,
+    Failure,
+    GradientStats,
+    Graph,
+    Kept,
+    Node,
+    Operand,
+    Parameter,
+    SavedTensor,
+    TensorMeta,
+    Transfer,
+)
+from graphviz_torch.graph.columns import codec
+from graphviz_torch.graph.json import VERSION, from_json, to_json
+
+HOSTILE = 'a"b\\c\n<b>&\x00\u2028☃\ud800'
+META = TensorMeta((2, -1), "float32", "cuda:0")
+
+
+def filled(kind: Any) -> Any:
+    """A value of an annotated type in which no field, at any depth, is at its default."""
+    simple = {int: 1, float: 1e-300, bool: True, str: HOSTILE, Any: 1 - 2j}
+    if kind in simple:
+        return simple[kind]
+    if kind is Edge:
+        return Edge(0, 1, 2, 3)
+    if kind is GradientStats:
+        return GradientStats(1.5, 2.0, -0.5, 0.25, 1, 2, (1.0, -0.0, True, 3, 1 - 2j), META)
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        return kind(**{name: filled(hint) for name, hint in get_type_hints(kind).items()})
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return arguments[-1]
+    if get_origin(kind) is tuple:
+        return tuple(filled(part) for part in arguments if part is not Ellipsis)
+    return filled(next(part for part in arguments if part is not type(None)))
+
+
+def full_graph() -> Graph:
+    """A graph in which no field of any value is at its default; its second node is."""
+    graph: Graph = filled(Graph)
+    second = Node(1, "F", (None, META), grad_outputs=(None,))
+    return replace(graph, nodes=(graph.nodes[0]._replace(id=0), second))
+
+
+# ---------------------------------------------------------------- what is loaded is what was saved
+
+
+@pytest.mark.parametrize("name", ["graph.json", "graph.json.gz"])
+def test_a_graph_with_every_field_set_loads_as_it_was(tmp_path: Path, name: str) -> None:
+    graph = full_graph()
+    assert graph.save(tmp_path / name) == tmp_path / name
+    assert load(tmp_path / name) == graph
+    assert repr(load(str(tmp_path / name))) == repr(graph)  # types and signs of zero too
+
+
+def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.json.gz", "b.json.gz"):
+        full_graph().save(tmp_path / name)
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_the_file_is_strict_json_even_where_statistics_are_not_finite() -> None:
+    stats = GradientStats(
+        math.nan, math.inf, -math.inf, 0.0, values=(math.nan, complex(0, math.inf))
+    )
+    graph = Graph((Node(0, "F", (), grad_outputs=(stats,), seconds=math.nan),))
+    text = to_json(graph)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(text, parse_constant=refuse)
+    assert repr(from_json(text)) == repr(graph)
+
+
+def test_a_loaded_graph_needs_no_torch(tmp_path: Path) -> None:
+    path = full_graph().save(tmp_path / "g.json")
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.path.insert(0, sys.argv[1]); import types;"
+        "package = types.ModuleType('graphviz_torch');"
+        "package.__path__ = [sys.argv[1] + '/graphviz_torch'];"
+        "sys.modules['graphviz_torch'] = package;"
+        "from graphviz_torch.graph.json import load; print(len(load(sys.argv[2]).nodes))"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code, root, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "2"
+
+
+TEXT = st.text(st.characters(exclude_categories=()), max_size=6)
+FLOATS = st.floats()
+
+
+def of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type as annotated in graph.py, node ids aside."""
+    if kind is int:
+        return st.integers(-(2**70), 2**70)
+    if kind is float:
+        return FLOATS | st.integers(-5, 5)
+    if kind is bool:
+        return st.booleans()
+    if kind is str:
+        return TEXT
+    if kind is Any:
+        return st.booleans() | st.integers() | FLOATS | st.complex_numbers()
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        hints = get_type_hints(kind)
+        return st.builds(kind, **{name: of(hint) for name, hint in hints.items()})
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return st.sampled_from(arguments)
+    if get_origin(kind) is tuple:
+        return st.lists(of(arguments[0]), max_size=3).map(tuple)
+    return st.one_of(*(st.none() if part is type(None) else of(part) for part in arguments))
+
+
+@st.composite
+def graphs(draw: Any) -> Graph:
+    count = draw(st.integers(0, 5))
+    ids = st.integers(0, count - 1) if count else st.nothing()
+    maybe = st.none() | ids
+    several = st.lists(ids, max_size=2).map(tuple) if count else st.just(())
+    numbers = st.integers(0, 9)
+
+    def some(cls: Any, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        hints = get_type_hints(cls)
+        parts = {name: fixed[name] if name in fixed else of(hint) for name, hint in hints.items()}
+        return st.builds(cls, **parts)
+
+    def tuples(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.lists(strategy, max_size=3).map(tuple)
+
+    saved = tuples(some(SavedTensor, shared_with=maybe))
+    nodes = tuple(draw(some(Node, id=st.just(i), saved=saved)) for i in range(count))
+    edges = []
+    for _ in range(draw(st.integers(0, 4)) if count > 1 else 0):
+        source = draw(st.integers(0, count - 2))
+        target = draw(st.integers(source + 1, count - 1))
+        edges.append(Edge(source, target, draw(numbers), draw(numbers)))
+    operand = some(Operand, node=maybe)
+    failure = some(
+        Failure,
+        operands=tuples(operand),
+        node=maybe,
+        kept=st.none() | operand,
+        earlier=tuples(some(Earlier, nodes=several)),
+    )
+    return Graph(
+        nodes,
+        tuple(edges),
+        draw(tuples(st.tuples(ids, numbers))) if count else (),
+        draw(tuples(some(Transfer, node=maybe))),
+        draw(tuples(some(Parameter, node=maybe))),
+        draw(tuples(some(Cut, before=maybe, after=several))),
+        draw(st.none() | failure),
+        draw(st.none() | FLOATS),
+        draw(st.none() | some(Kept, node=maybe)),
+    )
+
+
+def test_every_field_of_a_graph_has_a_codec() -> None:
+    assert codec(Graph) is codec(Graph)
+    with pytest.raises(TypeError, match="bytes"):
+        codec(bytes)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs())
+def test_any_graph_loads_as_it_was_saved(graph: Graph) -> None:
+    # By repr: it tells NaN from NaN nowhere, and 1 from 1.0 and 0.0 from -0.0 everywhere.
+    assert repr(from_json(to_json(graph))) == repr(graph)
+
+
+def test_a_hundred_thousand_nodes_save_and_load(tmp_path: Path) -> None:
+    meta = TensorMeta((8, 8), "float32", "cpu")
+    nodes = tuple(Node(i, "MulBackward0", (meta,), operation="mul") for i in range(100_000))
+    graph = Graph(nodes, tuple(Edge(i, i + 1) for i in range(99_999)), ((99_999, 0),))
+    path = graph.save(tmp_path / "g.json.gz")
+    assert load(path) == graph
+    assert path.stat().st_size < 1_000_000
+
+
+# ---------------------------------------------------------------------------- what is no graph
+
+
+def changed(**changes: Any) -> str:
+    """The full graph's file with members replaced: `nodes__items__id=...`; None takes one out."""
+    data = json.loads(to_json(full_graph()))
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = data
+        for step in way:
+            place = place[int(step)] if step.isdigit() else place[step]
+        if value is None:
+            del place[last]
+        else:
+            place[int(last) if last.isdigit() else last] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no JSON"),
+        ("{", "cut short"),
+        ("[]", "no saved graph"),
+        ('{"nodes": []}', "no saved graph"),
+        (changed(version=VERSION + 1), f"version {VERSION + 1}.*Update"),
+        (changed(version="1"), "no version"),
+        (changed(version=True), "no version"),
+        (changed(version=0), "no version"),
+        (changed(nodes=None), "no field 'nodes'"),
+        (changed(extra=1), "unknown field 'extra'"),
+        (changed(nodes=[]), "nodes is no object"),
+        (changed(nodes__lengths=[3]), "3"),
+        (changed(nodes__lengths=[10**15]), "values for"),
+        (changed(nodes__lengths=[-2]), "no length"),
+        (changed(nodes__lengths=[2, 0]), "2 values for 1"),
+        (changed(nodes__items__name=None), "no field 'name'"),
+        (changed(nodes__items__id=[0, 0]), "has the id 0"),
+        (changed(nodes__items__id=[0, True]), "type bool"),
+        (changed(nodes__items__id=[0, 1.0]), "type float"),
+        (changed(nodes__items__id=[0, None]), "type NoneType"),
+        (changed(nodes__items__label={"distinct": ["a"], "at": [0, 1]}), "beyond"),
+        (changed(nodes__items__label={"distinct": ["a"], "at": [0, -1]}), "no position"),
+        (changed(nodes__items__label={"distinct": ["a"], "at": [0, None]}), "no position"),
+        (changed(nodes__items__label={"distinct": [1], "at": [0, 0]}), "no text"),
+        (changed(nodes__items__leaf={"distinct": ["root"], "at": [0, 0]}), "none of"),
+        (changed(nodes__items__leaf={"distinct": [[]], "at": [0, 0]}), "none of"),
+        (changed(nodes__items__seconds=["fast", 1]), "no number"),
+        (changed(nodes__items__seconds=[[1, 2], 1]), "type list"),
+        (changed(nodes__items__outputs__items__distinct=[[[2.0], "f", "c"]]), "no shape"),
+        (changed(nodes__items__outputs__items__distinct=[[[2], 3, "c"]]), "no text"),
+        (changed(nodes__items__outputs__items__distinct=[[[2], "f"]]), "wrong value"),
+        (changed(nodes__items__outputs__items__distinct=[7]), "wrong value"),
+        (changed(edges__items__source=[1]), "from node 1 to 1"),  # a cycle of one
+        (changed(edges__items__target=[2]), "from node 0 to 2"),
+        (changed(edges__items__source=[-1]), "from node -1"),
+        (changed(edges__items__output_nr=[-1]), "negative"),
+        (changed(outputs__items__0=[2]), "outputs names node 2"),
+        (changed(outputs__items__1=[-2]), "outputs has a negative"),
+        (changed(transfers__items__node=[2]), "transfers names node 2"),
+        (changed(transfers__items__kind={"distinct": ["up"], "at": [0]}), "none of"),
+        (changed(parameters__items__node=[-1]), "parameters names node -1"),
+        (changed(cuts__items__before=[5]), "cuts names node 5"),
+        (changed(cuts__items__after__items=[5]), "cuts names node 5"),
+        (changed(failure__items__operands__items__node=[9]), "failure names node 9"),
+        (changed(failure__lengths=[2]), "values for 2"),
+        (changed(nodes__items__saved__items__shared_with=[7]), "saved names node 7"),
+        (changed(loss_scale=[math.nan]), "NaN is no number"),
+        (changed(loss_scale=[math.inf]), "Infinity is no number"),
+        (to_json(full_graph()).replace('"edges"', '"nodes"'), "same key twice"),
+        ("[" * 10**6, "nested too deeply"),
+        ('{"format":' * 10**6, "nested too deeply"),
+        (
+            '{"format": "graphviz_torch", "version": 1, "loss_scale": [' + "9" * 5000 + "]}",
+            "digits",
+        ),
+    ],
+    ids=lambda value: value if len(value) < 40 else value[:3],
+)
+def test_a_file_that_is_no_graph_is_refused_with_the_reason(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason) as error:
+        load(path)
+    assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = full_graph().save(tmp_path / f"g{suffix}")
+    whole = path.read_bytes().rstrip()
+    for end in range(0, len(whole), 7):
+        path.write_bytes(whole[:end])
+        with pytest.raises(ValueError, match=r"g\.json"):
+            load(path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    path.write_bytes(b'{"format": "\xff\xfe"}')
+    with pytest.raises(ValueError, match="no JSON text"):
+        load(path)
+
+
+def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(300):
+            file.write(b" " * (1 << 20))
+    assert path.stat().st_size < 400_000
+    with pytest.raises(ValueError, match="holds more than 268,435,456 bytes"):
+        load(path)
+    with pytest.raises(ValueError, match="holds more than 1,000 bytes"):
+        load(path, max_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        Graph((Node(1, "F", ()),)),
+        Graph((Node(0, "F", ()), Node(1, "F", ())), (Edge(1, 0),)),
+        Graph((Node(0, "F", ()),), outputs=((3, 0),)),
+        Graph((Node(0, "F", (), seconds="1"),)),
+        Graph((Node(0, "F", (), order=True),)),
+    ],
+    ids=["id", "edge", "output", "text for a number", "bool for a number"],
+)
+def test_a_graph_that_could_not_be_loaded_is_not_saved(tmp_path: Path, graph: Graph) -> None:
+    path = tmp_path / "g.json"
+    path.write_text("before")
+    with pytest.raises(ValueError, match="graph"):
+        graph.save(path)
+    assert path.read_text() == "before"
+
+
+def test_a_path_that_cannot_be_opened_raises_what_open_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError):
+        full_graph().save(tmp_path / "none" / "g.json")

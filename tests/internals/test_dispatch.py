@@ -1,0 +1,42 @@
+"""Watching operators: only where a copy between devices can happen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphviz_torch import record, simulate_accelerator
+from graphviz_torch.internals import dispatch as watching
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has seen no device but the CPU."""
+    monkeypatch.setattr(watching, "DEVICE_LABELS", {})
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("alone")
+def test_where_there_is_the_cpu_alone_no_kernel_is_registered() -> None:
+    with record() as recording:
+        assert not watching._libraries
+        x = torch.ones(3, requires_grad=True)
+        (x.to(torch.float64) * 2).sum().backward()
+    assert recording.graph.transfers == ()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_device_that_appears_while_recording_is_watched() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with record() as recording, simulate_accelerator() as [device]:
+        assert watching._libraries
+        (x.to(device) * 2).sum().backward()
+    assert [copy.phase for copy in recording.graph.transfers] == ["forward", "backward"]
+    assert not watching._libraries
+
+
+def test_an_accelerator_is_watched_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with record():
+        assert watching._libraries
+    assert not watching._libraries

@@ -1,0 +1,142 @@
+"""Watches that end in another order, in another thread, or by the collector leave nothing on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphviz_torch import simulate_accelerator
+from graphviz_torch.internals.dispatch import Call, Watch
+from graphviz_torch.recording.transfers import OPERATORS
+
+
+def switch() -> tuple[bool, bool]:
+    """How PyTorch has the watched key in this thread: included, excluded."""
+    key = torch._C.DispatchKey.AutocastIPU
+    return (
+        torch._C._dispatch_tls_is_dispatch_key_included(key),
+        torch._C._dispatch_tls_is_dispatch_key_excluded(key),
+    )
+
+
+def registered() -> bool:
+    """Has a watched operator a kernel at the key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "AutocastIPU")
+
+
+OFF = switch()
+
+
+def in_a_thread(action: Callable[[], Any]) -> Any:
+    """What `action` returns in a thread of its own."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(action()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def watching() -> tuple[Watch, list[str]]:
+    """A watch that is open, and the operators that it sees."""
+    seen: list[str] = []
+
+    def see(call: Call) -> None:
+        seen.append(call.operator)
+
+    return Watch(OPERATORS, see).__enter__(), seen
+
+
+def leave(watch: Watch) -> None:
+    watch.__exit__(None, None, None)
+
+
+def test_a_watch_sees_on_after_an_older_one_ended_and_the_last_one_switches_off() -> None:
+    with simulate_accelerator() as [device]:
+        first, _ = watching()
+        second, seen = watching()
+        leave(first)
+        torch.ones(1).to(device)
+        assert seen == ["aten::_to_copy"]
+        leave(second)
+        assert switch() == OFF
+        assert not registered()
+        torch.ones(1).to(device)
+        assert seen == ["aten::_to_copy"]
+
+
+def test_a_watch_that_another_thread_ends_leaves_the_watches_there_as_they_are() -> None:
+    with simulate_accelerator():
+        watch, _ = watching()
+
+        def elsewhere() -> tuple[list[str], tuple[bool, bool]]:
+            with simulate_accelerator() as [device]:
+                other, seen = watching()
+                leave(watch)
+                torch.ones(1).to(device)
+                leave(other)
+            return seen, switch()
+
+        assert in_a_thread(elsewhere) == (["aten::_to_copy"], OFF)
+        assert not registered()
+        # This thread's switch is out of the other's reach: the next watch here puts it back.
+        assert torch.equal(torch.ones(2).to(torch.float64), torch.ones(2, dtype=torch.float64))
+        following, _ = watching()
+        leave(following)
+        assert switch() == OFF
+
+
+def test_a_generator_that_is_collected_ends_its_watch_and_no_other() -> None:
+    def held() -> Iterator[None]:
+        with Watch(OPERATORS, lambda call: None):
+            yield
+
+    with simulate_accelerator() as [device]:
+        generator: Any = held()
+        next(generator)
+        watch, seen = watching()
+        around: list[Any] = [generator]
+        around.append(around)  # so that the collector alone can end it
+        del generator, around
+        gc.collect()
+        torch.ones(1).to(device)
+        assert seen == ["aten::_to_copy"]
+        leave(watch)
+        assert switch() == OFF
+
+
+def test_a_watch_entered_where_the_key_is_on_leaves_it_on() -> None:
+    key = torch._C.DispatchKey.AutocastIPU
+    with Watch(OPERATORS, lambda call: None):
+        pass  # every operator falls through the key from now on
+    torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        watch, _ = watching()
+        leave(watch)
+        assert switch() == (True, False)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(key, OFF[0])
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, OFF[1])
+
+
+def test_a_watch_that_ends_while_an_operator_is_watched_lets_it_finish() -> None:
+    result: list[Tensor] = []
+
+    def see(call: Call) -> None:
+        leave(watch)
+        result.append(call.result)
+
+    with simulate_accelerator() as [device]:
+        watch = Watch(OPERATORS, see).__enter__()
+        moved = torch.ones(1).to(device)
+        assert result[0] is moved
+        following, seen = watching()
+        torch.ones(1).to(device)
+        leave(following)
+        assert seen == ["aten::_to_copy"]
+        assert switch() == OFF

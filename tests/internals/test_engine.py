@@ -1,0 +1,95 @@
+"""Noticing backward: whatever is replaced by others meanwhile, and whoever ends first."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import torch
+
+from graphviz_torch.internals.engine import EngineWatch
+
+
+def watching() -> tuple[EngineWatch, list[str]]:
+    """A watch that is open, and what it notices."""
+    seen: list[str] = []
+    return EngineWatch(lambda *_: seen.append("begin"), lambda *_: seen.append("end")), seen
+
+
+def leave(watch: EngineWatch) -> None:
+    watch.__exit__(None, None, None)
+
+
+def backward() -> None:
+    torch.ones(1, requires_grad=True).exp().backward()
+
+
+def wrap() -> Any:
+    """Replace what runs backward, as a library of others may; returns what was there before."""
+    theirs = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(theirs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return theirs(*args, **kwargs)
+
+    put(wrapper)
+    return theirs
+
+
+def put(function: Any) -> None:
+    torch.autograd.graph._engine_run_backward = function
+    torch.autograd._engine_run_backward = function  # type: ignore[attr-defined]
+
+
+def test_watches_that_end_in_another_order_see_on_and_leave_nothing() -> None:
+    before = torch.autograd.graph._engine_run_backward
+    first, seen_first = watching()
+    second, seen_second = watching()
+    first.__enter__()
+    second.__enter__()
+    leave(first)
+    backward()
+    assert (seen_first, seen_second) == ([], ["begin", "end"])
+    leave(second)
+    backward()
+    assert seen_second == ["begin", "end"]
+    assert torch.autograd.graph._engine_run_backward is before
+
+
+def test_a_watch_that_another_thread_ends_is_over() -> None:
+    before = torch.autograd.graph._engine_run_backward
+    watch, seen = watching()
+    watch.__enter__()
+    thread = threading.Thread(target=leave, args=(watch,))
+    thread.start()
+    thread.join()
+    backward()
+    assert seen == []
+    assert torch.autograd.graph._engine_run_backward is before
+
+
+def test_what_others_replaced_meanwhile_stays_and_backward_is_noticed_once_ever_after() -> None:
+    before = torch.autograd.graph._engine_run_backward
+    try:
+        watch, seen = watching()
+        watch.__enter__()
+        ours = wrap()
+        theirs = torch.autograd.graph._engine_run_backward
+        leave(watch)
+        assert torch.autograd.graph._engine_run_backward is theirs
+        backward()
+        assert seen == []
+        again, seen = watching()
+        again.__enter__()  # theirs leads to ours still
+        backward()
+        assert seen == ["begin", "end"]
+        put(ours)  # they put back what they found
+        backward()
+        assert seen == ["begin", "end"] * 2
+        leave(again)
+        backward()
+        assert seen == ["begin", "end"] * 2
+        assert torch.autograd.graph._engine_run_backward is before
+    finally:
+        put(before)

@@ -1,0 +1,115 @@
+"""record() around what torch.compile made: nothing raises, and no value changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from graphviz_torch import find, record
+from graphviz_torch.recording.recording import Recording
+
+# PyTorch warns that global hooks are called for a compiled module and for what it wraps.
+pytestmark = pytest.mark.filterwarnings("ignore:Using `torch.compile")
+
+INDUCTOR = pytest.param(
+    "inductor",
+    marks=pytest.mark.skipif(
+        not (shutil.which("g++") or shutil.which("clang++")),
+        reason="inductor makes C++ of a model, and there is no compiler for it",
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_stays() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.linear(self.norm(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), nn.Dropout(0.2), Block())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(x))
+
+
+def train(
+    backend: str, how: str, recorded: bool, steps: int = 2
+) -> tuple[list[Tensor], list[Recording]]:
+    """Losses, gradients and random state of some steps, and what was recorded of each."""
+    torch.manual_seed(0)
+    model = Net()
+    compiled: nn.Module = model
+    if how == "whole":
+        compiled = torch.compile(model, backend=backend)  # type: ignore[assignment]
+    elif how == "in place":
+        model.compile(backend=backend)
+    else:
+        model.blocks[0] = torch.compile(model.blocks[0], backend=backend)  # type: ignore[assignment]
+    values, recordings = [], []
+    for _ in range(steps):
+        model.zero_grad()
+        with record(model) if recorded else nullcontext() as recording:
+            loss = compiled(torch.randn(4, 8)).square().mean()
+            loss.backward()
+        if recording is not None:
+            recordings.append(recording)
+        values += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+    return [*values, torch.get_rng_state()], recordings
+
+
+@pytest.mark.parametrize("how", ["whole", "in place", "a block"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", INDUCTOR])
+def test_a_compiled_model_gives_the_same_bits_with_and_without(backend: str, how: str) -> None:
+    plain, _ = train(backend, how, recorded=False)
+    torch._dynamo.reset()
+    recorded, recordings = train(backend, how, recorded=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+    for recording in recordings:
+        graph = recording.graph
+        regions = [node for node in graph.nodes if node.note == "torch.compile region"]
+        # With "eager" the operations are autograd's own, and there is no region.
+        assert len(regions) == (0 if backend == "eager" else 1)
+        assert [node.order for node in graph.nodes].count(None) == 0
+        assert not [finding for finding in find(graph) if finding.severity != "info"]
+
+
+@pytest.mark.parametrize("how", ["whole", "in place"])
+def test_a_model_that_is_recorded_step_by_step_is_compiled_once(how: str) -> None:
+    _, recordings = train("aot_eager", how, recorded=True, steps=12)
+    assert counters["frames"]["total"] == 1
+    notes = [[node.note for node in recording.graph.nodes] for recording in recordings]
+    assert {row.count("torch.compile region") for row in notes} == {1}
+
+
+def test_none_of_our_functions_is_compiled_where_a_container_is_left_as_it_is() -> None:
+    # nn.Sequential is PyTorch's own: its forward is not compiled, those of its blocks are.
+    model = nn.Sequential(Block(), Block())
+    model.compile(backend="aot_eager")
+    with record(model) as recording:
+        loss = model(torch.ones(2, 8)).sum()
+        loss.detach()
+        loss.backward()
+    assert counters["frames"]["total"] <= 2  # from 2.15 on the container is one
+    regions = [node for node in recording.graph.nodes if node.note == "torch.compile region"]
+    assert [node.module for node in regions] in (["0", "1"], [""])

@@ -1,0 +1,85 @@
+"""An interrupt at any line that a recording runs: it arrives, and nothing stays."""
+
+from __future__ import annotations
+
+import sys
+from linecache import getline
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import record
+from graphviz_torch.recording.recording import Recording
+from tests.support.observable import changes, observable
+
+PACKAGE = record.__code__.co_filename.removesuffix("record.py")
+# While these run, a block is not yet entered or already being left.
+EDGES = {Recording.__enter__.__code__, Recording.__exit__.__code__, record.__code__}
+
+
+class Interrupt:
+    """A tracing function that raises KeyboardInterrupt at the nth line of ours that runs."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        line = getline(frame.f_code.co_filename, frame.f_lineno).split()
+        # Python looks for signals after calls and jumps: not before a `del`, nor at a `try`, which
+        # does nothing, nor where a `with` is left, whose line comes a second time then.
+        quiet = line[0] in ("with", "del", "try:")
+        if event == "line" and not quiet and not self._at_an_edge(frame):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+    def _at_an_edge(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            if frame.f_code in EDGES:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def program(model: nn.Module) -> None:
+    with record(model):
+        loss = model(torch.ones(2, 3)).square().mean()
+        loss.detach()
+        loss.backward()
+
+
+def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrived: list[Any] = []
+    # Python itself swallows what is raised while an object is being freed.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: arrived.append(None))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    program(model)  # what stays after the first recording is there
+    whole = Interrupt(-1)
+    sys.settrace(whole)
+    try:
+        program(model)
+    finally:
+        sys.settrace(None)
+    lines = -1 - whole.left
+    assert lines > 500
+    before = observable()
+    for at in range(1, lines, 31):
+        arrived.clear()
+        interrupt = Interrupt(at)
+        sys.settrace(interrupt)
+        try:
+            program(model)
+        except KeyboardInterrupt:
+            arrived.append(None)
+        finally:
+            sys.settrace(None)
+        assert len(arrived) == (interrupt.left <= 0), at  # what is known already takes fewer lines
+        assert changes(before, observable()) == {}, at

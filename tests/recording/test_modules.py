@@ -1,0 +1,347 @@
+"""Module, scope and source line of each node, held against what the models do."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.checkpoint import checkpoint
+
+from graphviz_torch import Graph, record
+from tests.support import models
+
+
+def line_of(function: Any, text: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    offset = next(i for i, line in enumerate(lines) if text in line)
+    return f"{Path(inspect.getsourcefile(function) or '').name}:{first + offset}"
+
+
+def column(graph: Graph, name: str) -> list[tuple[str, str]]:
+    return [(node.title, getattr(node, name)) for node in graph.nodes if not node.leaf]
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return torch.tanh(y)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = Cell()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.cell(x)
+        x = self.cell(x)
+        return self.head(x) * 2
+
+
+def test_a_module_called_twice_has_one_path_and_two_scopes() -> None:
+    model = Twice()
+    with record(model) as recording:
+        model(torch.ones(1, 3)).sum().backward()
+    assert column(recording.graph, "scope") == [
+        ("t", "cell.linear"),
+        ("addmm", "cell.linear"),
+        ("tanh", "cell"),
+        ("t", "cell#2.linear"),
+        ("addmm", "cell#2.linear"),
+        ("tanh", "cell#2"),
+        ("t", "head"),
+        ("addmm", "head"),
+        ("mul", ""),
+        ("sum", ""),
+    ]
+    assert column(recording.graph, "module")[4] == ("addmm", "cell.linear")
+    leaves = {node.label: node.module for node in recording.graph.nodes if node.leaf}
+    assert leaves == {name: name.rpartition(".")[0] for name, _ in model.named_parameters()}
+
+
+def test_the_line_is_the_users_own_and_not_torchs() -> None:
+    model = Twice()
+    with record(model) as recording:
+        out = model(torch.ones(1, 3))
+        loss = out.sum()
+        loss.backward()
+    sources = dict(column(recording.graph, "source"))
+    assert sources["addmm"] == line_of(Twice, "self.head(x)")
+    assert column(recording.graph, "source")[1] == ("addmm", line_of(Cell, "self.linear(x)"))
+    assert sources["tanh"] == line_of(Cell, "torch.tanh(y)")
+    assert sources["mul"] == line_of(Twice, "* 2")
+    here = test_the_line_is_the_users_own_and_not_torchs
+    assert sources["sum"] == line_of(here, "out.sum()")
+
+
+def test_calls_are_counted_anew_for_each_backward() -> None:
+    model = Cell()
+    with record(model) as recording:
+        for _ in range(2):
+            (model(torch.ones(1, 3)) + model(torch.ones(1, 3))).sum().backward()
+    for graph in recording.graphs:
+        scopes = [scope for title, scope in column(graph, "scope") if title == "addmm"]
+        assert scopes == ["linear", "#2.linear"]
+
+
+@pytest.mark.parametrize("model", [models.MLP(), models.TransformerBlock(), models.ConvNet()])
+def test_every_path_is_one_of_named_modules_and_every_parameter_is_in_its_own(
+    model: nn.Module,
+) -> None:
+    x = {"MLP": (2, 4), "TransformerBlock": (1, 3, 8), "ConvNet": (1, 3, 4, 4)}
+    with record(model) as recording:
+        model(torch.ones(x[type(model).__name__])).sum().backward()
+    known = dict(model.named_modules())
+    for node in recording.graph.nodes:
+        assert node.module in known
+        if node.leaf == "parameter":
+            name = node.label.rpartition(".")[2]
+            assert getattr(known[node.module], name) is model.get_parameter(node.label)
+
+
+def test_a_shared_module_goes_by_its_first_name() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.blocks = nn.ModuleList([nn.Sequential(self.first), nn.ReLU()])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.blocks[1](self.blocks[0](self.first(x)))
+
+    model = Shared()
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    scopes = [scope for title, scope in column(recording.graph, "scope") if title == "addmm"]
+    assert scopes == ["first", "first#2"]
+    assert dict(column(recording.graph, "scope"))["relu"] == "blocks.1"
+
+
+def test_without_a_model_the_first_one_called_gives_the_names() -> None:
+    model, criterion = Twice(), nn.MSELoss()
+    with record() as recording:
+        criterion(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
+    assert dict(column(recording.graph, "module"))["mse_loss"] == "criterion"
+    assert dict(column(recording.graph, "module"))["tanh"] == "cell"
+
+
+def test_a_module_outside_the_model_that_no_variable_holds_goes_by_its_class() -> None:
+    model = Twice()
+    with record(model) as recording:
+        nn.MSELoss()(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
+    assert dict(column(recording.graph, "module"))["mse_loss"] == "MSELoss"
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_parameters_listed_are_those_of_the_model_or_of_all_modules_called(given: bool) -> None:
+    model, other = Twice(), nn.Linear(2, 1)
+    with record(model if given else None) as recording:
+        other(model(torch.ones(1, 3))).sum().backward()
+    names = [parameter.name for parameter in recording.graph.parameters]
+    own = [name for name, _ in model.named_parameters()]
+    assert names == (own if given else [*own, "other.weight", "other.bias"])
+    assert all(parameter.called and parameter.has_grad for parameter in recording.graph.parameters)
+    nodes = [parameter.node for parameter in recording.graph.parameters]
+    assert all(recording.graph.nodes[node].leaf == "parameter" for node in nodes)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_modules_keep_their_names(reentrant: bool) -> None:
+    cell = Cell()
+    x = torch.ones(1, 3, requires_grad=True)
+    with record(cell) as recording:
+        y = checkpoint(cell, x, use_reentrant=reentrant)
+        y.sum().backward()
+    here = test_checkpointed_modules_keep_their_names
+    rows = {node.title: node for node in recording.graph.nodes}
+    if reentrant:
+        assert rows["checkpoint"].source == line_of(here, "y = checkpoint")
+    else:
+        assert rows["addmm"].scope == "linear"
+        assert rows["tanh"].source == line_of(Cell, "torch.tanh(y)")
+
+
+def test_the_package_imports_where_a_functions_apply_is_a_builtin() -> None:
+    program = "import torch; del torch.autograd.Function.apply; import graphviz_torch"
+    if "apply" in vars(torch.autograd.Function):
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("builtin", [False, True])
+@pytest.mark.parametrize("setup", [False, True])
+def test_a_custom_function_belongs_to_the_line_that_applies_it(
+    monkeypatch: pytest.MonkeyPatch, builtin: bool, setup: bool
+) -> None:
+    if builtin:  # as from torch 2.14 on
+        monkeypatch.delattr(torch.autograd.Function, "apply", raising=False)
+
+    class WithContext(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    class WithSetup(WithContext):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+    double = WithSetup if setup else WithContext
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        a = x + 1
+        b = double.apply(a)
+        b.sum().backward()
+    here = test_a_custom_function_belongs_to_the_line_that_applies_it
+    sources = dict(column(recording.graph, "source"))
+    assert sources[double.__name__] == line_of(here, "b = double.apply(a)")
+    assert sources["add"] == line_of(here, "a = x + 1")
+
+
+def test_nodes_from_before_the_block_have_no_line() -> None:
+    x = torch.ones(2, requires_grad=True)
+    before = x * 2
+    with record() as recording:
+        before.sum().backward()
+    assert [bool(source) for _, source in column(recording.graph, "source")] == [False, True]
+
+
+def test_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    functions = []
+    for folder in ("models", "losses"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "common.py"
+        path.write_text("def run(x):\n    return x * 2\n")
+        names: dict[str, Any] = {}
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        functions.append(names["run"])
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        functions[1](functions[0](x)).sum().backward()
+    sources = [source for title, source in column(recording.graph, "source") if title == "mul"]
+    assert sources == ["models/common.py:2", "losses/common.py:2"]
+
+
+def test_a_module_that_raised_and_was_caught_is_not_taken_for_the_caller_of_the_next() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("no")
+
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bad = Fails()
+            self.good = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                x = self.bad(x)
+            except RuntimeError:
+                x = x + 1
+            return self.good(x)
+
+    model = Tries()
+    x = torch.ones(1, 2, requires_grad=True)
+    with record(model) as recording:
+        model(x).sum().backward()
+    rows = dict(column(recording.graph, "scope"))
+    assert rows["addmm"] == "good"
+    assert rows["sum"] == ""
+
+
+def test_a_module_that_a_hook_kept_from_running_does_not_end_its_parent() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.broken = nn.Linear(2, 2)
+            self.sound = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with suppress(ValueError):
+                x = self.broken(x)
+            return self.sound(x).exp()
+
+    part = Tries()
+
+    def refuse(module: nn.Module, _: Any) -> None:
+        if module is part.broken:
+            raise ValueError
+
+    model = nn.ModuleDict({"part": part})
+    with register_module_forward_pre_hook(refuse), record(model) as recording:
+        part(torch.ones(1, 2)).sum().backward()
+    modules = dict(column(recording.graph, "module"))
+    assert (modules["addmm"], modules["exp"], modules["sum"]) == ("part.sound", "part", "")
+
+
+def test_a_compiled_module_goes_by_the_name_of_what_it_wraps() -> None:
+    model = Twice()
+    compiled = torch.compile(model.cell, backend="aot_eager")
+    x = torch.ones(1, 3)
+    expected = model.head(compiled(x)).sum()
+    with record(model) as recording:
+        loss = model.head(compiled(x)).sum()
+        loss.backward()
+    assert torch.equal(loss, expected)
+    row = next(node for node in recording.graph.nodes if node.note == "torch.compile region")
+    assert (row.module, row.scope) == ("cell", "cell")
+    called = {parameter.name: parameter.called for parameter in recording.graph.parameters}
+    assert called == dict.fromkeys(called, True)
+
+
+def test_the_modules_of_another_thread_do_not_disturb() -> None:
+    model, other = Twice(), Twice()
+    with record(model) as recording:
+        thread = threading.Thread(target=lambda: other(torch.ones(1, 3)).sum().backward())
+        out = model(torch.ones(1, 3))
+        thread.start()
+        thread.join()
+        out.sum().backward()
+    assert len(recording.graphs) == 1
+    assert dict(column(recording.graph, "scope"))["tanh"] == "cell#2"
+
+
+def test_of_nodes_that_another_thread_made_with_the_same_numbers_nothing_is_said() -> None:
+    graphs, made = [], []
+    x = torch.ones(3, requires_grad=True)
+
+    def beside() -> None:
+        made.append(x.clone().sin().cos())
+
+    def recorded() -> None:  # both threads are new, so both count from the same number
+        model = nn.Linear(3, 3)
+        with record(model) as recording:
+            y = model(x).exp()
+            thread = threading.Thread(target=beside)
+            thread.start()
+            thread.join()
+            (y.sum() + made[0].sum()).backward()
+        graphs.append(recording.graph)
+
+    thread = threading.Thread(target=recorded)
+    thread.start()
+    thread.join()
+    rows = {node.title: (node.module, node.source) for node in graphs[0].nodes}
+    assert rows["clone"] == rows["sin"] == rows["cos"] == ("", "")
+    assert rows["sum"][1].startswith("test_modules.py:")

@@ -1,0 +1,169 @@
+"""Statistics of gradients of all sizes, against NumPy's in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphviz_torch import GradientStats, elsewhere, record, simulate_accelerator
+from graphviz_torch.internals.metadata import tensor_meta
+from graphviz_torch.recording.gradients.device import combine, reduce
+from graphviz_torch.recording.gradients.statistics import Descriptions
+
+
+@pytest.fixture(params=["cpu", "sim:0", "cuda:0"])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    if request.param == "cuda:0" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if request.param == "sim:0":
+        with simulate_accelerator() as devices:
+            yield devices[0]
+    else:
+        yield torch.device(request.param)
+
+
+def described(*gradients: Tensor, device: torch.device | str = "cpu") -> list[GradientStats]:
+    """What a recording says of these gradients, each at a leaf of its own."""
+    leaves = [torch.zeros_like(gradient, device=device).requires_grad_() for gradient in gradients]
+    there = [gradient.to(device) for gradient in gradients]
+    with record() as recording:
+        torch.autograd.backward([leaf.clone() for leaf in leaves], there)
+    by_leaf = {node.label: node for node in recording.graph.nodes if node.leaf}
+    found = [by_leaf[f"leaves[{i}]"].grad_outputs[0] for i in range(len(leaves))]
+    assert None not in found
+    return [stats for stats in found if stats is not None]
+
+
+def agrees(stats: GradientStats, gradient: Tensor) -> None:
+    values = gradient.double().numpy().ravel()
+    finite = values[np.isfinite(values)]
+    assert stats.norm == pytest.approx(float(np.linalg.norm(finite)), rel=1e-5)
+    assert stats.max_abs == float(np.abs(finite).max())
+    assert stats.mean == pytest.approx(float(finite.mean()), rel=1e-4, abs=1e-6)
+    assert stats.zero_fraction == pytest.approx(1 - np.count_nonzero(values) / values.size)
+    assert (stats.nan, stats.inf) == (np.isnan(values).sum(), np.isinf(values).sum())
+
+
+def gradient(elements: int, seed: int = 0) -> Tensor:
+    """Random values of which a third are zero, the largest of them negative and at the end."""
+    made = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+    made[::3] = 0
+    made[-1] = -100
+    return made
+
+
+# One alone, in a batch, the largest that waits and one more, one block, and a few with a rest.
+SIZES = [2, 255, 1 << 17, (1 << 17) + 1, 1 << 19, (1 << 20) + 129]
+
+
+@pytest.mark.parametrize("elements", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_gradient_of_any_size_is_described_as_numpy_does(
+    elements: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    given = gradient(elements).to(dtype)
+    agrees(described(given, device=device)[0], given)
+
+
+@pytest.mark.parametrize("elements", SIZES[1:])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_is_counted_in_the_last_element_too(
+    elements: int, bad: float, device: torch.device
+) -> None:
+    given = gradient(elements)
+    given[-1] = bad
+    agrees(described(given, device=device)[0], given)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e30])
+def test_squares_neither_vanish_nor_overflow(size: float, device: torch.device) -> None:
+    given = [gradient(elements) * size for elements in (3, 2000, 1 << 18)]
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
+        agrees(stats, expected)
+
+
+def test_each_of_many_gradients_that_wait_together_has_its_own_numbers(
+    device: torch.device,
+) -> None:
+    given = [gradient(40_000, seed) for seed in range(9)]  # more than wait at once
+    given += [gradient(64, seed).view(8, 8).t() for seed in range(30)]
+    given += [gradient(elements) for elements in (5, 16, 17, 1023, 1024, 1025)]
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
+        agrees(stats, expected)
+
+
+def test_one_bad_gradient_among_those_that_wait_spoils_no_other() -> None:
+    given = [gradient(64, seed) for seed in range(4)]
+    given[2][5] = float("nan")
+    found = described(*given)
+    assert [stats.nan for stats in found] == [0, 0, 1, 0]
+    for stats, expected in zip(found, given, strict=True):
+        agrees(stats, expected)
+
+
+def test_a_large_turned_or_strided_gradient_is_described_whole(device: torch.device) -> None:
+    wide = gradient(400 * 500)
+    given = [wide.view(400, 500).t(), wide.view(4, 100, 500).permute(2, 0, 1)]
+    given.append(gradient(1 << 18)[::2])
+    for stats, expected in zip(described(*given, device=device), given, strict=True):
+        agrees(stats, expected)
+
+
+def test_values_are_kept_in_the_order_of_rows(device: torch.device) -> None:
+    given = [torch.arange(6.0).view(2, 3).t(), gradient(3000), torch.tensor([7.0])]
+    values = [stats.values for stats in described(*given, device=device)]
+    assert values == [(0.0, 3.0, 1.0, 4.0, 2.0, 5.0), None, (7.0,)]
+
+
+def test_views_of_the_same_memory_are_apart_where_they_see_other_parts_of_it() -> None:
+    memory = gradient(1200)
+    given = [memory, memory.view(30, 40), memory.view(30, 40).t(), memory[:600], memory[::2]]
+    given += [memory[600:], memory[5].expand(1200)]
+    for stats, expected in zip(described(*given), given, strict=True):
+        agrees(stats, expected)
+
+
+def reduced(*gradients: Tensor) -> list[tuple[object, ...]]:
+    """What is told of gradients on another device; here, on the CPU."""
+    parts = reduce(gradients)
+    return list(combine(parts, parts.there.numpy()))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("elements", [40, 3000])
+def test_a_mean_near_the_limit_of_float64_does_not_overflow(elements: int) -> None:
+    (row,) = reduced(torch.full((elements,), 1e307, dtype=torch.float64))
+    assert row[1:3] == pytest.approx((1e307, 1e307))
+
+
+def test_a_type_without_a_zero_has_none() -> None:
+    values = torch.full((300,), 2.0).to(torch.float8_e8m0fnu)
+    for norm, _, mean, zero_fraction, *_ in reduced(values, values):
+        assert (norm, mean, zero_fraction) == (pytest.approx(2 * 300**0.5), 2.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("elements", [4096, 5000, 9217])
+def test_a_gradient_in_blocks_is_described_as_a_whole(
+    elements: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = gradient(elements).to(dtype)
+    given[-2] = float("nan")
+    (whole,) = reduced(given)
+    monkeypatch.setattr(elsewhere, "_BLOCK", 2048)
+    assert reduced(given) == [whole]
+    agrees(GradientStats(*whole, tensor_meta(given)), given)  # type: ignore[arg-type]
+
+
+def test_what_waits_elsewhere_takes_whole_rows() -> None:
+    with simulate_accelerator() as (device, *_):
+        descriptions = Descriptions()
+        for i in range(5000):
+            small = torch.ones((), device=device)
+            descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
+        (room,) = descriptions._rooms.values()
+        assert len(room.waiting) * elsewhere.WIDTH < room.limit

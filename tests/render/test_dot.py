@@ -1,0 +1,414 @@
+"""DOT text: read back as Graphviz and an XML parser read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+import torch
+
+from graphviz_torch import record, simulate_accelerator, to_dot, trace
+from graphviz_torch.graph import (
+    Edge,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    SavedTensor,
+    TensorMeta,
+)
+from graphviz_torch.render.dot.layout import layout
+from graphviz_torch.render.style import CATEGORIES, COLORS, GROUNDS, NONFINITE, ON_STRONG, SCALE
+from tests.support.models import MLP, TransformerBlock, chain, dense_block, worked_example
+
+F32 = TensorMeta((3,), "float32", "cpu")
+HOSTILE = [
+    'say "hi"',
+    "<b>bold</b>",
+    "back\\slash \\N \\G \\l",
+    "two\nlines",
+    "a  b   c",
+    "snowman ☃ and ünïcode",
+    "</svg><script>alert(1)</script>",
+    "&amp; &#65; &",
+    "a -> b; c [label=x]",
+    "{curly} | pipe",
+    "%s {0} $x",
+    "x" * 300,
+]
+
+
+def two(**fields: Any) -> Graph:
+    """A leaf and one operation, whose fields are given."""
+    leaf = Node(0, "AccumulateGrad", (F32,), "x", leaf="tensor")
+    user = Node(1, "MulBackward0", (F32,), operation="mul")._replace(**fields)
+    return Graph((leaf, user), (Edge(0, 1),), ((1, 0),))
+
+
+def texts(svg: bytes, title: str) -> list[str]:
+    """The lines of text of the node with a title, as a browser would show them."""
+    tree = ET.fromstring(svg)
+    space = "{http://www.w3.org/2000/svg}"
+    for group in tree.iter(f"{space}g"):
+        if group.get("class") == "node" and group.findtext(f"{space}title") == title:
+            lines: dict[str, str] = {}
+            for text in group.iter(f"{space}text"):
+                lines[text.get("y", "")] = lines.get(text.get("y", ""), "") + (text.text or "")
+            return [line.strip("\u200a") for line in lines.values()]
+    raise AssertionError(f"no node {title}")
+
+
+class Drawn:
+    """A DOT text as Graphviz itself reads it."""
+
+    def __init__(self, dot: str) -> None:
+        read = json.loads(layout(dot, "json"))
+        objects = read.get("objects", [])
+        self.clusters = {o["label"]: o for o in objects if "cluster" in o["name"]}
+        self.nodes = {o["name"]: o for o in objects if "cluster" not in o["name"]}
+        names = {o["_gvid"]: o["name"] for o in objects}
+        self.edges = [(names[e["tail"]], names[e["head"]]) for e in read.get("edges", [])]
+        self.labels = [e.get("label", "") for e in read.get("edges", [])]
+        self.inside = {
+            label: {names[i] for i in cluster.get("nodes", [])}
+            for label, cluster in self.clusters.items()
+        }
+
+
+def colors(svg: bytes, title: str) -> set[str]:
+    found = re.search(rf"<title>{title}</title>(.*?)</g>", svg.decode(), re.S)
+    assert found is not None
+    return set(re.findall(r'(?:fill|stroke)="([^"]+)"', found[1]))
+
+
+def test_the_worked_example_has_a_node_for_every_autograd_node_and_arrows_to_the_output() -> None:
+    example = worked_example()
+    graph = trace(example["y"], names=example)
+    drawn = Drawn(to_dot(graph))
+    assert sorted(map(int, drawn.nodes)) == [node.id for node in graph.nodes]
+    assert {(int(a), int(b)) for a, b in drawn.edges} == {(0, 1), (1, 2), (2, 3), (3, 4)}
+    svg = layout(to_dot(graph))
+    assert texts(svg, "0") == ["x", "AccumulateGrad", "f32[3] cpu"]
+    assert texts(svg, "2") == ["b", "pow", "f32[3] cpu"]
+    assert texts(svg, "4") == ["y", "mean", "f32[] cpu"]
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_hostile_label_comes_out_as_it_went_in(label: str) -> None:
+    svg = layout(to_dot(two(label=label))).replace(b"&#160;", b" ")
+    shown = texts(svg, "1")
+    assert "\n".join(shown[: label.count("\n") + 1]) == label
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_hostile_module_path_comes_out_as_it_went_in(label: str) -> None:
+    scope = label.replace(".", "")
+    svg = layout(to_dot(two(scope=scope, module=scope, source="a.py:1")))
+    shown = "".join(ET.fromstring(svg.replace(b"&#160;", b" ")).itertext())
+    assert scope.split("\n")[0] in shown
+
+
+@pytest.mark.parametrize("text", ["\x00\x1b", "\ud800", "\uffff"])
+def test_what_xml_cannot_hold_is_drawn_as_a_sign(text: str) -> None:
+    svg = layout(to_dot(two(label=f"a{text}b", source=text)))
+    assert re.fullmatch("a.+b", texts(svg, "1")[0])
+
+
+def test_every_form_is_told_apart_without_colour() -> None:
+    with simulate_accelerator() as (device,), record() as recording:
+        weight = torch.nn.Parameter(torch.ones(3))
+        x = torch.ones(3, requires_grad=True)
+        (x.to(device) * weight.to(device)).cpu().sum().backward()
+    drawn = Drawn(to_dot(recording.graph, parameters="nodes"))
+    forms = {
+        (node["shape"], node.get("peripheries", "1"), node["style"])
+        for node in drawn.nodes.values()
+    }
+    assert len(forms) == 5  # input, parameter, transfer, operation, output
+
+
+def test_a_transfer_says_from_where_to_where_and_how_many_bytes() -> None:
+    with simulate_accelerator() as (device,), record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        (x.to(device) * 2).sum().backward()
+    graph = recording.graph
+    copy = next(node for node in graph.nodes if "copy" in node.operation)
+    assert "cpu → sim:0, 12 B" in texts(layout(to_dot(graph)), str(copy.id))
+    drawn = Drawn(to_dot(graph))
+    assert set(drawn.clusters) == {"<B>cpu</B>", "<B>sim:0</B>"}
+    assert not any(str(copy.id) in inside for inside in drawn.inside.values())
+
+
+def test_a_recorded_gradient_is_written_with_its_values_where_they_are_few() -> None:
+    with record() as recording:
+        y = worked_example()["y"]
+        y.backward()
+    svg = layout(to_dot(recording.graph))
+    assert "grad [2, 2.667, 3.333]" in texts(svg, "0")
+    large = GradientStats(1.5, 1.0, 0.1, 0.0, nan=3)
+    assert "grad norm 1.5, 3 NaN" in texts(layout(to_dot(two(grad_outputs=(large,)))), "1")
+
+
+def test_one_output_of_several_is_named_on_its_edge_and_a_single_one_is_not() -> None:
+    meta = TensorMeta((2, 4), "float32", "cpu")
+    split = Node(0, "SplitBackward0", (meta, meta), operation="split")
+    user = Node(1, "MulBackward0", (meta,), operation="mul")
+    graph = Graph((split, user), (Edge(0, 1, 1, 0),), ((1, 0),))
+    assert 'label="[1]"' in to_dot(graph)  # the node says the shape that its outputs share
+    mixed = graph.annotate(outputs={0: (meta, TensorMeta((2, 6), "float32", "cpu"))})
+    assert 'label="[1] f32[2, 6]"' in to_dot(mixed)
+    assert "->" in to_dot(two())
+    assert "[label=" not in to_dot(two()).split("->")[1]
+
+
+def test_modules_are_nested_clusters_with_their_parameters_inside_the_operations() -> None:
+    model = TransformerBlock()
+    with record(model) as recording:
+        model(torch.randn(1, 4, 8)).sum().backward()
+    dot = to_dot(recording.graph)
+    drawn = Drawn(dot)
+    assert {"<B>attn</B>", "<B>mlp</B>", "<B>mlp.0</B>"} <= set(drawn.clusters)
+    assert drawn.inside["<B>mlp.0</B>"] < drawn.inside["<B>mlp</B>"]
+    leaves = {str(node.id) for node in recording.graph.nodes if node.leaf == "parameter"}
+    assert not leaves & set(drawn.nodes)
+    assert "in_proj_weight.t f32[8, 24]" in dot
+    assert "mlp.0.weight" not in dot
+    assert leaves <= set(Drawn(to_dot(recording.graph, parameters="nodes")).nodes)
+
+
+def test_a_leaf_with_many_users_is_written_inside_them_and_keeps_one_node() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.stack([x * i for i in range(50)]).sum()
+    drawn = Drawn(to_dot(trace(y, names={"x": x})))
+    assert not any(source == "0" for source, _ in drawn.edges)
+    assert "written inside its 50 users" in drawn.nodes["0"]["label"]
+    inside = [n for n in drawn.nodes.values() if "x (50\u00d7) f32[3]" in n["label"]]
+    assert len(inside) == 50
+
+
+def test_long_edges_become_named_stubs_only_where_the_layout_would_be_hard() -> None:
+    easy, hard = (trace(dense_block(n), names={}) for n in (4, 40))
+    assert "shape=plain" not in to_dot(easy)
+    drawn = Drawn(to_dot(hard))
+    stubs = [name for name in drawn.nodes if name.startswith(("from_", "to_"))]
+    for edge in drawn.edges:
+        for stub, end in (edge, edge[::-1]):
+            if stub in stubs:
+                assert f"#{end}" in drawn.nodes[end]["label"]  # what the other stub calls it
+    # Each edge is drawn, or named at its source.
+    named = 0
+    for stub in stubs:
+        if stub.startswith("to_"):
+            label = re.sub("<.*?>", "", drawn.nodes[stub]["label"])
+            more = re.search(r"and (\d+) more", label)
+            named += label.count("#") + (int(more[1]) if more else 0)
+    assert named == len(_ends(hard)) - (len(drawn.edges) - len(stubs)) > 100
+
+
+def _ends(graph: Graph) -> set[tuple[int, int]]:
+    """Edges between operations; leaves are written inside them."""
+    return {(e.source, e.target) for e in graph.edges if not graph.nodes[e.source].leaf}
+
+
+def test_a_large_graph_is_drawn_as_one_of_its_blocks() -> None:
+    dot = to_dot(trace(chain(2000), names={}))
+    assert len(Drawn(dot).nodes) <= 250
+    assert "\u00d7" in dot
+    assert "2,001 nodes" in dot
+
+
+def repeated(blocks: int) -> Graph:
+    """Blocks a and b, each of two operations, one after the other."""
+    nodes = [
+        Node(
+            i,
+            "MulBackward0",
+            (F32,),
+            operation="mul",
+            scope=f"net.{i // 2}",
+            module=f"net.{i // 2}",
+        )
+        for i in range(2 * blocks)
+    ]
+    return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(2 * blocks - 1)), ((7, 0),))
+
+
+def test_blocks_of_one_structure_are_folded_on_demand() -> None:
+    graph = repeated(4)
+    assert len(Drawn(to_dot(graph)).nodes) == 8
+    dot = to_dot(graph, fold=True)
+    assert len(Drawn(dot).nodes) == 2
+    assert "net.0 … 3  \u00d74, each feeds the next" in dot
+
+
+def test_depth_closes_modules_and_says_what_is_inside() -> None:
+    model = MLP()
+    with record(model) as recording:
+        model(torch.randn(2, 4)).sum().backward()
+    dot = to_dot(recording.graph, depth=0)
+    drawn = Drawn(dot)
+    boxes = [node["label"] for node in drawn.nodes.values() if node["shape"] == "box3d"]
+    assert len(boxes) == 2
+    assert "4 nodes, 40 parameters" in boxes[0]
+    assert "f32[2, 8]" in drawn.labels  # what passes: neither box tells
+
+
+def test_a_module_is_drawn_alone_with_its_surroundings_named() -> None:
+    model = MLP()
+    with record(model) as recording:
+        model(torch.randn(2, 4)).sum().backward()
+    dot = to_dot(recording.graph, module="fc2")
+    shown = {name for name in Drawn(dot).nodes if name.isdigit()}
+    operations = {n.id: n.title for n in recording.graph.nodes if n.module == "fc2" and not n.leaf}
+    assert set(operations.values()) == {"t", "addmm"}
+    assert shown == {str(i) for i, title in operations.items() if title == "addmm"}
+    assert "from relu #" in dot
+    assert "to sum #" in dot
+    with pytest.raises(ValueError, match=r"module='fc3' is not in the graph\. It has 'fc"):
+        to_dot(recording.graph, module="fc3")
+
+
+def test_modules_whose_parameters_are_nodes_stay_nearer_to_one_column() -> None:
+    model = torch.nn.Sequential(
+        *(part for _ in range(8) for part in (torch.nn.Linear(4, 4), torch.nn.Sigmoid()))
+    )
+    with record(model) as recording:
+        model(torch.ones(1, 4))
+
+    def width(dot: str) -> float:
+        return float(layout(dot, "plain").split()[2])
+
+    dot = to_dot(recording.graph, parameters="nodes")
+    assert width(dot) < 0.8 * width(re.sub(r" \[minlen=\d\]", "", dot))
+
+
+def test_an_unrolled_cell_without_modules_is_drawn_as_one_step() -> None:
+    u, w = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2, 2))
+    x = torch.ones(600, 1, 2, requires_grad=True)
+    h = torch.zeros(1, 2)
+    for t in range(600):
+        h = torch.tanh(x[t] @ u + h @ w)
+    dot = to_dot(trace(h, names={"x": x, "u": u, "w": w}))
+    assert len(Drawn(dot).nodes) < 20
+    assert "\u00d7599, each feeds the next" in dot
+    assert "w (600\u00d7) f32[2, 2]" in dot
+
+
+def test_closed_blocks_are_not_folded_where_each_has_a_value_to_show() -> None:
+    graph = repeated(4)
+    timed = graph.annotate(seconds={i: float(i + 1) for i in range(8)})
+    folded, valued = to_dot(graph, depth=1), to_dot(timed, depth=1, color_by="time")
+    assert "net.0 … 3" in folded
+    assert all(f"backward {value} s" in valued for value in (3, 7, 11, 15))
+
+
+def test_findings_and_differences_are_marked_in_form_and_colour() -> None:
+    finding = Finding("cut-gradient", "error", "b never gets a gradient.", nodes=(1,))
+    graph = two()
+    svg = layout(to_dot(graph, findings=[finding]))
+    assert "✖ cut-gradient" in texts(svg, "1")
+    assert "b never gets a gradient." in "".join(ET.fromstring(svg).itertext())
+    for mark, sign in (
+        ("added", "+ added"),
+        ("removed", "\u2212 removed"),
+        ("changed", "≠ changed"),
+    ):
+        marked = layout(to_dot(graph, marks={1: mark}))
+        assert sign in texts(marked, "1")
+        assert COLORS[mark][0] in colors(marked, "1")
+
+
+@pytest.mark.parametrize("color_by", ["device", "dtype", "module", "gradient", "time", "saved"])
+def test_color_by_fills_nodes_and_shows_its_scale(color_by: Any) -> None:
+    stats = GradientStats(2.0, 2.0, 1.0, 0.0)
+    saved = (SavedTensor("self", F32, 12),)
+    graph = two(grad_outputs=(stats,), seconds=1e-3, saved=saved, module="fc")
+    dot = to_dot(graph, color_by=color_by)
+    shown = "".join(ET.fromstring(layout(dot)).itertext())
+    words = {
+        "device": "cpu",
+        "dtype": "f32",
+        "module": "fc",
+        "gradient": "gradient norm",
+        "time": "1 ms",
+        "saved": "12 B",
+    }
+    assert words[color_by] in shown
+    assert Drawn(dot).nodes["1"]["fillcolor"] in {p[0] for p in (*CATEGORIES, *SCALE)}
+
+
+def test_a_gradient_that_is_not_finite_is_outside_the_scale() -> None:
+    graph = two(grad_outputs=(GradientStats(1.0, 1.0, 1.0, 0.0, nan=1),))
+    svg = layout(to_dot(graph, color_by="gradient"))
+    assert NONFINITE[0] in colors(svg, "1")
+
+
+def test_the_strongest_value_has_the_strongest_fill_and_text_that_can_be_read() -> None:
+    nodes = [Node(i, "MulBackward0", (F32,), operation="mul", seconds=10.0**-i) for i in range(5)]
+    graph = Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(4)), ((4, 0),))
+    svg = layout(to_dot(graph, color_by="time"))
+    assert {SCALE[-1][0], ON_STRONG[0]} <= colors(svg, "0")
+    assert SCALE[0][0] in colors(svg, "4")
+
+
+@pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
+def test_the_direction_can_be_turned(direction: Any) -> None:
+    plain = layout(to_dot(two(), direction=direction, explain=False), "plain").decode()
+    at = {row.split()[1]: row.split()[2:4] for row in plain.splitlines() if row.startswith("node")}
+    (x0, y0), (x1, y1) = (map(float, at[i]) for i in "01")
+    assert {"TB": y0 > y1, "BT": y0 < y1, "LR": x0 < x1, "RL": x0 > x1}[direction]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"direction": "UP"}, "direction='UP' is unknown. Known are 'TB'"),
+        ({"theme": "neon"}, "theme='neon' is unknown"),
+        ({"color_by": "size"}, "color_by='size' is unknown. Known are 'device'"),
+        ({"color_by": "time"}, "the graph has no such values. Run a backward"),
+        ({"parameters": "hide"}, "parameters='hide' is unknown"),
+        ({"marks": {1: "new"}}, "mark='new' is unknown"),
+        ({"depth": -3}, "depth=-3 is no number of levels"),
+        ({"limit": 0}, "limit=0 leaves nothing to show"),
+        ({"module": "fc"}, "module='fc' is not in the graph. It has no modules"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_repeated(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        to_dot(two(), **options)
+
+
+def _luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_all_text_can_be_read_on_what_it_stands_on(theme: int) -> None:
+    # 4.5 is what WCAG 2 asks for small text.
+    def contrast(a: tuple[str, str], b: tuple[str, str]) -> float:
+        low, high = sorted((_luminance(a[theme]), _luminance(b[theme])))
+        return (high + 0.05) / (low + 0.05)
+
+    fills = ["background", "cluster", "operation", "input", "parameter", "transfer", "output"]
+    grounds = [*(COLORS[name] for name in (*fills, "group", "buffer")), *GROUNDS, *CATEGORIES]
+    for ground in [*grounds, *SCALE[:4], NONFINITE]:
+        assert contrast(COLORS["ink"], ground) >= 4.5
+    for ground in [*grounds, *SCALE[:2]]:
+        assert contrast(COLORS["muted"], ground) >= 4.0
+    for ground in SCALE[4:]:
+        assert contrast(ON_STRONG, ground) >= 3.0
+
+
+def test_the_name_of_a_parameter_stays_clear_of_the_line_below_it_and_of_the_lid_above() -> None:
+    leaf = Node(0, "AccumulateGrad", (TensorMeta((3,), "float32", "cpu"),), "w_g", leaf="parameter")
+    svg = layout(to_dot(Graph((leaf,)), explain=False), "svg").decode()
+    at = {text: float(y) for y, text in re.findall(r'<text [^>]*y="(-?[\d.]+)"[^>]*>(\w+)<', svg)}
+    # DejaVu Sans goes 0.24 of its size below the line that it stands on, and 0.76 above.
+    assert at["AccumulateGrad"] - at["w_g"] > 0.24 * 12 + 0.76 * 9.5
+    lid = max(float(y) for y in re.findall(r"[\d.]+,(-?[\d.]+)", svg.split("<path")[2]))
+    assert at["w_g"] - 0.73 * 12 > lid + 1.5  # capitals are 0.73 high

@@ -1,0 +1,153 @@
+"""DOT text of what did not come to be: cuts, failures, and gradients that are missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import record, to_dot
+from graphviz_torch.graph import (
+    Cut,
+    Edge,
+    Failure,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    Operand,
+    SavedTensor,
+)
+from graphviz_torch.render.dot.layout import layout
+from graphviz_torch.render.style import COLORS
+from tests.render.test_dot import F32, HOSTILE, texts, two
+from tests.support.models import MLP
+
+
+def cuts(dot: str) -> list[tuple[str, str, str]]:
+    """Ends and colour of the dashed lines, as Graphviz reads them."""
+    read = json.loads(layout(dot, "json"))
+    names = {o["_gvid"]: o["name"] for o in read["objects"]}
+    dashed = [edge for edge in read.get("edges", []) if edge.get("style") == "dashed"]
+    return [(names[edge["tail"]], names[edge["head"]], edge["color"]) for edge in dashed]
+
+
+@pytest.mark.parametrize("where", ["train.py:18", *HOSTILE])
+def test_a_cut_is_a_dashed_line_between_its_sides_in_the_colour_of_its_finding(where: str) -> None:
+    rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]
+    cut = Cut("detach", F32, before=0, after=(1, 1), where=where)
+    one_sided = Cut("argmax", F32, before=0)
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut, cut, one_sided))
+    finding = Finding("cut-gradient", "warning", "Cut.", nodes=(0, 1))
+    plain, told = (to_dot(graph, findings=found) for found in ([], [finding]))
+    for dot, color in ((plain, "muted"), (told, "warning")):
+        assert cuts(dot) == [("0", "1", COLORS[color][0])]
+    said = " ".join("".join(ET.fromstring(layout(told)).itertext()).split())
+    assert "\N{BLACK SCISSORS} detach()" in said
+    assert all(" ".join(line.split()) in said for line in where.split("\n"))
+
+
+def test_a_cut_inside_one_closed_group_is_not_drawn() -> None:
+    rows = [Node(i, "MulBackward0", (F32,), module="m", scope="m") for i in range(3)]
+    cut = Cut("detach", F32, before=0, after=(1,), where="train.py:18")
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut,))
+    assert len(cuts(to_dot(graph, depth=1))) == 1
+    assert cuts(to_dot(graph, depth=0)) == []
+
+
+def test_a_cut_of_a_parameter_is_not_drawn_from_the_operation_that_uses_it() -> None:
+    layer = nn.Linear(2, 2)
+    with record(layer) as recording:
+        x = layer(torch.ones(1, 2))
+        torch.nn.functional.linear(x, layer.weight.detach()).sum().backward()
+    assert recording.graph.cuts
+    assert cuts(to_dot(recording.graph, parameters="fold")) == []
+    nodes = to_dot(recording.graph, parameters="nodes")
+    assert len(cuts(nodes)) == 1
+
+
+def test_a_cut_between_blocks_that_are_drawn_once_is_told_and_not_drawn() -> None:
+    blocks = nn.ModuleList(MLP() for _ in range(6))
+    for block in blocks:
+        block.fc2 = nn.Linear(8, 4)
+    with record(blocks) as recording:
+        x = torch.ones(2, 4)
+        for i, block in enumerate(blocks):
+            x = block(x).detach() if i == 2 else block(x)
+        x.sum().backward()
+    open_ = to_dot(recording.graph, fold=False)
+    assert len(cuts(open_)) == 1
+    folded = to_dot(recording.graph, fold=True)
+    assert cuts(folded) == []
+    assert "1 cut is not drawn" in folded
+
+
+def test_many_cuts_are_bounded() -> None:
+    rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(20)]
+    seen = [Cut("detach", F32, i, (j,), f"a.py:{i}") for i in range(20) for j in range(i + 1, 20)]
+    graph = Graph(tuple(rows), (), ((19, 0),), cuts=tuple(seen))
+    dot = to_dot(graph)
+    assert len(cuts(dot)) == 40
+    assert "150 cuts are not drawn" in dot
+
+
+def test_a_long_message_does_not_make_the_picture_wide() -> None:
+    finding = Finding("cut-gradient", "error", "many words " * 300)
+    svg = layout(to_dot(two(), findings=[finding])).decode()
+    width = re.search(r'<svg width="(\d+)pt"', svg)
+    assert width is not None
+    assert int(width[1]) < 900
+
+
+def test_what_failed_is_a_dashed_node_behind_what_went_into_it() -> None:
+    operands = (Operand("a", F32, node=1), Operand("b", F32), Operand("x", F32, node=0))
+    failure = Failure("RuntimeError", "sizes <differ>\nstack", "add", "net.py:9", operands)
+    dot = to_dot(replace(two(), failure=failure))
+    assert sorted(ends[:2] for ends in cuts(dot)) == [("0", "failed"), ("1", "failed")]
+    svg = layout(dot)
+    assert texts(svg, "failed") == ["add", "✖ RuntimeError", "net.py:9"]
+    said = "".join(ET.fromstring(svg).itertext())
+    assert "✖ add at net.py:9 ended with RuntimeError: sizes <differ>" in said
+    assert "stack" not in said
+
+
+@pytest.mark.parametrize(
+    "failure", [Failure("KeyboardInterrupt", ""), Failure("ValueError", "no", "backward")]
+)
+def test_what_failed_without_operands_is_told_and_has_no_node(failure: Failure) -> None:
+    svg = layout(to_dot(replace(two(), failure=failure)))
+    assert "<title>failed</title>" not in svg.decode()
+    assert f"ended with {failure.error}" in "".join(ET.fromstring(svg).itertext())
+
+
+def test_the_node_that_backward_could_not_run_is_marked() -> None:
+    failure = Failure("ValueError", "no", "backward", "train.py:9", node=1)
+    svg = layout(to_dot(replace(two(), failure=failure)))
+    assert "✖ failed" in texts(svg, "1")
+    assert "✖ failed" not in texts(svg, "0")
+
+
+def test_a_failure_that_a_finding_tells_is_told_once() -> None:
+    failure = Failure("RuntimeError", "bad", "add", "net.py:9", (Operand("a", F32, node=1),))
+    found = Finding("mixed-devices", "error", "add got a on cpu.", nodes=(1,))
+    svg = layout(to_dot(replace(two(), failure=failure), findings=[found]))
+    said = "".join(ET.fromstring(svg).itertext())
+    assert "ended with" not in said
+    assert "✖ mixed-devices" in texts(svg, "1")
+    assert "<title>failed</title>" in svg.decode()
+
+
+def test_a_node_without_a_gradient_is_dashed_where_gradients_are_the_colours() -> None:
+    stats = (GradientStats(1.0, 1.0, 0.0, 0.0),)
+    some = to_dot(two(grad_outputs=stats), color_by="gradient")
+    assert [line for line in some.splitlines() if line.startswith("\t0 ") and "dashed" in line]
+    assert "no gradient" in some
+    both = two(grad_outputs=stats).annotate(grad_outputs={0: stats})
+    assert "dashed" not in to_dot(both, color_by="gradient")
+    saved = two(saved=(SavedTensor("self", F32, 12),))
+    assert "dashed" not in to_dot(saved, color_by="saved")

@@ -1,0 +1,216 @@
+"""`draw_graph`: what it accepts, what it returns, what it leaves as it was."""
+
+from __future__ import annotations
+
+import random
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import graphviz
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import (
+    Graph,
+    draw_graph,
+    make_dot,
+    record,
+    to_dot,
+    to_tensorboard,
+    to_text,
+    trace,
+)
+from graphviz_torch import draw as module
+from graphviz_torch.render.dot.layout import LayoutTimeout
+from graphviz_torch.render.groups.groups import group
+from tests.support.models import MLP, ConvNet, worked_example
+
+
+def labels(picture: Any) -> list[str]:
+    return [node.label for node in picture.graph.nodes if node.label]
+
+
+def test_names_are_the_callers_variables() -> None:
+    x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
+    a = x + 2
+    b = a**2
+    c = b + 3
+    y = c.mean()
+    assert labels(draw_graph(y)) == ["x", "a", "b", "c", "y"]
+    assert labels(draw_graph(y, names={})) == []
+    assert labels(draw_graph(y, names={"in": x, "out": y})) == ["in", "out"]
+    assert labels(draw_graph([y, b])) == ["x", "a", "b", "c", "y"]
+
+
+def test_it_is_a_digraph_whose_source_is_what_is_drawn() -> None:
+    picture = draw_graph(worked_example()["y"])
+    assert isinstance(picture, graphviz.Digraph)
+    assert picture.source.startswith("digraph {")
+    assert picture.pipe("dot").decode() == picture.source == str(picture)
+    assert picture.copy().source == picture.source
+    again = picture.pipe(format="svg", encoding="utf-8")
+    assert again == picture.pipe("svg").decode()
+
+
+def test_a_recorded_graph_is_drawn_as_it_is() -> None:
+    with record() as recording:
+        worked_example()["y"].backward()
+    picture = draw_graph(recording.graph)
+    assert picture.graph is recording.graph
+    assert "grad [2, 2.667, 3.333]" in picture.pipe("svg").decode()
+
+
+def test_a_notebook_shows_an_svg() -> None:
+    y = worked_example()["y"]
+    bundle = draw_graph(y)._repr_mimebundle_()
+    assert list(bundle) == ["image/svg+xml"]
+    assert ET.fromstring(bundle["image/svg+xml"].encode()).tag.endswith("svg")
+    assert set(trace(y)._repr_mimebundle_()) == {"image/svg+xml"}
+    assert "image/png" in draw_graph(y)._repr_mimebundle_(include=["image/png"])
+
+
+def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
+    picture = draw_graph(worked_example()["y"])
+    assert picture.render(tmp_path / "mean", format="svg") == str(tmp_path / "mean.svg")
+    assert (tmp_path / "mean").read_text() == picture.source
+    picture.render("other", tmp_path, format="pdf", cleanup=True)
+    picture.render(tmp_path / "picture.png")
+    picture.render(outfile=tmp_path / "plain.dot")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "mean",
+        "mean.svg",
+        "other.pdf",
+        "picture.png",
+        "plain.dot",
+    ]
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda y: draw_graph(y).render("a", format="gif2"),
+            ValueError,
+            "format='gif2' is unknown",
+        ),
+        (lambda y: draw_graph(y).pipe("docx"), ValueError, "format='docx' is unknown"),
+        (lambda y: draw_graph(y).render("no/such/a.svg"), FileNotFoundError, "'no/such' does not"),
+        (lambda y: draw_graph(y).render("/", format="svg"), IsADirectoryError, "'/' is a folder"),
+        (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
+        (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "that gives no names"),
+        (lambda y: draw_graph(y, theme="neon"), ValueError, "theme='neon' is unknown"),
+        (lambda y: draw_graph(y, timeout=-1), ValueError, "timeout=-1 leaves no time"),
+        (lambda y: draw_graph(y, torch.ones(1)), TypeError, "only an nn.Module is called"),
+        (lambda y: draw_graph("y"), TypeError, "outputs is a str, not a tensor: 'y'"),
+        (lambda y: draw_graph([]), ValueError, "outputs holds no tensor"),
+        (lambda y: draw_graph(y.detach()), ValueError, "requires_grad is False"),
+        (lambda y: draw_graph(y, names=3), TypeError, "names is a int"),
+        (lambda y: draw_graph(MLP().requires_grad_(False), torch.ones(1, 4)), ValueError, "False"),
+    ],
+)
+def test_bad_input_is_refused_and_repeated(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        call(worked_example()["y"])
+
+
+@pytest.mark.parametrize("write", [to_dot, to_text, group, lambda y: to_tensorboard(y, "runs")])
+def test_a_tensor_in_place_of_a_graph_is_refused(write: Any) -> None:
+    with pytest.raises(TypeError, match=r"graph is a Tensor, not a Graph: pass trace\(output\)"):
+        write(worked_example()["y"])
+
+
+def test_an_empty_graph_says_that_it_is_empty() -> None:
+    assert b"this graph has no nodes" in draw_graph(Graph(())).pipe(format="svg")
+
+
+def test_a_module_is_called_and_its_modules_are_clusters() -> None:
+    picture = draw_graph(MLP(), torch.ones(1, 4))
+    assert {node.module for node in picture.graph.nodes} == {"", "fc1", "fc2"}
+    assert "<B>fc1</B>" in picture.source
+    named = draw_graph(MLP(), torch.ones(1, 4), names={})
+    assert labels(named) == []
+
+
+def test_drawing_a_module_leaves_it_and_the_random_state_as_they_were() -> None:
+    model = nn.Sequential(ConvNet(), nn.Dropout(0.5), nn.BatchNorm1d(10)).train()
+    model[0].norm.eval()
+    modes = [m.training for m in model.modules()]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    buffers = dict(model.named_buffers())
+    state, python = torch.get_rng_state(), random.getstate()
+    with torch.no_grad():
+        draw_graph(model, torch.ones(2, 3, 8, 8))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_forward_that_fails_leaves_the_module_as_it_was() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(3, 1))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        draw_graph(model, torch.randn(2, 4))
+    assert torch.equal(model[0].running_mean, torch.zeros(4))
+
+
+def test_auto_carries_both_themes_and_the_others_one() -> None:
+    y = worked_example()["y"]
+    auto = draw_graph(y, theme="auto").pipe("svg").decode()
+    assert "prefers-color-scheme:dark" in auto
+    ET.fromstring(auto)
+    assert "prefers-color-scheme" not in draw_graph(y).pipe("svg").decode()
+    assert "#12161b" in draw_graph(y, theme="dark").pipe("svg").decode()
+
+
+def test_a_coarser_picture_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.layout
+    asked: list[str] = []
+
+    def slow(dot: str, format: str, *, timeout: float) -> bytes:
+        asked.append(dot)
+        if len(asked) < 3:
+            raise LayoutTimeout("too slow")
+        return real(dot, format)
+
+    monkeypatch.setattr(module, "layout", slow)
+    picture = draw_graph(trace(_long(300), names={}))
+    first = picture.source
+    with pytest.warns(UserWarning, match=r"took too long to lay out\. This one shows about 60"):
+        drawn = picture.pipe("svg").decode()
+    assert "This one shows about 60 things" in drawn
+    assert len(picture.source) < len(first)
+    assert picture.pipe("svg").decode() == drawn
+    assert len(asked) == 3
+
+
+def _long(length: int) -> torch.Tensor:
+    y = torch.ones((), requires_grad=True)
+    for _ in range(length):
+        y = (y * 2).sin()
+    return y
+
+
+def test_when_even_the_coarsest_takes_too_long_the_error_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(dot: str, format: str, *, timeout: float) -> bytes:
+        raise LayoutTimeout("the layout did not end")
+
+    monkeypatch.setattr(module, "layout", never)
+    with pytest.raises(LayoutTimeout):
+        draw_graph(worked_example()["y"]).pipe("svg")
+
+
+def test_make_dot_takes_what_torchviz_took() -> None:
+    model = MLP()
+    y = model(torch.ones(1, 4)).sum()
+    picture = make_dot(y, params=dict(model.named_parameters()))
+    assert set(labels(picture)) == {name for name, _ in model.named_parameters()}
+    assert set(labels(make_dot(y, params=model.named_parameters()))) == set(labels(picture))
+    assert "y" in labels(make_dot(y))

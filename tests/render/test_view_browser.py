@@ -1,0 +1,360 @@
+"""The view in a real browser: what a user does, and what is then to be seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from torch import nn
+
+from graphviz_torch import find as findings
+from graphviz_torch import record, simulate_accelerator, trace
+from graphviz_torch.graph import (
+    Cut,
+    Edge,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    SavedTensor,
+    TensorMeta,
+)
+from tests.support.viewed import Open, bring, cards, find, mlp, search, worked
+
+pytest_plugins = ["tests.support.view_fixtures"]
+INSIDE = "document.querySelector('#view').firstChild.shadowRoot"
+
+
+def test_a_small_graph_opens_whole_and_says_the_gradients(opened: Open) -> None:
+    page = opened(worked())
+    assert cards(page) == set(range(5))
+    text = " ".join(page.locator(".card").all_text_contents())
+    assert text.count("[2.0000, 2.6667, 3.3333]") == 2
+    assert "f32[3]" in text
+    assert "cpu" in text
+
+
+def test_a_parameter_is_written_in_the_operation_that_uses_it(opened: Open) -> None:
+    graph = mlp()
+    page = opened(graph)
+    parameters = {n.id for n in graph.nodes if n.leaf == "parameter"}
+    assert len(parameters) == 4
+    assert cards(page) == {n.id for n in graph.nodes} - parameters
+    assert page.locator(".inside").count() == 4
+    page.locator('.inside:has-text("weight")').first.click()
+    assert "weight" in page.locator(".panel h2").inner_text()
+
+
+def test_a_group_opens_and_closes_in_place(opened: Open, transformer: Graph) -> None:
+    page = opened(transformer)
+    before = cards(page)
+    item = bring(page, "1")
+    page.locator(f'.card[data-item="{item}"] [data-act=open]').click()
+    page.wait_for_selector(f'.frame[data-item="{item}"]')
+    inside = cards(page) - before
+    assert inside
+    bring(page, "1")
+    page.locator(f'.frame[data-item="{item}"] [data-act=close]').click()
+    page.wait_for_selector(f'.card[data-item="{item}"]')
+    assert cards(page) == before
+
+
+def test_one_module_around_all_is_opened_until_there_is_something_to_see(opened: Open) -> None:
+    model = nn.Sequential()
+    model.add_module(
+        "all", nn.Sequential(*(nn.Sequential(nn.Tanh(), nn.Sigmoid()) for _ in "x" * 70))
+    )
+    with record(model) as recording:
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+    page = opened(recording.graph)
+    expect(page.locator(".view")).to_have_attribute("data-cards", "71")  # 70 blocks, sum
+
+
+def test_a_group_opens_with_all_inside_it(opened: Open, transformer: Graph) -> None:
+    page = opened(transformer)
+    item = bring(page, "5")
+    inside = {n.id for n in transformer.nodes if n.module.startswith("layers.5") and not n.leaf}
+    assert len(inside) > 20
+    page.locator(f'.card[data-item="{item}"] [data-act=open]').click(modifiers=["Shift"])
+    page.wait_for_selector(f'.frame[data-item="{item}"]')
+    assert inside <= cards(page)
+
+
+def test_a_long_row_stands_in_columns(opened: Open) -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x
+    for _ in range(80):
+        y = y.tanh()
+    page = opened(trace(y, names={}))
+    assert len(cards(page)) == 81
+    boxes = [card.bounding_box() for card in page.locator(".card").all()]
+    columns = {round(box["x"] + box["width"] / 2) for box in boxes if box}
+    assert 3 <= len(columns) <= 20
+
+
+def test_edges_that_reach_far_show_at_a_click(opened: Open) -> None:
+    past = [torch.ones(2, requires_grad=True)]
+    for _ in range(14):
+        past.append(torch.stack(past).sum(0))
+    graph = trace(past[-1], names={})
+    page = opened(graph)
+    page.get_by_role("button", name="See all").click()
+    far = page.locator(".wire.distant")
+    assert far.count() > 8
+    assert not any(wire.is_visible() for wire in far.all())
+    page.locator('.card[data-item="0"]').click()
+    shown = [wire for wire in far.all() if wire.is_visible()]
+    assert 0 < len(shown) < far.count()
+
+
+def test_a_group_opens_by_double_click_and_by_enter(opened: Open, transformer: Graph) -> None:
+    page = opened(transformer)
+    item = bring(page, "2")
+    page.locator(f'.card[data-item="{item}"]').click()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f'.frame[data-item="{item}"]')
+    page.keyboard.press("Enter")
+    page.locator(f'.card[data-item="{item}"]').dblclick()
+    page.wait_for_selector(f'.frame[data-item="{item}"]')
+
+
+def test_search_leads_into_closed_groups(opened: Open, transformer: Graph) -> None:
+    page = opened(transformer)
+    wanted = find(transformer, module="layers.7.norm2", leaf="")
+    assert wanted.id not in cards(page)
+    search(page, "module:layers.7.norm2 op:native_layer_norm")
+    page.wait_for_selector(f'.card.selected[data-item="{wanted.id}"]')
+    assert "layers.7.norm2" in page.locator(".panel").inner_text()
+    box = page.locator(f'.card[data-item="{wanted.id}"]').bounding_box()
+    assert box is not None
+    assert 0 < box["x"] < 978
+    assert 40 < box["y"] < 760
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [
+        ("op:pow", lambda node: node.operation == "pow"),
+        ("x", lambda node: "x" in f"{node.label} {node.name} {node.operation}".lower()),
+        ("shape:3 op:add", lambda node: node.operation == "add"),
+        ("device:cpu", lambda node: True),
+        ("dtype:f32", lambda node: True),
+        ("finding:told", lambda node: node.id == 2),
+        ("nothing-like-this", lambda node: False),
+    ],
+)
+def test_search_finds_what_a_scan_finds(
+    opened: Open, words: str, holds: Callable[[Node], bool]
+) -> None:
+    graph = worked()
+    page = opened(graph, findings=[Finding("told", "info", "a message", nodes=(2,))])
+    page.locator("input[type=search]").fill(words)
+    found = page.locator(".found button").evaluate_all("all => all.map(one => +one.dataset.found)")
+    expected = {n.id for n in graph.nodes if holds(n)}
+    # Source lines of this file hold many words: a free word may find more.
+    assert expected <= set(found) if ":" not in words else expected == set(found)
+
+
+def test_a_break_in_a_name_shows_as_a_sign(opened: Open) -> None:
+    page = opened(worked().annotate(label={1: "two\nlines"}))
+    assert "two⏎lines" in (page.locator('.card[data-item="1"]').text_content() or "")
+    page.locator('.card[data-item="1"]').click()
+    assert page.locator(".panel h2").inner_text() == "two⏎lines"
+
+
+def test_a_long_name_is_shortened_and_told_in_full(opened: Open) -> None:
+    name = "scaled_dot_product_flash_attention_for_cpu"
+    card = opened(worked().annotate(operation={1: name})).locator('.card[data-item="1"]')
+    written = card.locator("text").first.text_content() or ""
+    assert "…" in written
+    assert name not in written
+    assert name in (card.locator("title").first.text_content() or "")
+
+
+def test_what_tells_two_search_results_apart_is_not_cut_off(opened: Open) -> None:
+    model = nn.ModuleDict({f"a_{'long_' * 6}name": nn.ModuleDict({"query": nn.Linear(2, 2)})})
+    with record(model) as recording:
+        (part,) = model.values()
+        part["query"](torch.ones(1, 2)).sum().backward()
+    page = opened(recording.graph)
+    page.locator("input[type=search]").fill("op:addmm")
+    row = page.locator(".found button span")
+    assert row.inner_text().endswith(".query")
+    assert row.evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_bytes_are_in_units_of_1024(opened: Open) -> None:
+    graph = worked()
+    tensor = TensorMeta((768,), "float32", "cpu")
+    graph = graph.annotate(saved={2: (SavedTensor("self", tensor, 3072),)})
+    panel = opened(graph).locator(".panel")
+    assert "3.0 KiB" in panel.inner_text()
+
+
+def test_a_click_tells_all_that_is_known(opened: Open) -> None:
+    graph = worked()
+    page = opened(graph)
+    power = find(graph, operation="pow")
+    page.locator(f'.card[data-item="{power.id}"]').click()
+    text = page.locator(".panel").inner_text()
+    assert "PowBackward0" in text
+    assert "f32[3] · cpu · 12 B" in text
+    assert "[0.3333, 0.3333, 0.3333]" in text
+    assert "0.5774" in text  # norm of three thirds
+    assert f"step {(power.order or 0) + 1}" in text
+    assert "Saved for backward: 12 B" in text
+    page.keyboard.press("Escape")
+    assert page.locator(".selected").count() == 0
+
+
+def test_the_way_to_leaves_and_outputs_is_lit(opened: Open) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.ones(3, requires_grad=True)
+    graph = trace(((x * 2).exp() + (y * 3).sin()).sum(), names={})
+    page = opened(graph)
+    node = find(graph, operation="exp")
+    page.locator(f'.card[data-item="{node.id}"]').click()
+    below, above = {node.id}, {node.id}
+    for edge in graph.edges:  # in topological order
+        if edge.source in below:
+            below.add(edge.target)
+    for edge in reversed(graph.edges):
+        if edge.target in above:
+            above.add(edge.source)
+    lit = page.locator(".card.on").evaluate_all("all => all.map(one => +one.dataset.item)")
+    assert set(lit) == below | above != {n.id for n in graph.nodes}
+
+
+def test_colours_follow_gradients_and_the_legend_tells_their_range(opened: Open) -> None:
+    graph = worked()
+    page = opened(graph)
+    fill = 'one => one.querySelector(".form").getAttribute("fill")'
+    by_role = page.locator(".card").evaluate_all(f"all => all.map({fill})")
+    page.locator(".color-by").select_option("gradient")
+    by_norm = page.locator(".card").evaluate_all(f"all => all.map({fill})")
+    assert by_norm != by_role
+    norms = [node.grad_outputs[0].norm for node in graph.nodes if node.grad_outputs[0]]
+    text = page.locator(".scale").inner_text()
+    assert f"{min(norms):.4g}" in text
+    assert f"{max(norms):.4g}" in text
+
+
+def test_nan_gradients_are_marked_by_more_than_colour(opened: Open) -> None:
+    stats = GradientStats(0.0, 0.0, 0.0, 0.0, nan=2, tensor=TensorMeta((3,), "float32", "cpu"))
+    graph = worked().annotate(grad_outputs={2: (stats,)})
+    page = opened(graph)
+    assert "2 NaN" in (page.locator('.card[data-item="2"]').text_content() or "")
+    page.locator(".color-by").select_option("gradient")
+    assert page.locator(".card.spoilt").count() == 1
+    assert "NaN or Inf" in page.locator(".legend").inner_text()
+
+
+def test_a_copy_between_devices_is_drawn_with_its_bytes(opened: Open) -> None:
+    with simulate_accelerator() as (device,), record() as recording:
+        x = torch.ones(4, requires_grad=True)
+        y = (x.to(device) * 2).to("cpu").sum()
+        y.backward()
+    page = opened(recording.graph)
+    assert page.locator(".card.transfer").count() == 2
+    assert page.locator(".wire.moved").count() == 2
+    assert "cpu → sim:0 · 16 B" in (page.locator(".card.transfer").first.text_content() or "")
+    transfers = page.locator(".panel").inner_text()
+    assert transfers.count("HtoD") == 2
+    assert transfers.count("DtoH") == 2
+
+
+def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: Open) -> None:
+    encoder, head = nn.Linear(2, 2), nn.Linear(2, 2)
+    model = nn.ModuleDict({"encoder": encoder, "head": head})
+    with record(model) as recording:
+        head(encoder(torch.ones(3, 2)).detach()).sum().backward()
+    page = opened(recording.graph, findings=findings(recording.graph))
+    assert page.locator(".wire.severed.warning").count() == 1
+    title = page.locator(".wire.severed title").text_content() or ""
+    assert title.startswith("Cut by detach() at test_view_browser.py:")
+    assert "✂ detach()" in page.locator(".wire-label").all_text_contents()
+    frames = page.locator(".frame .strong").all_text_contents()
+    top = [page.locator(".ground").nth(i).bounding_box() for i in range(2)]
+    boxes = {name: box["y"] for name, box in zip(frames, top, strict=True) if box is not None}
+    assert boxes["encoder"] < boxes["head"]
+
+
+def test_a_cut_without_a_finding_is_quiet_and_one_in_a_circle_is_left_out(opened: Open) -> None:
+    rows = tuple(Node(i, "MulBackward0", (None,), operation="mul") for i in range(3))
+    forth, back = Cut("detach", None, 0, (1,)), Cut("detach", None, 2, (0,))
+    page = opened(Graph(rows, (Edge(1, 2),), ((2, 0),), cuts=(forth, back)))
+    assert page.locator(".wire.severed").count() == 1
+    assert page.locator(".wire.severed.warning, .wire.severed.error").count() == 0
+
+
+def test_backward_plays_in_its_order(opened: Open) -> None:
+    graph = worked()
+    page = opened(graph)
+    page.locator("svg.drawing").focus()
+    for _ in range(2):
+        page.keyboard.press(".")
+    waiting = page.locator(".card.waiting").evaluate_all("all => all.map(one => +one.dataset.item)")
+    assert set(waiting) == {n.id for n in graph.nodes if (n.order or 0) >= 2}
+    (last,) = (n for n in graph.nodes if n.order == 1)
+    assert page.locator(".card.current").get_attribute("data-item") == str(last.id)
+    assert "2 of 5" in page.locator(".player output").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator(".waiting").count() == 0
+
+
+def test_findings_lead_to_their_nodes(opened: Open, transformer: Graph) -> None:
+    hidden = find(transformer, module="layers.9.attn", leaf="")
+    finding = Finding("told", "warning", "Look here.", "Try this.", nodes=(hidden.id,))
+    page = opened(transformer, findings=[finding])
+    assert "Look here." in page.locator(".finding").inner_text()
+    page.locator(".finding .leads button").click()
+    page.wait_for_selector(f'.card.selected[data-item="{hidden.id}"] .badge.warning')
+
+
+def test_the_keyboard_moves_between_neighbours(opened: Open) -> None:
+    page = opened(worked())
+    page.locator("svg.drawing").focus()
+    page.keyboard.press("ArrowDown")
+    chosen = [page.locator(".card.selected").get_attribute("data-item")]
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+        chosen.append(page.locator(".card.selected").get_attribute("data-item"))
+    assert chosen == ["0", "1", "2", "3", "4"]
+    page.keyboard.press("/")
+    page.keyboard.type("op:mean")
+    page.keyboard.press("Enter")
+    assert page.locator(".panel h2").inner_text() == "y"
+
+
+def test_zoom_and_fit_change_what_is_seen(opened: Open) -> None:
+    page = opened(mlp())
+    place = f"{INSIDE}.querySelector('svg.drawing > g').getAttribute('transform')"
+    start = page.evaluate(place)
+    page.locator("svg.drawing").focus()
+    page.keyboard.press("+")
+    page.mouse.move(400, 400)
+    page.mouse.down()
+    page.mouse.move(460, 430)
+    page.mouse.up()
+    assert page.evaluate(place) != start
+    page.keyboard.press("f")
+    fitted = page.evaluate(place)
+    page.mouse.wheel(0, -200)
+    assert page.evaluate(place) != fitted
+
+
+def test_never_more_than_1500_cards_are_seen(opened: Open) -> None:
+    graph = trace(
+        nn.Sequential(*(nn.Tanh() for _ in range(4000)))(torch.ones(2, requires_grad=True))
+    )
+    page = opened(graph)
+    assert len(cards(page)) < 100
+    page.get_by_role("button", name="Open all").click()
+    expect(page.locator(".view")).to_have_attribute("data-cards", re.compile(r"^\d{4}$"))
+    assert len(cards(page)) <= 1500
+    search(page, "tanh")
+    page.wait_for_selector(".card.selected")
+    assert len(cards(page)) <= 1500

@@ -1,0 +1,299 @@
+"""What a drawing shows: checked against the graph itself, by slow and obvious counting."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
+from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
+from graphviz_torch.render.dot.contents import contents
+from graphviz_torch.render.dot.visible import LIMIT, visible
+from tests.support.models import MLP, Transformer, chain, tokens
+
+F32 = TensorMeta((3,), "float32", "cpu")
+
+
+def recorded(model: nn.Module, *inputs: torch.Tensor) -> Graph:
+    with record(model) as recording:
+        model(*inputs).sum().backward()
+    return recording.graph
+
+
+def named(graph: Graph, title: str) -> list[int]:
+    return [node.id for node in graph.nodes if node.title == title]
+
+
+def lines(dot: str, key: object) -> str:
+    """The label of a node."""
+    return next(
+        line
+        for line in dot.splitlines()
+        if line.startswith(f"\t{key} [") or line.strip().startswith(f"{key} [label")
+    )
+
+
+def test_a_transposed_weight_is_written_in_the_operation_that_multiplies_with_it() -> None:
+    graph = recorded(MLP(), torch.ones(2, 4))
+    drawn = visible(graph)
+    operations = [node.id for node in graph.nodes if not node.leaf and node.title != "t"]
+    assert drawn.nodes == operations
+    assert {(e.source, e.target) for e in drawn.edges} == {
+        (e.source, e.target)
+        for e in graph.edges
+        if e.source in operations and e.target in operations
+    }
+    first = named(graph, "addmm")[0]
+    text = lines(to_dot(graph), first)
+    assert text.index("bias f32[8]") < text.index("weight.t f32[4, 8]")
+    assert set(visible(graph, parameters="nodes").nodes) == {node.id for node in graph.nodes}
+
+
+def carried(*names: str, users: int = 1, **fields: object) -> Graph:
+    """A parameter, operations that carry it one after the other, and `users` of the last."""
+    nodes = [Node(0, "AccumulateGrad", (F32,), "w", leaf="parameter")]
+    for name in names:
+        i = len(nodes)
+        nodes.append(Node(i, f"{name}Backward0", (F32,), operation=name.lower()))
+    last = len(nodes) - 1
+    nodes[last] = nodes[last]._replace(**fields)
+    edges = [Edge(i, i + 1) for i in range(last)]
+    for _ in range(users):
+        edges.append(Edge(last, len(nodes)))
+        nodes.append(Node(len(nodes), "MulBackward0", (F32,), operation="mul"))
+    return Graph(tuple(nodes), tuple(edges), ((len(nodes) - 1, 0),))
+
+
+def test_carriers_in_a_row_are_named_in_the_order_of_the_forward() -> None:
+    graph = carried("View", "Expand", "T")
+    assert visible(graph, parameters="fold").nodes == [4]
+    assert "w.view.expand.t f32[3]" in to_dot(graph, parameters="fold")
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        carried("T", users=2),
+        carried("T", label="wt"),
+        carried("T", note="seen"),
+        carried("Mul"),
+        carried("To_copy", outputs=(F32._replace(device="sim:0"),)),
+        carried("T", outputs=(F32, F32)),
+        carried("T", users=0),
+    ],
+    ids=["two users", "a label", "a note", "a product", "a copy", "two outputs", "an output"],
+)
+def test_what_a_reader_must_see_stays_a_node(graph: Graph) -> None:
+    assert 1 in visible(graph, parameters="fold").nodes
+
+
+def test_a_copy_of_a_parameter_between_devices_stays_a_node() -> None:
+    with simulate_accelerator() as (device,), record() as recording:
+        weight = nn.Parameter(torch.ones(3))
+        (weight.to(device) * 2).sum().backward()
+    (copy,) = named(recording.graph, "to_copy")
+    assert copy in visible(recording.graph, parameters="fold").nodes
+
+
+def test_the_edges_of_a_graph_made_by_hand_may_come_in_any_order() -> None:
+    graph = carried("View", "T")
+    turned = Graph(graph.nodes, graph.edges[::-1], graph.outputs)
+    assert to_dot(turned, parameters="fold") == to_dot(graph, parameters="fold")
+
+
+def test_findings_on_what_is_not_drawn_itself_mark_what_stands_for_it() -> None:
+    graph = recorded(Transformer(8), tokens())
+    drawn = visible(graph)
+    hidden = [i for i in range(len(graph.nodes)) if i not in drawn.nodes]
+    assert drawn.times  # blocks are folded
+    assert {drawn.key(i) for i in hidden} <= set(drawn.nodes)
+    for i in hidden:
+        key = graph.nodes[drawn.key(i)]
+        assert key.scope.split(".")[2:] == graph.nodes[_user(graph, i)].scope.split(".")[2:]
+    # The weight of the last block, its transpose and their user are all drawn in the first.
+    weight = next(i for i in hidden if graph.nodes[i].label == "layers.7.mlp.2.weight")
+    finding = Finding("frozen", "error", "It is frozen.", nodes=(weight,))
+    dot = to_dot(graph, findings=[finding])
+    assert "✖ frozen" in lines(dot, drawn.key(weight))
+    assert graph.nodes[drawn.key(weight)].module == "layers.0.mlp.2"
+
+
+def _user(graph: Graph, node: int) -> int:
+    """The operation behind a parameter and what carries it; any other node itself."""
+    while graph.nodes[node].leaf or graph.nodes[node].title == "t":
+        node = next(edge.target for edge in graph.edges if edge.source == node)
+    return node
+
+
+def test_a_difference_of_a_parameter_is_named_where_it_is_written() -> None:
+    graph = recorded(MLP(), torch.ones(2, 4))
+    weight = next(node.id for node in graph.nodes if node.label == "fc1.weight")
+    addmm = named(graph, "addmm")[0]
+    assert "≠ changed: fc1.weight" in lines(to_dot(graph, marks={weight: "changed"}), addmm)
+    both = lines(to_dot(graph, marks={weight: "added", addmm: "added"}), addmm)
+    assert both.count("+ added") == 1
+
+
+def test_the_values_of_a_picture_are_in_sum_those_of_the_graph() -> None:
+    graph = recorded(MLP(), torch.ones(2, 4))
+    saved = {node.id: (SavedTensor("self", F32, 1 << node.id),) for node in graph.nodes}
+    graph = graph.annotate(saved=saved, seconds={i: float(1 << i) for i in saved})
+    for options in ({}, {"depth": 0}):
+        dot = to_dot(graph, color_by="time", **options)
+        drawn = visible(graph, **options)
+        keys = Counter(drawn.key(node.id) for node in graph.nodes)
+        for key in keys:
+            inside = [i for i in saved if drawn.key(i) == key]
+            value = sum(1 << i for i in inside)
+            assert f"backward {value:.3g} s" in lines(dot, key if key >= 0 else f"g{~key}")
+
+
+def test_what_is_written_inside_is_not_counted_as_shown() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4 + i % 2) for i in range(1)))
+    graph = recorded(model, torch.ones(1, 4))
+    assert len(graph.nodes) == 5  # weight, bias, t, addmm, sum
+    assert visible(graph, limit=2).boxes == []
+    assert len(visible(graph, limit=1).boxes) == 1
+
+
+def test_never_more_than_the_limit_is_shown_unless_asked_for() -> None:
+    flat = trace(chain(3000), names={})
+    deep = recorded(Transformer(40), tokens())
+    for graph in (flat, deep):
+        drawn = visible(graph)
+        assert len(drawn.nodes) + len(drawn.boxes) <= LIMIT
+        whole = visible(graph, fold=False, limit=10_000)
+        assert not whole.boxes
+        assert len(whole.nodes) > LIMIT
+
+
+class Collecting(nn.Module):
+    """Joins the results of all its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for part in self.parts:
+            x = part(x)
+            found.append(x)
+        return torch.cat(found)
+
+
+def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> None:
+    graph = recorded(Collecting(), torch.ones(2, 4))
+    (cat,) = named(graph, "cat")
+    (first, *_) = named(graph, "addmm")
+    drawn = visible(graph, fold=True)
+    assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
+    assert [edge[:2] for edge in drawn.edges] == [(cat, cat + 1)]
+    assert f'{first} -> {cat} [label="f32[2, 4] \N{MULTIPLICATION SIGN}5"]' in to_dot(
+        graph, fold=True
+    )
+
+
+class Interleaved(nn.Module):
+    """Two lists of modules that take turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x))
+        return x
+
+
+def test_a_list_of_modules_that_data_leaves_and_enters_again_is_no_cluster() -> None:
+    dot = to_dot(recorded(Interleaved(), torch.ones(2, 4)))
+    assert "<B>convs.0</B>" in dot
+    assert "<B>norms.2</B>" in dot
+    assert "<B>convs</B>" not in dot
+    assert "<B>norms</B>" not in dot
+    straight = to_dot(recorded(Transformer(2), tokens()))
+    assert "<B>layers</B>" in straight
+
+
+def test_a_closed_group_counts_all_that_is_in_it() -> None:
+    graph = recorded(MLP(), torch.ones(2, 4))
+    drawn = visible(graph, depth=0)
+    assert drawn.groups is not None
+    for number in drawn.boxes:
+        figures = contents(graph, drawn.groups, number)
+        assert figures.nodes == tuple(i for i in range(len(graph.nodes)) if drawn.key(i) == ~number)
+
+
+class Fan(nn.Module):
+    """Four modules side by side; the input of the third is read outside too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arms = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+        ys = [arm(x) for arm, x in zip(self.arms, xs, strict=True)]
+        return torch.stack(ys).sum() + (xs[2] * 3).sum()
+
+
+def test_an_input_of_a_block_that_is_not_drawn_is_named_where_else_it_is_read() -> None:
+    a, b, c, d = (torch.ones(2, 4, requires_grad=True) for _ in range(4))
+    with record(model := Fan()) as recording:
+        model(a, b, c, d).backward()
+    graph = recording.graph
+    (leaf,) = [node.id for node in graph.nodes if node.label == "c"]
+    dot = to_dot(graph, fold=True, findings=[Finding("rule-of-c", "error", "", nodes=(leaf,))])
+    assert f"from_{named(graph, 'mul')[0]} [label=<" in dot
+    assert "from c #" in dot
+    assert "rule-of-c" in lines(dot, named(graph, "addmm")[-1])
+
+
+@pytest.mark.parametrize(("chain", "said"), [(True, "each feeds the next"), (False, "with edges")])
+def test_blocks_drawn_as_one_say_how_they_are_linked(chain: bool, said: str) -> None:
+    class Linked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ys = [self.parts[0](x.relu())]
+            for part in self.parts[1:]:
+                ys.append(part(ys[-1 if chain else 0]))
+            return torch.stack(ys)
+
+    graph = recorded(Linked(), torch.ones(2, 4, requires_grad=True))
+    dot = to_dot(graph, fold=True, depth=1)
+    assert said in dot
+    assert (", each feeds the next" in dot) is chain
+
+
+def test_tensors_of_several_shapes_that_pass_together_are_only_counted() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(4, 4), nn.Linear(4, 6)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.narrow(x), self.wide(x)
+
+    class Join(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.cat([a * 2, b * 2], dim=1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.two, self.join = Two(), Join()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            joined: torch.Tensor = self.join(*self.two(x))
+            return joined
+
+    graph = recorded(Both(), torch.ones(2, 4, requires_grad=True))
+    assert 'label="2 tensors"' in to_dot(graph, depth=0, fold=False)

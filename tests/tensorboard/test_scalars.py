@@ -1,0 +1,151 @@
+"""Gradients and transfers over steps: what TensorBoard's own readers make of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphviz_torch.graph import (
+    Edge,
+    Finding,
+    GradientStats,
+    Graph,
+    Node,
+    TensorMeta,
+    Transfer,
+)
+from graphviz_torch.recording.recording import record
+from graphviz_torch.tensorboard import scalars as steps
+from tests.support.models import MLP
+
+pytest.importorskip("tensorboard")
+from tensorboard import plugin_util
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+HALF = TensorMeta((128, 128), "float16", "sim:0")
+
+
+def read(directory: Path) -> EventAccumulator:
+    return EventAccumulator(str(directory), size_guidance={"tensors": 0}).Reload()
+
+
+def test_norms_are_those_of_the_parameters_by_module_first_layer_first() -> None:
+    torch.manual_seed(0)
+    model = MLP()
+    with record(model) as recording:
+        model(torch.randn(8, 4)).square().mean().backward()
+    norms = steps.gradient_norms(recording.graph)
+    assert list(norms) == ["fc1", "fc2"]
+    for name, norm in norms.items():
+        grads = [p.grad.flatten() for p in model.get_submodule(name).parameters()]
+        assert norm == pytest.approx(torch.cat(grads).norm().item(), rel=1e-5)
+
+
+def leaves(*stats: GradientStats, scale: float | None = None) -> Graph:
+    meta = TensorMeta((2,), "float32", "cpu")
+    nodes = [
+        Node(i, "AccumulateGrad", (meta,), f"fc{i}.w", leaf="parameter", grad_outputs=(entry,))
+        for i, entry in enumerate(stats)
+    ]
+    last = Node(len(nodes), "CatBackward0", (meta,))
+    return Graph(
+        (*nodes, last), tuple(Edge(n.id, last.id, 0, n.id) for n in nodes), loss_scale=scale
+    )
+
+
+def test_nan_and_inf_stay_what_they_are_and_a_loss_scale_is_taken_out() -> None:
+    plain = GradientStats(8.0, 8.0, 0.0, 0.0)
+    broken = GradientStats(1.0, 1.0, 0.0, 0.0, nan=1)
+    huge = GradientStats(1.0, 1.0, 0.0, 0.0, inf=1)
+    norms = steps.gradient_norms(leaves(plain, broken, huge, scale=4.0))
+    assert norms["fc0"] == 2.0
+    assert math.isnan(norms["fc1"])
+    assert math.isinf(norms["fc2"])
+
+
+def test_scalars_and_the_ridge_read_back(tmp_path: Path) -> None:
+    for step in (0, 10):
+        norms = {"first": 2.0 + step, "second": math.nan, "third": 0.5}
+        steps.add_gradients(tmp_path, norms, step=step)
+    events = read(tmp_path)
+    assert [(e.step, e.value) for e in events.Scalars("gradient norm/first")] == [(0, 2), (10, 12)]
+    assert math.isnan(events.Scalars("gradient norm/second")[0].value)
+    ridge = events.Tensors("gradient norm by depth")
+    assert [event.step for event in ridge] == [0, 10]
+    assert make_ndarray(ridge[1].tensor_proto).tolist() == [[0, 1, 12], [1, 2, 0], [2, 3, 0.5]]
+    metadata = events.SummaryMetadata("gradient norm by depth")
+    assert metadata.plugin_data.plugin_name == "histograms"
+    assert metadata.summary_description == "Layers: 0: `first`, 1: `second`, 2: `third`"
+
+
+def test_a_distribution_has_the_buckets_that_torch_counted(tmp_path: Path) -> None:
+    counts, edges = torch.histogram(torch.tensor([0.0, 1.0, 1.0, 2.0]), bins=2)
+    steps.add_distribution(tmp_path, "fc.weight", edges.tolist(), counts.tolist(), step=3)
+    (event,) = read(tmp_path).Tensors("gradient/fc.weight")
+    assert make_ndarray(event.tensor_proto).tolist() == [[0, 1, 1], [1, 2, 3]]
+    with pytest.raises(ValueError, match=r"fc\.weight: 2 edges for 2 counts"):
+        steps.add_distribution(tmp_path, "fc.weight", [0, 1], [1, 1], step=0)
+
+
+def test_no_gradient_is_refused_and_says_how_to_record_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no gradient was recorded: run backward inside"):
+        steps.add_gradients(tmp_path, Graph(()), step=0)
+
+
+def moved(**changes: object) -> Transfer:
+    values = {"kind": "HtoD", "source": "cpu", "target": "sim:0", "tensor": HALF, "operation": "to"}
+    return Transfer(**(values | {"phase": "forward", "where": "train.py:4"} | changes))  # type: ignore[arg-type]
+
+
+def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
+    graph = Graph((), transfers=(moved(seconds=1e-3), moved(seconds=2e-3), moved(phase="backward")))
+    lines = steps.transfers_markdown(graph).splitlines()
+    assert lines[:3] == [
+        "- **HtoD**: 3 copies, 96.0 KiB",
+        "",
+        "|copy|phase|tensor|copies|bytes|ms|how|where|",
+    ]
+    rows = [line for line in lines if line.startswith("|HtoD")]
+    assert rows == [
+        r"|HtoD cpu → sim:0|forward|f16\[128, 128\] sim:0|2|64.0 KiB|3|to|train.py:4|",
+        r"|HtoD cpu → sim:0|backward|f16\[128, 128\] sim:0|1|32.0 KiB||to|train.py:4|",
+    ]
+
+
+def test_findings_about_transfers_stand_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("round-trip", "warning", "x goes there and back.", "Keep it.", transfers=(0,))
+    other = Finding("cut", "error", "No transfer.")
+    monkeypatch.setattr(steps, "find", lambda graph: [finding, other])
+    text = steps.transfers_markdown(Graph((), transfers=(moved(),)))
+    assert "- **warning**: x goes there and back. Keep it." in text
+    assert "No transfer." not in text
+
+
+def test_hostile_text_shows_as_it_is_in_the_text_tab() -> None:
+    label = "a|b<script>`*_[x](y)#\\&amp;☃"
+    html = plugin_util.markdown_to_safe_html(
+        steps.transfers_markdown(Graph((), transfers=(moved(label=label),)))
+    )
+    escaped = label.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert f"<td>{escaped}: f16[128, 128] sim:0</td>".replace("|", "&#124;") in html.replace(
+        "|", "&#124;"
+    )
+
+
+def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
+    many = tuple(moved(where=f"train.py:{i}") for i in range(700))
+    text = steps.transfers_markdown(Graph((), transfers=many))
+    assert text.count("|HtoD") == 500
+    assert text.endswith("And 200 copies more, 6.2 MiB.")
+
+
+def test_each_step_is_an_entry_of_the_text_tab(tmp_path: Path) -> None:
+    for step in (1, 2):
+        steps.add_transfers(tmp_path, Graph((), transfers=(moved(),)), step=step)
+    events = read(tmp_path)
+    assert [event.step for event in events.Tensors("transfers")] == [1, 2]
+    assert events.SummaryMetadata("transfers").plugin_data.plugin_name == "text"

@@ -1,0 +1,103 @@
+"""Several processes under torchrun on the CPU: graphs gathered, ranks compared, nobody hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from graphviz_torch import collectives, gather, trace
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+
+
+def torchrun(scene: str, ranks: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", "-m", "tests.support.ranks", scene]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stdout + done.stderr
+    return dict(json.loads(lines[0].removeprefix("RESULT ")))
+
+
+@pytest.fixture(scope="module")
+def four() -> dict[str, Any]:
+    """What rank 0 of four saw, with gloo."""
+    return torchrun("work", 4)
+
+
+def test_rank_0_has_the_graphs_of_all_ranks_in_their_order(four: dict[str, Any]) -> None:
+    assert four["shapes"] == [[2, 1], [2, 2], [2, 3], [2, 4]]
+
+
+def test_a_rank_that_skipped_a_parameter_is_named_with_it(four: dict[str, Any]) -> None:
+    assert len(four["findings"]) == 1
+    assert four["findings"][0].startswith(
+        "Rank 2 skipped module.extra.weight and module.extra.bias"
+    )
+    assert four["removed"] == [0, 4, 0]  # two leaves, the transpose and the product
+
+
+def test_ranks_that_do_the_same_under_ddp_have_the_same_graph_and_no_finding(
+    four: dict[str, Any],
+) -> None:
+    assert four["ddp_leaves"] == [four["ddp_leaves"][0]] * 4
+    assert len(four["ddp_leaves"][0]) == 6
+    assert four["ddp_findings"] == []
+
+
+def test_a_dtensor_has_its_global_shape_its_local_one_in_the_note_and_bytes_of_collectives(
+    four: dict[str, Any],
+) -> None:
+    assert four["dtensor_global"] == [8, 4]
+    assert four["dtensor_note"] == "S(0), local f32[2, 4] cpu"
+    assert four["dtensor_collectives"] == [["Redistribute", 8 * 4 * 4]]
+
+
+def test_an_fsdp_model_traces_with_whole_parameters_under_their_names(four: dict[str, Any]) -> None:
+    assert four["fsdp_same"] == [True] * 4
+    assert len(four["fsdp_parameters"]) == 6
+    assert four["fsdp_leaves"] == {
+        "first.weight": [8, 4],
+        "first.bias": [8],
+        "extra.weight": [8, 8],
+        "extra.bias": [8],
+        "last.weight": [1, 8],
+        "last.bias": [1],
+    }
+
+
+def test_a_rank_that_dies_or_is_silent_is_named_and_hangs_nobody() -> None:
+    seen = torchrun("silent", 4)
+    assert seen["message"].startswith("gather: no graph from ranks 1, 2 of 4 within 2 s")
+    assert seen["seconds"] < 30
+
+
+def test_without_a_process_group_there_is_one_rank_and_no_collective() -> None:
+    graph = trace(torch.ones(2, requires_grad=True) * 2, names={})
+    assert gather(graph) == [graph]
+    assert collectives(graph) == []
+
+
+def test_a_store_is_left_empty_and_a_damaged_graph_names_its_rank(tmp_path: Path) -> None:
+    from graphviz_torch.tracing.distributed import _collect, _key, _read
+
+    store = dist.HashStore()
+    store.set(_key(1, 1), b"damaged")
+    assert _collect(store, 1, [0, 5], 1.0) == {1: b"damaged"}
+    assert not store.check([_key(1, 1)])
+    with pytest.raises(ValueError, match="the graph of rank 5 can't be read"):
+        _read(b"damaged", 5)
