@@ -10,10 +10,10 @@ from .checkpoint.checkpoint import (
 from .checkpoint.verify import Difference, Verification, verify
 from .comparison.diff import GraphDiff, diff
 from .devices.bandwidth import Bandwidth, measure_bandwidth
+from .devices.batch import batch_division
 from .devices.compare import Comparison, compare_devices
 from .devices.mover import Move, Moves
 from .devices.simulated.accelerator import simulate_accelerator
-from .devices.simulated.data_parallel import batch_division
 from .devices.to_device import available_devices, move_locals, to_device
 from .draw import draw_graph, make_dot
 from .findings import find, find_across, rules

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
 STANDARD = sys.stdlib_module_names
 # Recorders stand side by side; record.py alone knows them all.
-RECORDERS = {"modules", "gradients", "memory", "transfers", "cuts", "failures"}
+RECORDERS = {"modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands"}
 
 
 def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
@@ -40,13 +40,16 @@ def files(*patterns: str) -> list[Path]:
 
 
 def test_the_graph_stands_on_the_standard_library_alone() -> None:
-    used = {name.split(".")[0] for name in imports(PACKAGE / "graph.py", inside_functions=False)}
+    used = {
+        name.split(".")[0]
+        for name in imports(PACKAGE / "graph" / "values.py", inside_functions=False)
+    } - {""}
     assert used <= STANDARD
 
 
 @pytest.mark.parametrize(
     "path",
-    files("render/*.py", "render/view/*.py", "findings/*.py", "diff.py", "matching.py"),
+    files("render/**/*.py", "findings/*.py", "comparison/*.py", "graph/*.py"),
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_what_reads_a_graph_never_imports_torch(path: Path) -> None:
@@ -55,9 +58,9 @@ def test_what_reads_a_graph_never_imports_torch(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(RECORDERS))
 def test_a_recorder_does_not_know_the_other_recorders(name: str) -> None:
-    others = {f"graphviz_torch.{other}" for other in RECORDERS - {name}}
-    others |= {"graphviz_torch.record", "graphviz_torch.findings"}
-    assert not imports(PACKAGE / f"{name}.py") & others
+    others = {f"graphviz_torch.recording.{other}" for other in RECORDERS - {name}}
+    others |= {"graphviz_torch.recording.recording", "graphviz_torch.findings"}
+    assert not imports(PACKAGE / "recording" / f"{name.replace('.', '/')}.py") & others
 
 
 def test_the_app_uses_public_names_only() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ..internals.frames import caller
 from ..internals.metadata import DEVICE_LABELS
-from ..tracing.names import caller
 from .mover import Mover, Moves
 from .simulated.data_parallel import simulated_devices
 from .simulated.tensor import is_simulated

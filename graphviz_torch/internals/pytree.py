@@ -75,3 +75,21 @@ def _of_its_own(value: Any, name: str, default: Any) -> Any:
         return object.__getattribute__(value, name)
     except AttributeError:
         return default
+
+
+def tensors(*values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments of a call, in lists and tuples too."""
+    found = []
+    stack = [*reversed(values)]
+    while stack:
+        value = stack.pop()
+        kind = type(value)  # and the builtin's own methods: a user's may do anything
+        if issubclass(kind, torch.Tensor):
+            found.append(value)
+        elif issubclass(kind, tuple):
+            stack.extend(tuple.__getitem__(value, slice(None, None, -1)))
+        elif issubclass(kind, list):
+            stack.extend(list.__reversed__(value))
+        elif issubclass(kind, dict):
+            stack.extend(dict.values(value))
+    return found

@@ -13,14 +13,15 @@ from torch.overrides import TorchFunctionMode
 
 from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled_itself
+from ..internals.frames import local_variables
 from ..internals.modes import FUNCTIONS, leave
-from ..tracing.names import local_variables
+from ..internals.pytree import tensors
 from .cuts import Cuts, sources
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import Error, Failed, operand
 from .modules import Modules
 from .source_lines import Place, user_frame
-from .tracking import ASIDE, Following, name_of, tensors
+from .tracking import ASIDE, Following, name_of
 from .transfers import Seen
 
 # Private (2.13): is torch.jit.trace at work. It would note what we read, and our names for it.

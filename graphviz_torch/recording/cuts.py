@@ -23,9 +23,10 @@ from torch import Tensor
 from ..graph import TensorMeta
 from ..internals.dynamo import uncompiled
 from ..internals.metadata import tensor_meta
-from ..tracing.nodes import GradFn
+from ..internals.pytree import tensors
+from ..tracing.nodes import GradFn, made_by
 from .source_lines import Place
-from .tracking import Following, made_by, name_of, tensors
+from .tracking import Following, name_of
 
 _PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}

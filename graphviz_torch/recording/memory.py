@@ -24,8 +24,8 @@ from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor, TensorMeta
 from ..internals.metadata import tensor_meta
+from ..internals.pytree import tensors
 from ..internals.storage import PLAIN, dense_parts, storage_id
-from .tracking import tensors
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"

@@ -24,10 +24,10 @@ from torch.compiler import is_dynamo_compiling
 
 from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled
+from ..internals.frames import local_variables
 from ..internals.module_hooks import ModuleHooks
-from ..tracing.names import local_variables
+from ..internals.pytree import tensors
 from .source_lines import Foreign, Place, lines, user_frame
-from .tracking import tensors
 
 Names = tuple[str, str]  # a module's path, and the scope of a call of it
 

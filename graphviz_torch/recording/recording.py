@@ -21,10 +21,12 @@ from ..graph import Graph, Parameter, SavedKind, Transfer
 from ..graph.gc import uncollected
 from ..internals.dispatch import Call, Watch, sequence_number
 from ..internals.engine import Called, EngineWatch
+from ..internals.frames import caller, local_variables
 from ..internals.metadata import tensor_meta
 from ..internals.optimizer_hooks import StepWatch, held_by_optimizers
 from ..internals.pytree import flatten, is_nesting
-from ..tracing.names import caller, caller_names, local_variables
+from ..tracing.names import caller_names
+from ..tracing.nodes import made_by
 from .across import with_others
 from .backward import End, Run, sinks
 from .calls import Calls
@@ -34,7 +36,7 @@ from .history import KeptGraphs
 from .modules import Modules
 from .profiler import Clock, match
 from .source_lines import Place, raised, user_frame
-from .tracking import made_by, name_of
+from .tracking import name_of
 from .transfers import OPERATORS, Transfers
 from .zero_grad import Cleared
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..internals.dynamo import uncompiled
+from ..internals.pytree import tensors
 
 
 class Trail(Protocol):
@@ -96,33 +97,3 @@ def name_of(func: Any) -> str:
     """What the user called: "copy_", "item"; "float" for `__float__`."""
     name: str = getattr(func, "__name__", "")
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
-
-
-def made_by(tensor: Tensor) -> Any:
-    """The live node that made a tensor; None where autograd has none, as inside a compiled region.
-
-    As `get_gradient_edge`, which raises there, and for a leaf under `inference_mode`.
-    """
-    if tensor.grad_fn is not None or not tensor.requires_grad:
-        return tensor.grad_fn
-    with torch.inference_mode(False), torch.enable_grad():
-        view: Any = tensor.view_as(tensor).grad_fn
-    return None if view is None else view.next_functions[0][0]
-
-
-def tensors(*values: Any) -> list[Tensor]:
-    """The tensors among the arguments of a call, in lists and tuples too."""
-    found = []
-    stack = [*reversed(values)]
-    while stack:
-        value = stack.pop()
-        kind = type(value)  # and the builtin's own methods: a user's may do anything
-        if issubclass(kind, Tensor):
-            found.append(value)
-        elif issubclass(kind, tuple):
-            stack.extend(tuple.__getitem__(value, slice(None, None, -1)))
-        elif issubclass(kind, list):
-            stack.extend(list.__reversed__(value))
-        elif issubclass(kind, dict):
-            stack.extend(dict.values(value))
-    return found

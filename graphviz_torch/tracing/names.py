@@ -6,24 +6,19 @@ and what an object of theirs raises costs no more than its names.
 
 from __future__ import annotations
 
-import inspect
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph import Graph
+from ..internals.frames import caller, local_variables
 from ..internals.pytree import flatten, held, is_nesting
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _CONTAINED = 1000  # tensors of one list or dict of the caller's that get a name
 
 
@@ -71,32 +66,6 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
     )
-
-
-def caller() -> FrameType | None:
-    """The frame of the first caller outside this package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return frame
-
-
-def local_variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of a frame by name, in the order in which they were bound.
-
-    In a function, the globals that it reads follow. Names that start with "_" are private, and
-    those that are no identifiers Python's own: left out.
-    """
-    values = frame.f_locals
-    found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
-    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
-    # tensors alive. Cleared if nobody else has it: this name, getrefcount's argument, the frame.
-    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    if snapshot and sys.getrefcount(values) <= 3:
-        values.clear()
-    shared = frame.f_globals
-    read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
-    return found | {name: shared[name] for name in read if name not in found}
 
 
 def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:

@@ -194,3 +194,15 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
     if isinstance(variable, torch.nn.Parameter):
         return "parameter"
     return "buffer" if isinstance(variable, torch.nn.Buffer) else "tensor"
+
+
+def made_by(tensor: Tensor) -> Any:
+    """The live node that made a tensor; None where autograd has none, as inside a compiled region.
+
+    As `get_gradient_edge`, which raises there, and for a leaf under `inference_mode`.
+    """
+    if tensor.grad_fn is not None or not tensor.requires_grad:
+        return tensor.grad_fn
+    with torch.inference_mode(False), torch.enable_grad():
+        view: Any = tensor.view_as(tensor).grad_fn
+    return None if view is None else view.next_functions[0][0]

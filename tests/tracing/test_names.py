@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, trace
-from graphviz_torch.tracing.names import caller_names, local_variables
+from graphviz_torch.internals.frames import local_variables
+from graphviz_torch.tracing.names import caller_names
 from tests.support import models
 
 

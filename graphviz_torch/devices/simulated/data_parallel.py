@@ -1,4 +1,4 @@
-"""`nn.DataParallel` on simulated devices, and how a graph says that a batch was divided.
+"""`nn.DataParallel` on simulated devices.
 
 PyTorch's own Scatter, Broadcast and Gather functions make the nodes; only the copies below them,
 which are C++ code of CUDA builds, are done here, one tensor at a time and seen by every recorder.
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
-from ...graph import Graph
 from . import patches as replaced
 from .tensor import FIRST
 
@@ -32,33 +31,6 @@ _HERE = _Here()
 _LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
 _ENTERED: list[int] = []  # one entry for each block that is open, in any thread
 _REPLACED: list[tuple[Any, str, Any]] = []
-
-
-def batch_division(graph: Graph) -> list[tuple[str, int]]:
-    """How the batch was divided: device and number of samples of each replica, in order.
-
-    Read from the Gather at which the replicas' outputs meet: the last one of the graph.
-
-    Raises:
-        ValueError: if the graph has no Gather, so that no DataParallel made it.
-    """
-    gathers = [node for node in graph.nodes if node.name == "GatherBackward"]
-    if not gathers:
-        raise ValueError(
-            f"The graph ({len(graph.nodes)} nodes) has no GatherBackward: it was not made by "
-            "nn.DataParallel on several devices."
-        )
-    parts = [
-        graph.nodes[edge.source].outputs[edge.output_nr] for edge in graph.inputs()[gathers[-1].id]
-    ]
-    known = [part for part in parts if part is not None]
-    whole = gathers[-1].outputs[0]
-    if whole is None or not whole.shape:
-        return [(part.device, 1) for part in known]
-    sizes = [part.shape or (1,) for part in known]
-    # Replicas differ along the dimension that adds up.
-    dim = next(d for d, n in enumerate(whole.shape) if sum(size[d] for size in sizes) == n)
-    return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]
 
 
 def simulated_devices() -> list[torch.device]:

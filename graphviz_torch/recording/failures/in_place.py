@@ -20,9 +20,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from ...internals.dynamo import uncompiled
+from ...internals.pytree import tensors
 from ...internals.storage import storage_id
 from ..source_lines import Place
-from ..tracking import name_of, tensors
+from ..tracking import name_of
 
 _KEPT = 10_000  # changes; the oldest are forgotten
 _STEPS = 100

@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Failure, Operand, TensorMeta
+from ...internals.frames import local_variables
 from ...internals.metadata import tensor_meta
 from ...internals.pytree import is_nesting
-from ...tracing.names import local_variables
-from ...tracing.nodes import GradFn
+from ...tracing.nodes import GradFn, made_by
 from ..source_lines import Place, user_frame
-from ..tracking import made_by
 
 
 @dataclass(slots=True)
