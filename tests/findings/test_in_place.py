@@ -127,7 +127,7 @@ def test_the_line_that_changed_what_backward_needs(
     found = only("changed-in-place", graph)
     start = inspect.getsourcelines(change)[1]
     file, _, number = found.where.rpartition(":")
-    assert file == "test_findings_in_place.py"
+    assert file == "test_in_place.py"
     assert start < int(number) <= start + 2
     assert f" as it was, and {name} " in found.message
     assert f"at {found.where} " in found.message

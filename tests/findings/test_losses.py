@@ -79,7 +79,7 @@ def test_a_recording_names_cross_entropy_and_the_layer() -> None:
         F.cross_entropy(model(torch.rand(4, 5)), T).backward()
     found = only("loss-input", recording.graph)
     here = found.where
-    assert here.startswith("test_findings_losses.py:")
+    assert here.startswith("test_losses.py:")
     assert found.message == (
         f"cross_entropy at {here} takes raw scores, and got probabilities from softmax in 1 at "
         f"{here}."

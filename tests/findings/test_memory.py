@@ -51,7 +51,7 @@ def test_an_array_from_numpy_makes_float64_creep_in() -> None:
     graph = trained(MLP(), torch.randn(64, 4), loss=lambda h: (h * scale).sum())
     found = only("float64-crept-in", graph)
     assert found.severity == "warning"
-    assert found.where.startswith("test_findings_memory.py:")
+    assert found.where.startswith("test_memory.py:")
     assert serious(trained(MLP().double(), torch.randn(64, 4, dtype=torch.float64))) == []
 
 
@@ -79,7 +79,7 @@ def test_a_loss_that_is_summed_with_its_history_makes_the_graph_grow() -> None:
             total.backward(retain_graph=True)
     *previous, last = recording.graphs
     (found,) = [f for f in find(last, previous) if f.rule == "growing-graph"]
-    assert found.where.startswith("test_findings_memory.py:")
+    assert found.where.startswith("test_memory.py:")
 
 
 def test_steps_inside_a_step_are_no_history_that_was_kept() -> None:
@@ -172,7 +172,7 @@ def test_a_variable_that_keeps_history_is_named() -> None:
             optimizer.step()
             total += loss
     found = only("kept-history", recording.graph)
-    assert ": total keeps what test_findings_memory.py:" in found.message
+    assert ": total keeps what test_memory.py:" in found.message
 
 
 def loop(step: Callable[[], Any], count: int = 5) -> Graph:

@@ -42,7 +42,7 @@ def test_a_detached_layer_and_one_never_called_are_two_findings_with_two_causes(
     assert never.message == "spare.weight and spare.bias got no gradient: spare was never called."
     assert cut.message.startswith(
         "encoder.weight and encoder.bias got no gradient: features was cut by detach() at "
-        "test_findings_paths.py:"
+        "test_paths.py:"
     )
     assert (never.cause, cut.cause) == ("never called", "cut by detach()")
     line = int(cut.where.split(":")[1])
@@ -97,7 +97,7 @@ def test_each_way_to_cut_a_gradient_is_told_by_its_name(name: str) -> None:
     found = only("cut-gradient", trained(Cutting(cut), torch.randn(64, 4)))
     assert found.cause == f"cut by {cause}"
     assert found.message.startswith("body.weight and body.bias got no gradient: ")
-    assert found.where.startswith("test_findings_paths.py:")
+    assert found.where.startswith("test_paths.py:")
 
 
 def test_an_encoder_that_should_learn_but_runs_under_no_grad_is_one_warning() -> None:
@@ -220,7 +220,7 @@ def test_a_function_whose_backward_returns_none_is_named_with_its_line() -> None
     assert model.body.weight.grad is None
     assert found.severity == "error"
     assert found.message.startswith(
-        "body.weight and body.bias got no gradient: Doubled at test_findings_paths.py:"
+        "body.weight and body.bias got no gradient: Doubled at test_paths.py:"
     )
     assert len(serious(trained(model, torch.randn(64, 4)))) == 1
 
@@ -240,8 +240,7 @@ def test_a_step_gives_zeros_and_one_with_the_gradient_passed_through_does_not(
     assert model.body.weight.grad is not None
     assert not model.body.weight.grad.any()
     assert found.message.startswith(
-        f"body.weight and body.bias got a gradient of zeros only: {step.__name__} at "
-        "test_findings_paths.py:"
+        f"body.weight and body.bias got a gradient of zeros only: {step.__name__} at test_paths.py:"
     )
     assert serious(trained(Cutting(through), torch.randn(64, 4))) == []
 
@@ -338,7 +337,7 @@ def test_indices_without_their_values_are_told_as_that() -> None:
         (expert(x) * index).sum().backward()
     found = only("cut-gradient", recording.graph)
     assert found.severity == "warning"
-    assert found.advice.startswith("Only the indices of topk() are used at test_findings_paths.py:")
+    assert found.advice.startswith("Only the indices of topk() are used at test_paths.py:")
 
 
 def test_a_frozen_teacher_is_not_told_to_learn() -> None:

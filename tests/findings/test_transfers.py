@@ -23,7 +23,7 @@ def test_a_tensor_moved_without_assignment_is_found(sim: torch.device) -> None:
         x = x.to(sim)
         model(x).sum().backward()
     found = only("unused-copy", recording.graph)
-    assert found.message.startswith("x was copied to sim:0 at test_findings_transfers.py:")
+    assert found.message.startswith("x was copied to sim:0 at test_transfers.py:")
     assert found.advice.startswith('Replace x.to("sim:0") with x = x.to("sim:0")')
     assert len(found.transfers) == 1
 

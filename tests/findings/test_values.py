@@ -55,7 +55,7 @@ def test_the_node_that_made_the_first_nan_is_named(
     found = only("nonfinite-gradient", trained(MLP(), torch.randn(64, 4), loss=wrong))
     assert found.severity == "error"
     assert found.message.startswith(name)
-    assert found.where.startswith("test_findings_values.py:")
+    assert found.where.startswith("test_values.py:")
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])

@@ -1,0 +1,32 @@
+"""How a graph says that `nn.DataParallel` divided a batch."""
+
+from __future__ import annotations
+
+from ..graph import Graph
+
+
+def batch_division(graph: Graph) -> list[tuple[str, int]]:
+    """How the batch was divided: device and number of samples of each replica, in order.
+
+    Read from the Gather at which the replicas' outputs meet: the last one of the graph.
+
+    Raises:
+        ValueError: if the graph has no Gather, so that no DataParallel made it.
+    """
+    gathers = [node for node in graph.nodes if node.name == "GatherBackward"]
+    if not gathers:
+        raise ValueError(
+            f"The graph ({len(graph.nodes)} nodes) has no GatherBackward: it was not made by "
+            "nn.DataParallel on several devices."
+        )
+    parts = [
+        graph.nodes[edge.source].outputs[edge.output_nr] for edge in graph.inputs()[gathers[-1].id]
+    ]
+    known = [part for part in parts if part is not None]
+    whole = gathers[-1].outputs[0]
+    if whole is None or not whole.shape:
+        return [(part.device, 1) for part in known]
+    sizes = [part.shape or (1,) for part in known]
+    # Replicas differ along the dimension that adds up.
+    dim = next(d for d, n in enumerate(whole.shape) if sum(size[d] for size in sizes) == n)
+    return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]
