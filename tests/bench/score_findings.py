@@ -1,0 +1,76 @@
+"""How many reported bugs `find` names, and how often it is wrong about healthy trainings.
+
+    python -m tests.bench.score_findings            totals, and each row of the first half
+    python -m tests.bench.score_findings --after    each row of the second half too
+    python -m tests.bench.score_findings NAME ...   these rows, with all that was found
+
+Rows of the second half are printed on request only: who writes rules should not know them. A bug
+earns 1 where one of the first two findings names its cause and its line, 0.5 where one of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tests.findings import (
+    corpus,
+    healthy,  # noqa: F401  (each enters its rows in the tables)
+    healthy_generative,  # noqa: F401
+    healthy_techniques,  # noqa: F401
+    reported_after,  # noqa: F401
+    reported_after_values,  # noqa: F401
+    reported_before,  # noqa: F401
+    reported_before_values,  # noqa: F401
+)
+
+
+def rows(half: str) -> list[corpus.Reported]:
+    return [row for row in corpus.REPORTED.values() if row.half == half]
+
+
+def show(findings: list[corpus.Finding], limit: int) -> None:
+    for finding in findings[:limit]:
+        print(f"      {finding.severity} {finding.rule} [{finding.where}] {finding.message}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="rows to print with all findings")
+    parser.add_argument("--after", action="store_true", help="print the second half's rows")
+    chosen = parser.parse_args()
+    for name in chosen.names:
+        row = corpus.REPORTED.get(name)
+        program = row.program if row else corpus.HEALTHY[name]
+        findings = corpus.play(program, row.raises if row else None)
+        print(name, f"{row.score(findings):g} {sorted(row.lines)}" if row else "")
+        show(findings, 99)
+    if chosen.names:
+        return
+    for half in ("before", "after"):
+        scores, misled = [], 0
+        for row in rows(half):
+            findings = corpus.play(row.program, row.raises)
+            scores.append(row.score(findings))
+            misled += row.misled(findings)
+            if half == "before" or chosen.after:
+                mark = " misleading" if row.misled(findings) else ""
+                print(f"{scores[-1]:4g}  {row.name}{mark}")
+                if scores[-1] < 1:
+                    show(findings, 2)
+        full, part = scores.count(1.0), scores.count(0.5)
+        print(
+            f"{half}: {sum(scores):g} of {len(scores)} ({sum(scores) / len(scores):.0%}): {full} "
+            f"named, {part} hinted at, {len(scores) - full - part} silent, {misled} misleading\n"
+        )
+    false = 0
+    for name, program in corpus.HEALTHY.items():
+        loud = [f for f in corpus.play(program) if f.severity != "info"]
+        false += bool(loud)
+        if loud:
+            print(f"false alarm: {name}")
+            show(loud, 2)
+    print(f"healthy: {false} of {len(corpus.HEALTHY)} with a false alarm")
+
+
+if __name__ == "__main__":
+    main()

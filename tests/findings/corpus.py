@@ -1,0 +1,150 @@
+"""Training bugs that people reported and healthy trainings: how one is written, run and scored.
+
+A row is a small program: it takes `record` and uses it as a user would. `play` fixes the seed.
+
+A reported bug tells the thread in which it was reported, its true cause in one sentence, and the
+words by which one recognises that a finding names it. In its source, the line to be named ends with
+`# cause`. Where two lines can rightly be named (what was made wrongly, and where it is used), both
+end so.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphviz_torch import Finding, find
+from graphviz_torch import record as start
+
+Record = Any  # graphviz_torch.record, or a Recorder
+Program = Callable[[Record], object]
+SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A bug that someone reported, as a program that has it."""
+
+    program: Program
+    address: str  # of the thread
+    cause: str
+    words: str  # a regular expression, found in what names the cause
+    raises: str | None  # a regular expression of the exception; None: the program runs through
+
+    @property
+    def name(self) -> str:
+        return getattr(self.program, "__name__", "")
+
+    @property
+    def half(self) -> str:
+        """ "before" or "after": was it collected before the rules were written, or after?"""
+        return self.program.__module__.rpartition(".reported_")[2].partition("_")[0]
+
+    @property
+    def lines(self) -> frozenset[str]:
+        """The lines that may be named, as "reported_before.py:41"."""
+        text, first = inspect.getsourcelines(self.program)
+        path = Path(inspect.getfile(self.program)).name
+        return frozenset(
+            f"{path}:{first + i}"
+            for i, line in enumerate(text)
+            if line.rstrip().endswith("# cause")
+        )
+
+    def names_cause(self, finding: Finding) -> bool:
+        return bool(re.search(self.words, f"{finding.message} {finding.cause}", re.IGNORECASE))
+
+    def names_line(self, finding: Finding) -> bool:
+        told = f"{finding.where} {finding.message} {finding.cause}"
+        return any(re.search(rf"{re.escape(line)}(?!\d)", told) for line in self.lines)
+
+    def score(self, findings: list[Finding]) -> float:
+        """1: one of the first two findings names the cause and the line; 0.5: one of both; 0."""
+        first = findings[:2]
+        if any(self.names_cause(f) and self.names_line(f) for f in first):
+            return 1.0
+        return 0.5 if any(self.names_cause(f) or self.names_line(f) for f in first) else 0.0
+
+    def misled(self, findings: list[Finding]) -> bool:
+        """Does the first finding, a warning or an error, name another cause?"""
+        first = findings[0] if findings else None
+        if first is None or first.severity == "info" or first.rule == "failed":
+            return False
+        return not self.names_cause(first) and not self.names_line(first)
+
+
+REPORTED: dict[str, Reported] = {}
+HEALTHY: dict[str, Program] = {}
+
+
+def reported(
+    address: str, *, cause: str, words: str, raises: str | None = None
+) -> Callable[[Program], Program]:
+    """Enter a program in the table of reported bugs."""
+
+    def enter(program: Program) -> Program:
+        row = Reported(program, address, cause, words, raises)
+        assert row.name not in REPORTED, row.name
+        REPORTED[row.name] = row
+        return program
+
+    return enter
+
+
+def healthy(program: Program) -> Program:
+    """Enter a program in the table of trainings with nothing wrong."""
+    name = getattr(program, "__name__", "")
+    assert name not in HEALTHY, name
+    HEALTHY[name] = program
+    return program
+
+
+class Recorder:
+    """`record`, which keeps the recording for when the block has ended with an exception."""
+
+    recording: Any = None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.recording = start(*args, **options)
+        return self.recording
+
+
+def play(program: Program, raises: str | None = None) -> list[Finding]:
+    """The findings on a program's whole recording: errors first, each once.
+
+    Args:
+        program: a row's.
+        raises: what its exception says, a regular expression; None: it ends without one.
+
+    Raises:
+        RuntimeError: where the program does not end so.
+    """
+    torch.manual_seed(0)
+    recorder, said = Recorder(), ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program(recorder)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+    if bool(said) != bool(raises) or not re.search(raises or "", said):
+        raise RuntimeError(f"ended with {said or 'no exception'!r}, not {raises or 'none'!r}")
+    return findings_of(recorder.recording)
+
+
+def findings_of(recording: Any) -> list[Finding]:
+    """The findings of all graphs of a recording: errors first, what several graphs say once."""
+    try:
+        return list(find(recording))
+    except TypeError:  # it takes one graph
+        graphs = recording.graphs or [recording.graph]
+    every = {(f.rule, f.message): f for graph in graphs for f in find(graph)}
+    every |= {(f.rule, f.message): f for f in find(graphs[-1], graphs[:-1])}
+    return sorted(every.values(), key=lambda finding: SEVERITIES.index(finding.severity))

@@ -1,0 +1,238 @@
+"""Trainings with nothing wrong: what is frozen, shared, checkpointed, quantized or weighted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+from torch.optim import SGD, Adam, AdamW
+from torch.utils.checkpoint import checkpoint
+
+from tests.findings.corpus import Record, healthy
+
+
+def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+def batch(classes: int = 3) -> tuple[Tensor, Tensor]:
+    return torch.randn(16, 6), torch.randint(classes, (16,))
+
+
+@healthy
+def frozen_batch_norm_while_the_rest_trains(record: Record) -> None:
+    backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    head = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 2))
+    model = nn.ModuleDict({"backbone": backbone, "head": head}).train()
+    backbone[1].eval().requires_grad_(False)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    with record(model):
+        for _ in range(2):
+            features = backbone(torch.randn(4, 3, 8, 8)).mean((2, 3))
+            optimizer.zero_grad()
+            F.cross_entropy(head(features), torch.tensor([0, 1, 1, 0])).backward()
+            optimizer.step()
+
+
+@healthy
+def linear_probe_on_frozen_features(record: Record) -> None:
+    backbone = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU()).eval()
+    backbone.requires_grad_(False)
+    head = nn.Linear(16, 3)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"backbone": backbone, "head": head})):
+        for _ in range(2):
+            x, y = batch()
+            with torch.no_grad():
+                features = backbone(x)
+            optimizer.zero_grad()
+            F.cross_entropy(head(features), y).backward()
+            optimizer.step()
+
+
+@healthy
+def low_rank_adapters(record: Record) -> None:
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = nn.Linear(6, 3).requires_grad_(False)
+            self.A, self.B = nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.zeros(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x) + x @ self.A.T @ self.B.T
+
+    model = Adapted()
+    optimizer = AdamW([model.A, model.B])
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@healthy
+def gradient_checkpointing(record: Record) -> None:
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)])
+    head = nn.Linear(6, 3)
+    optimizer = Adam([*blocks.parameters(), *head.parameters()])
+    with record(nn.ModuleList([blocks, head])):
+        x, y = batch()
+        for block in blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        optimizer.zero_grad()
+        F.cross_entropy(head(x), y).backward()
+        optimizer.step()
+
+
+@healthy
+def several_tasks_one_of_them_at_a_time(record: Record) -> None:
+    trunk = nn.Linear(6, 8)
+    heads = nn.ModuleDict({"age": nn.Linear(8, 1), "kind": nn.Linear(8, 3)})
+    optimizer = Adam([*trunk.parameters(), *heads.parameters()])
+    with record(nn.ModuleDict({"trunk": trunk, "heads": heads})):
+        for _ in range(2):
+            x, y = batch()
+            h = trunk(x).relu()
+            loss = F.cross_entropy(heads["kind"](h), y)
+            loss = loss + 0.5 * F.mse_loss(heads["age"](h).squeeze(1), torch.rand(16))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def learned_weights_of_the_losses(record: Record) -> None:
+    model, log_vars = mlp(6, 4), nn.Parameter(torch.zeros(2))
+    optimizer = Adam([*model.parameters(), log_vars])
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            out = model(x)
+            losses = torch.stack([F.cross_entropy(out[:, :3], y), out[:, 3].square().mean()])
+            loss = (losses * torch.exp(-log_vars) + log_vars).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def spectral_norm_and_weight_norm(record: Record) -> None:
+    norm = nn.utils.parametrizations
+    model = nn.Sequential(norm.spectral_norm(nn.Linear(6, 8)), nn.ReLU())
+    model.append(norm.weight_norm(nn.Linear(8, 3)))
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@healthy
+def symmetric_weight_by_parametrization(record: Record) -> None:
+    class Symmetric(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.triu() + x.triu(1).transpose(-1, -2)
+
+    layer = nn.Linear(6, 6)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    optimizer = SGD(layer.parameters(), lr=0.1)
+    with record(layer):
+        layer(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+
+
+@healthy
+def hooks_that_watch_and_scale_gradients(record: Record) -> None:
+    model, seen = mlp(), []
+    model[0].register_forward_hook(lambda module, x, y: seen.append(y.detach().mean()))
+    model[2].weight.register_hook(lambda gradient: gradient * 0.5)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@healthy
+def quantization_with_a_straight_through_estimator(record: Record) -> None:
+    class Quantized(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            scale = self.weight.detach().abs().max() / 7
+            rounded = (self.weight / scale).round() * scale
+            weight = self.weight + (rounded - self.weight).detach()
+            return F.linear(x, weight, self.bias)
+
+    model = nn.Sequential(Quantized(6, 16), nn.ReLU(), Quantized(16, 3))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@healthy
+def penalties_on_weights_and_activations(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            x, y = batch()
+            hidden = model[1](model[0](x))
+            loss = F.cross_entropy(model[2](hidden), y) + 1e-3 * hidden.abs().mean()
+            loss = loss + 1e-4 * sum(p.square().sum() for p in model.parameters())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def loss_over_few_masked_positions(record: Record) -> None:
+    model = mlp(6, 6)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x = torch.randn(16, 6)
+            mask = torch.rand(16, 6) < 0.3
+            filled = model(x.masked_fill(mask, 0.0))
+            loss = ((filled - x).square() * mask).sum() / mask.sum().clamp(min=1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def class_weights_and_label_smoothing(record: Record) -> None:
+    model = mlp()
+    criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        x, y = batch()
+        mixed = 0.7 * x + 0.3 * x.flip(0)
+        out = model(mixed)
+        loss = 0.7 * criterion(out, y) + 0.3 * criterion(out, y.flip(0))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@healthy
+def pairwise_distances_on_purpose(record: Record) -> None:
+    embed = nn.Linear(6, 1)
+    optimizer = Adam(embed.parameters())
+    with record(embed):
+        score = embed(torch.randn(12, 6)).squeeze(1)
+        target = torch.randn(12)
+        differences = score[:, None] - score[None, :]
+        ranks = torch.sign(target.unsqueeze(1) - target.unsqueeze(0))
+        loss = F.softplus(-differences * ranks).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
