@@ -1,0 +1,187 @@
+"""How many small mistakes do the tests notice? `python -m tests.bench.mutations`
+
+Takes mutations spread over rooms of the package, each one a mistake that a person could make: a
+comparison turned round, a statement left out, two names swapped. Each is tried on a copy of the
+tree with the tests that run the mutated line, and those of its room where none is known to. It
+prints a line a mutation with the test that failed, and how many of them were caught.
+
+`--count` mutations (60) are drawn with `--seed` (0) from `--rooms` (recording findings render).
+`--map FILE` keeps which test runs which line (needs pytest-cov, and one run of the tests);
+without it each mutation is tried with the tests of its room. `--tree` names another checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOMS = ("recording", "findings", "render")
+_OPPOSITE = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+_DROPPED = (ast.AugAssign, ast.Continue, ast.Break)
+_MOST_TESTS = 40  # of those that run a line, tried for each mutation
+_SECONDS = 900  # for the tests of one mutation; a mutation that hangs is caught
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: in `file`, the text from `start` to `end` becomes `text`."""
+
+    file: str  # below the root of the tree
+    line: int
+    start: int
+    end: int
+    text: str
+    kind: str
+
+    def apply(self, root: Path) -> None:
+        """Write the mistake into the tree at `root`."""
+        path = root / self.file
+        source = path.read_bytes()
+        path.write_bytes(source[: self.start] + self.text.encode() + source[self.end :])
+
+
+def mutations(path: Path, root: Path) -> Iterator[Mutation]:
+    """All mutations of one file."""
+    source = path.read_text()
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line.encode()))
+
+    def mutation(node: ast.expr | ast.stmt, text: str, kind: str) -> Mutation:
+        assert node.end_lineno
+        assert node.end_col_offset
+        start = offsets[node.lineno - 1] + node.col_offset
+        end = offsets[node.end_lineno - 1] + node.end_col_offset
+        return Mutation(str(path.relative_to(root)), node.lineno, start, end, text, kind)
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            opposite = _OPPOSITE[type(node.ops[0])]
+            flipped = ast.Compare(node.left, [opposite()], node.comparators)
+            yield mutation(node, f"({ast.unparse(flipped)})", "comparison turned round")
+        elif isinstance(node, ast.stmt) and (isinstance(node, _DROPPED) or _is_call(node)):
+            yield mutation(node, "pass", f"left out: {ast.unparse(node)[:50]}")
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            first, second = node.args[:2]
+            names = isinstance(first, ast.Name) and isinstance(second, ast.Name)
+            if names and ast.unparse(first) != ast.unparse(second):
+                swapped = ast.Call(node.func, [second, first, *node.args[2:]], node.keywords)
+                yield mutation(node, ast.unparse(swapped), "two names swapped")
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            swapped_sides = ast.BinOp(node.right, node.op, node.left)
+            yield mutation(node, f"({ast.unparse(swapped_sides)})", "two sides swapped")
+
+
+def _is_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+
+
+def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]:
+    """A sample, the same number of each room, at most one a line."""
+    dice = random.Random(seed)
+    found: list[Mutation] = []
+    for k, room in enumerate(rooms):
+        files = sorted((root / "graphviz_torch" / room).rglob("*.py"))
+        files = [file for file in files if "node_modules" not in file.parts]
+        by_line = {(m.file, m.line): m for file in files for m in mutations(file, root)}
+        share = count // len(rooms) + (k < count % len(rooms))
+        found += dice.sample(list(by_line.values()), min(share, len(by_line)))
+    return found
+
+
+def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
+    """For each file and line, the tests that run it; read from `file`, or measured and kept."""
+    if file.exists():
+        return dict(json.loads(file.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "coverage"
+        environment = os.environ | {"COVERAGE_FILE": str(data), "PYTHONPATH": str(root)}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        command += ["--cov=graphviz_torch", "--cov-context=test", "--cov-report="]
+        subprocess.run(command, cwd=root, env=environment)
+        import coverage  # beside pytest-cov; not a dependency of the tests
+
+        measured = coverage.CoverageData(str(data))
+        measured.read()
+        found = {}
+        for name in measured.measured_files():
+            lines = measured.contexts_by_lineno(name)
+            found[os.path.relpath(name, root)] = {
+                str(line): sorted({context.split("|")[0] for context in contexts if context})
+                for line, contexts in lines.items()
+            }
+    file.write_text(json.dumps(found))
+    return found
+
+
+def caught_by(mutation: Mutation, root: Path, tests: list[str]) -> str:
+    """The first of the tests that fails once the mistake is made; "" if none does."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tree"
+        left_out = shutil.ignore_patterns("node_modules", ".git", "__pycache__", ".venv")
+        shutil.copytree(root, copy, ignore=left_out)
+        mutation.apply(copy)
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no"]
+        command += ["-p", "no:cacheprovider", "-W", "ignore", *tests]
+        environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return "a test that hangs"
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" ", 1)[1] if failed else f"exit status {done.returncode}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
+    parser.add_argument("--map", type=Path)
+    parser.add_argument("--tree", type=Path, default=Path(__file__).parents[2])
+    options = parser.parse_args()
+    root = options.tree.resolve()
+    everything = [f"tests/{room}" for room in options.rooms if (root / "tests" / room).exists()]
+    everything = everything or ["tests"]
+    known = {} if options.map is None else tests_by_line(root, options.map, everything)
+    caught = 0
+    chosen = drawn(root, options.rooms, options.count, options.seed)
+    for mutation in chosen:
+        tests = known.get(mutation.file, {}).get(str(mutation.line), [])
+        tests = random.Random(0).sample(tests, min(len(tests), _MOST_TESTS))
+        room = f"tests/{mutation.file.split('/')[1]}"
+        test = caught_by(mutation, root, tests or [room] if (root / room).exists() else everything)
+        caught += bool(test)
+        print(
+            f"{mutation.file}:{mutation.line}  {mutation.kind}  {test or 'NOT CAUGHT'}", flush=True
+        )
+    print(f"{caught} of {len(chosen)} caught")
+
+
+if __name__ == "__main__":
+    main()
