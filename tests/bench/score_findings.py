@@ -16,6 +16,7 @@ from tests.findings import (
     corpus,
     healthy,  # noqa: F401  (each enters its rows in the tables)
     healthy_generative,  # noqa: F401
+    healthy_on_purpose,  # noqa: F401
     healthy_techniques,  # noqa: F401
     reported_after,  # noqa: F401
     reported_after_values,  # noqa: F401

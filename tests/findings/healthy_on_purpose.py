@@ -1,0 +1,535 @@
+"""Trainings with nothing wrong that do on purpose what is a mistake elsewhere.
+
+Each stands beside a bug in the tables of what was reported: the same operation, used rightly. Each
+must have neither errors nor warnings.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Normal
+from torch.nn import functional as F
+from torch.optim import SGD, Adam
+from torch.utils.checkpoint import checkpoint
+
+from graphviz_torch import simulate_accelerator
+from tests.findings.corpus import Record, healthy
+
+
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
+# --- cuts and leaves -----------------------------------------------------------------------------
+
+
+@healthy
+def split_learning_with_a_leaf_between(record: Record) -> None:
+    client, server = mlp(6, 8), mlp(8, 3)
+    opt_client, opt_server = SGD(client.parameters(), lr=0.1), SGD(server.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"client": client, "server": server})):
+        for _ in range(2):
+            features = client(torch.randn(8, 6))
+            received = features.detach().requires_grad_()
+            opt_client.zero_grad()
+            opt_server.zero_grad()
+            F.cross_entropy(server(received), torch.randint(3, (8,))).backward()
+            features.backward(received.grad)
+            opt_client.step()
+            opt_server.step()
+
+
+@healthy
+def saliency_of_the_inputs(record: Record) -> None:
+    model = mlp(6, 3).eval()
+    with record(model):
+        x = torch.randn(4, 6, requires_grad=True)
+        score = model(x).max(1).values.sum()
+        (gradient,) = torch.autograd.grad(score, x)
+        gradient.abs().amax(1)
+
+
+@healthy
+def target_network_behind_detach(record: Record) -> None:
+    online = mlp(4, 3)
+    target = copy.deepcopy(online)
+    optimizer = Adam(online.parameters())
+    with record(online):
+        for _ in range(2):
+            q = online(torch.randn(8, 4)).gather(1, torch.randint(3, (8, 1))).squeeze(1)
+            best = target(torch.randn(8, 4)).max(1)[0].detach()
+            optimizer.zero_grad()
+            F.smooth_l1_loss(q, torch.randn(8) + 0.99 * best).backward()
+            optimizer.step()
+
+
+@healthy
+def perceptual_loss_with_frozen_features(record: Record) -> None:
+    model = nn.Conv2d(3, 3, 3, padding=1)
+    features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
+    features.requires_grad_(False)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x, y = torch.randn(2, 3, 10, 10), torch.randn(2, 3, 10, 10)
+            out = model(x)
+            loss = F.l1_loss(out, y) + 0.1 * F.mse_loss(features(out), features(y).detach())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def attention_weights_kept_for_a_picture(record: Record) -> None:
+    query, value, head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+    model, pictures = nn.ModuleDict({"query": query, "value": value, "head": head}), []
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x = torch.randn(4, 5, 6)
+            weights = (query(x) @ x.transpose(1, 2)).softmax(-1)
+            pictures.append(weights.detach().cpu().numpy().mean(0))
+            logits = head((weights @ value(x)).mean(1))
+            F.cross_entropy(logits, torch.tensor([0, 1, 0, 1])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@healthy
+def noise_sampled_for_the_inputs(record: Record) -> None:
+    model = mlp(6, 6)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x = torch.rand(8, 6) * 4
+            noisy = torch.poisson(x) + torch.normal(0.0, 0.1, (8, 6))
+            keep = Bernoulli(0.8).sample((8, 6))
+            optimizer.zero_grad()
+            F.mse_loss(model(noisy * keep), x).backward()
+            optimizer.step()
+
+
+@healthy
+def learned_noise_with_rsample(record: Record) -> None:
+    mean, log_std = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+    optimizer = Adam([mean, log_std])
+    with record():
+        for _ in range(3):
+            sample = Normal(mean, log_std.exp()).rsample((16,))
+            optimizer.zero_grad()
+            ((sample - 1).square().sum(1).mean() - log_std.sum()).backward()
+            optimizer.step()
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+@healthy
+def gradient_norm_logged_by_clipping_to_infinity(record: Record) -> None:
+    model, norms = mlp(6, 3), []
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+            norms.append(norm.item())
+            optimizer.step()
+
+
+@healthy
+def gradients_projected_by_hand(record: Record) -> None:
+    model = nn.Linear(6, 4)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            out = model(torch.randn(8, 6))
+            parameters = list(model.parameters())
+            first = torch.autograd.grad(out[:, :2].square().mean(), parameters, retain_graph=True)
+            second = torch.autograd.grad((out[:, 2:] - 1).square().mean(), parameters)
+            for p, a, b in zip(parameters, first, second, strict=True):
+                along = (a * b).sum().clamp(max=0) / b.square().sum()
+                p.grad = a - along * b + b
+            optimizer.step()
+
+
+@healthy
+def two_losses_over_a_retained_graph(record: Record) -> None:
+    body, first, second = mlp(6, 8), nn.Linear(8, 1), nn.Linear(8, 3)
+    model = nn.ModuleDict({"body": body, "first": first, "second": second})
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            features = body(torch.randn(8, 6))
+            optimizer.zero_grad()
+            first(features).square().mean().backward(retain_graph=True)
+            F.cross_entropy(second(features), torch.randint(3, (8,))).backward()
+            optimizer.step()
+
+
+@healthy
+def cleared_before_and_after(record: Record) -> None:
+    model = mlp(6, 3)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model.zero_grad()
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@healthy
+def critic_cleared_of_the_generators_gradients(record: Record) -> None:
+    g, d = mlp(4, 6), mlp(6, 1)
+    opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
+    with record(nn.ModuleDict({"G": g, "D": d})):
+        fake = g(torch.randn(8, 4))
+        (-d(fake).mean()).backward()
+        opt_g.step()
+        opt_g.zero_grad()
+        opt_d.zero_grad()
+
+
+@healthy
+def generators_step_alone(record: Record) -> None:
+    g, d = mlp(4, 6), mlp(6, 1)
+    opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
+
+    def step_of_the_generator() -> None:
+        opt_g.zero_grad()
+        F.softplus(-d(g(torch.randn(8, 4)))).mean().backward()
+        opt_g.step()
+
+    with record(nn.ModuleDict({"G": g, "D": d})):
+        step_of_the_generator()
+    opt_d.zero_grad()
+
+
+@healthy
+def steps_skipped_where_a_gradient_overflows(record: Record) -> None:
+    model = mlp(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
+    with record(model):
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(10 * torch.randn(8, 6)), torch.randint(3, (8,)))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@healthy
+def learning_rate_lowered_on_a_plateau(record: Record) -> None:
+    model = mlp(6, 3)
+    optimizer = Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    with record(model):
+        for _ in range(2):
+            total = 0.0
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,)))
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            scheduler.step(total)
+
+
+# --- shapes and losses ---------------------------------------------------------------------------
+
+
+@healthy
+def columns_times_rows(record: Record) -> None:
+    class Fourier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frequency, self.out = nn.Parameter(torch.rand(8)), nn.Linear(8, 1)
+
+        def forward(self, t: Tensor) -> Tensor:
+            return self.out(torch.sin(t.unsqueeze(1) * self.frequency)).squeeze(1)
+
+    model = Fourier()
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            t = torch.rand(8)
+            optimizer.zero_grad()
+            F.mse_loss(model(t), t.square()).backward()
+            optimizer.step()
+
+
+@healthy
+def attention_over_one_key_at_first(record: Record) -> None:
+    query, key, head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+    model = nn.ModuleDict({"query": query, "key": key, "head": head})
+    optimizer = Adam(model.parameters())
+    with record(model):
+        x, loss = torch.randn(4, 5, 6), torch.zeros(())
+        for t in range(1, 5):
+            scores = query(x[:, t - 1 : t]) @ key(x[:, :t]).transpose(1, 2)
+            context = scores.softmax(-1) @ x[:, :t]
+            loss = loss + F.mse_loss(head(context.squeeze(1)), x[:, t])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@healthy
+def soft_targets_and_sigmoids_as_they_should_be(record: Record) -> None:
+    model = mlp(6, 5)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            out, soft = model(torch.randn(8, 6)), torch.rand(8, 3).softmax(1)
+            loss = F.cross_entropy(out[:, :3], soft)
+            loss = loss + F.binary_cross_entropy(out[:, 3].sigmoid(), torch.rand(8))
+            log_other = F.log_softmax(torch.randn(8, 3), dim=1)
+            loss = loss + F.kl_div(out[:, :3].log_softmax(1), log_other, log_target=True)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@healthy
+def a_row_masked_but_for_one_key(record: Record) -> None:
+    query, value = nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizer = Adam([*query.parameters(), *value.parameters()])
+    with record(nn.ModuleList([query, value])):
+        x, lengths = torch.randn(3, 4, 6), torch.tensor([4, 1, 2])
+        hidden = torch.arange(4)[None, :] >= lengths[:, None]
+        scores = (query(x) @ x.transpose(1, 2)).masked_fill(hidden[:, None, :], float("-inf"))
+        out = scores.softmax(-1) @ value(x)
+        loss = (out.square() * ~hidden[:, :, None]).sum() / (~hidden).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@healthy
+def logarithms_kept_from_zero(record: Record) -> None:
+    model = mlp(6, 3)
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            p = model(100 * torch.randn(8, 6)).softmax(1)
+            entropy = -(p * (p + 1e-8).log()).sum(1).mean()
+            spread = (p.var(0, unbiased=False) + 1e-6).sqrt().sum()
+            optimizer.zero_grad()
+            (entropy - spread).backward()
+            optimizer.step()
+
+
+@healthy
+def where_with_both_sides_made_safe(record: Record) -> None:
+    model = nn.Linear(6, 4)
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        x = model(10 * torch.randn(8, 6))
+        safe = torch.where(x > 0, x, torch.ones_like(x))
+        y = torch.where(x > 0, safe.log1p(), torch.zeros_like(x))
+        optimizer.zero_grad()
+        y.mean().backward()
+        optimizer.step()
+
+
+@healthy
+def residual_branches_that_begin_at_zero(record: Record) -> None:
+    class Rezero(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branch, self.gain = mlp(6, 6), nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.gain * self.branch(x)
+
+    model = nn.Sequential(Rezero(), Rezero(), nn.Linear(6, 3))
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+            optimizer.step()
+
+
+# --- modules, memory and devices -----------------------------------------------------------------
+
+
+@healthy
+def layers_registered_and_listed_too(record: Record) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+            self.order = [self.first, self.second]
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.order:
+                x = layer(x)
+            return x
+
+    model = Net()
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+            optimizer.step()
+
+
+@healthy
+def frozen_first_and_trained_later(record: Record) -> None:
+    body, head = mlp(6, 8), nn.Linear(8, 3)
+    body.requires_grad_(False)
+    optimizer = SGD(head.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"body": body, "head": head})):
+        for epoch in range(4):
+            if epoch == 2:
+                body.requires_grad_(True)
+                optimizer.add_param_group({"params": list(body.parameters()), "lr": 0.01})
+            optimizer.zero_grad()
+            logits = head(body(torch.randn(8, 6)))
+            F.cross_entropy(logits, torch.randint(3, (8,))).backward()
+            optimizer.step()
+
+
+@healthy
+def a_step_for_each_of_two_losses(record: Record) -> None:
+    model, centers = nn.Linear(6, 4), nn.Parameter(torch.randn(3, 4))
+    optimizer, slow = SGD(model.parameters(), lr=0.1), SGD([centers], lr=0.5)
+    with record(model):
+        for _ in range(2):
+            features, labels = model(torch.randn(8, 6)), torch.randint(3, (8,))
+            loss = F.cross_entropy(features, labels)
+            loss = loss + 0.1 * (features - centers[labels]).square().sum(1).mean()
+            optimizer.zero_grad()
+            slow.zero_grad()
+            loss.backward()
+            optimizer.step()
+            slow.step()
+
+
+@healthy
+def reentrant_checkpoint_of_what_requires_grad(record: Record) -> None:
+    embed, block, head = nn.Embedding(10, 6), mlp(6, 6), nn.Linear(6, 3)
+    model = nn.ModuleDict({"embed": embed, "block": block, "head": head})
+    optimizer = Adam(model.parameters())
+    with record(model):
+        hidden = checkpoint(block, embed(torch.randint(10, (8, 5))), use_reentrant=True)
+        optimizer.zero_grad()
+        F.cross_entropy(head(hidden.mean(1)), torch.randint(3, (8,))).backward()
+        optimizer.step()
+
+
+@healthy
+def replay_of_what_was_detached(record: Record) -> None:
+    cell, head, buffer = nn.GRUCell(4, 8), nn.Linear(8, 2), []
+    optimizer = Adam([*cell.parameters(), *head.parameters()])
+    with record(nn.ModuleList([cell, head])):
+        state = torch.zeros(1, 8)
+        for _ in range(4):
+            x = torch.randn(1, 4)
+            buffer.append((x, state.detach()))
+            with torch.no_grad():
+                state = cell(x, state)
+            old, before = buffer[torch.randint(len(buffer), ()).item()]
+            optimizer.zero_grad()
+            head(cell(old, before)).square().mean().backward()
+            optimizer.step()
+
+
+@healthy
+def encoding_that_is_a_buffer(record: Record) -> None:
+    class Encoding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("pe", torch.rand(10, 6), persistent=False)
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x + self.pe[: x.shape[1]]).mean(1)
+
+    model = Encoding()
+    with simulate_accelerator() as (device,), record(model):
+        model.to(device)
+        optimizer = Adam(model.parameters())
+        for _ in range(2):
+            x, y = torch.randn(4, 5, 6).to(device), torch.randint(3, (4,)).to(device)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+@healthy
+def layers_on_two_devices(record: Record) -> None:
+    with simulate_accelerator(2) as (first, second):
+        front, back = mlp(6, 8).to(first), mlp(8, 3).to(second)
+        optimizer = SGD([*front.parameters(), *back.parameters()], lr=0.1)
+        with record(nn.ModuleDict({"front": front, "back": back})):
+            for _ in range(2):
+                hidden = front(torch.randn(8, 6).to(first))
+                logits = back(hidden.to(second))
+                optimizer.zero_grad()
+                F.cross_entropy(logits, torch.randint(3, (8,)).to(second)).backward()
+                optimizer.step()
+
+
+@healthy
+def model_replicated_over_two_devices(record: Record) -> None:
+    with simulate_accelerator(2) as devices:
+        model = nn.DataParallel(mlp(6, 3).to(devices[0]), device_ids=list(devices))
+        optimizer = SGD(model.parameters(), lr=0.1)
+        with record(model):
+            for _ in range(2):
+                x, y = torch.randn(8, 6).to(devices[0]), torch.randint(3, (8,)).to(devices[0])
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+
+
+@healthy
+def double_precision_throughout(record: Record) -> None:
+    model = mlp(6, 1).double()
+    optimizer = torch.optim.Rprop(model.parameters())
+    with record(model):
+        for _ in range(2):
+            x = torch.randn(8, 6, dtype=torch.float64)
+            optimizer.zero_grad()
+            F.huber_loss(model(x).squeeze(1), x.sum(1)).backward()
+            optimizer.step()
+
+
+@healthy
+def recurrence_over_fifty_steps(record: Record) -> None:
+    rnn, head = nn.RNN(4, 16, batch_first=True), nn.Linear(16, 1)
+    optimizer = Adam([*rnn.parameters(), *head.parameters()])
+    with record(nn.ModuleList([rnn, head])):
+        out, _ = rnn(torch.randn(4, 50, 4))
+        optimizer.zero_grad()
+        head(out).square().mean().backward()
+        nn.utils.clip_grad_norm_(rnn.parameters(), 1.0)
+        optimizer.step()
+
+
+@healthy
+def ensemble_by_vmap(record: Record) -> None:
+    models = [mlp(6, 3) for _ in range(3)]
+    params, buffers = torch.func.stack_module_state(models)
+    base = copy.deepcopy(models[0]).to("meta")
+    optimizer = SGD(params.values(), lr=0.1)
+
+    def one(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(base, (p, b), (x,))
+
+    with record():
+        for _ in range(2):
+            out = torch.vmap(one, (0, 0, None))(params, buffers, torch.randn(8, 6))
+            optimizer.zero_grad()
+            F.cross_entropy(out.flatten(0, 1), torch.randint(3, (8,)).repeat(3)).backward()
+            optimizer.step()
