@@ -609,7 +609,7 @@ def test_leaves_eval_mode(record: Record) -> None:
 
     def train(batches: Iterator[Tensor]) -> None:
         for batch in batches:
-            loss = F.cross_entropy(model(batch), torch.randint(3, (8,)))
+            loss = F.cross_entropy(model(batch), torch.randint(3, (8,)))  # cause
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

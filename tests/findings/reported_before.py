@@ -488,7 +488,8 @@ def never_back_to_train_mode(record: Record) -> None:
     with record(model):
         for _ in range(3):
             optimizer.zero_grad()
-            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(2, (8,))).backward()
+            loss = F.cross_entropy(model(torch.randn(8, 6)), torch.randint(2, (8,)))  # cause
+            loss.backward()
             optimizer.step()
             evaluate()
 
