@@ -53,11 +53,35 @@ def test_a_bitmap_has_twice_the_points_of_the_picture() -> None:
     assert width == pytest.approx(2 * points, abs=3)
 
 
-def test_a_dot_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def a_dot(tmp_path: Path) -> Path:
+    """A `dot` that tells what it was asked."""
     dot = tmp_path / "dot"
     dot.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:], sys.stdin.read()[:7])\n")
     dot.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    return dot
+
+
+def test_the_bundled_engine_draws_where_a_dot_is_on_the_path_too(
+    a_dot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(a_dot.parent))
+    assert layout(SMALL).startswith(b"<?xml")
+
+
+def test_a_dot_that_is_asked_for_is_used(a_dot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHVIZ_DOT", str(a_dot))
+    assert layout(SMALL) == b"['-T', 'svg'] digraph\n"
+    monkeypatch.setenv("GRAPHVIZ_DOT", str(a_dot.with_name("nowhere")))
+    with pytest.raises(LayoutError, match=r"GRAPHVIZ_DOT='.*nowhere' does not run: No such file"):
+        layout(SMALL)
+
+
+def test_without_the_bundled_engine_a_dot_on_the_path_is_used(
+    a_dot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", str(a_dot.parent))
     assert layout(SMALL) == b"['-T', 'svg'] digraph\n"
 
 
@@ -66,9 +90,27 @@ def test_without_any_graphviz_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(LayoutError, match=r"no `dot` on the PATH and no pygraphviz"):
+    with pytest.raises(LayoutError, match=r"pygraphviz is not installed, and no `dot`"):
         layout(SMALL)
     assert layout(SMALL, "dot")
+
+
+def test_drawing_writes_nothing_beside_the_packages_fonts() -> None:
+    """An older fontconfig leaves a file `.uuid` in each folder of fonts that it reads."""
+    (module.FONTS / ".uuid").unlink(missing_ok=True)
+    before = sorted(module.FONTS.iterdir())
+    layout(SMALL, "png")
+    assert sorted(module.FONTS.iterdir()) == before
+
+
+def test_where_the_home_cannot_be_written_the_fonts_are_copied_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    module._fonts.cache_clear()
+    assert layout(SMALL).startswith(b"<?xml")
+    module._fonts.cache_clear()
 
 
 def test_nothing_in_the_users_folder_poses_as_a_module(
@@ -102,7 +144,7 @@ def test_a_picture_too_large_for_a_bitmap_is_said_to_be_scaled() -> None:
 
 def test_importing_the_layout_loads_no_graphviz() -> None:
     code = (
-        "import sys; from graphviz_torch.render import layout; "
+        "import sys; from graphviz_torch.render.dot import layout; "
         "print([name for name in sys.modules if name.startswith('pygraphviz')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,7 +1,9 @@
 """Laying a DOT text out: in a child process that can be stopped, with a font of its own.
 
-The child is a `dot` on the PATH, else a Python that runs pygraphviz's own Graphviz: its layout
-holds the interpreter's lock and knows no time limit, so it never runs in this process.
+The child is a Python that runs pygraphviz's own Graphviz, so that a picture is the same on every
+machine: its layout holds the interpreter's lock and knows no time limit, so it never runs in this
+process. Where pygraphviz is not installed, the child is the `dot` on the PATH. The environment
+variable GRAPHVIZ_DOT names a `dot` to use in any case.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
+from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -65,15 +70,17 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
         return dot.encode()
     if format in BITMAPS:
         dot = dot.replace("{", f"{{\n\tgraph [dpi={_DPI}]", 1)
-    environment = {**os.environ, "FONTCONFIG_FILE": str(FONTS / "fonts.conf")}
+    fonts = _fonts(FONTS)
+    environment = {**os.environ, "FONTCONFIG_FILE": str(fonts / "fonts.conf")}
+    engine = _engine()
     try:
         done = subprocess.run(
-            [*_engine(), format],
+            [*engine, format],
             input=dot.encode(),
             capture_output=True,
             env=environment,
             # Older fontconfig takes "." in fonts.conf for the working folder, and would search it.
-            cwd=FONTS,
+            cwd=fonts,
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
@@ -81,6 +88,8 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
             f"the layout did not end within {timeout:g} s. Give it longer with timeout=, or draw "
             "less: depth=, module=, fold=True."
         ) from None
+    except OSError as error:
+        raise LayoutError(f"GRAPHVIZ_DOT={engine[0]!r} does not run: {error.strerror}.") from None
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode or not done.stdout:
         raise LayoutError(f"Graphviz failed with code {done.returncode}: {_last_lines(said)}")
@@ -101,14 +110,37 @@ def check_format(format: str) -> None:
 
 def _engine() -> list[str]:
     """The command that draws; the format is its last argument."""
-    if dot := shutil.which("dot"):
+    if dot := os.environ.get("GRAPHVIZ_DOT"):
         return [dot, "-T"]
     if find_spec("pygraphviz") is not None:
         return [sys.executable, "-c", _CHILD]
+    if dot := shutil.which("dot"):
+        return [dot, "-T"]
     raise LayoutError(
-        "there is no Graphviz: no `dot` on the PATH and no pygraphviz. Install one: "
-        "`pip install pygraphviz` brings its own on most machines. Until then, take format='dot'."
+        "there is no Graphviz: pygraphviz is not installed, and no `dot` is on the PATH. Install "
+        "one: `pip install pygraphviz` brings its own on most machines. Until then, take to_html, "
+        "which needs none, or format='dot'."
     )
+
+
+@cache
+def _fonts(source: Path) -> Path:
+    """A copy of the fonts in a folder of the user's: fontconfig may write beside what it reads."""
+    files = sorted(file for file in source.iterdir() if file.suffix in (".ttf", ".conf"))
+    digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(home, "graphviz_torch", f"fonts-{digest}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written
+        folder = Path(tempfile.mkdtemp(prefix="graphviz_torch-fonts-"))
+    for file in files:
+        copy = folder / file.name
+        if not copy.exists():
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+                part.write(file.read_bytes())
+            os.replace(part.name, copy)  # another process sees a whole file, or none
+    return folder
 
 
 def _last_lines(text: str) -> str:
