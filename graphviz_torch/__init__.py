@@ -15,12 +15,15 @@ from .devices.compare import Comparison, compare_devices
 from .devices.mover import Move, Moves
 from .devices.simulated.accelerator import simulate_accelerator
 from .devices.to_device import available_devices, move_locals, to_device
-from .draw import draw_graph, make_dot
 from .findings import find, find_across, rules
 from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
+from .graph.argument import read_with
 from .graph.json import load
+from .graph.values import show_with
 from .recording.recording import record
+from .recording.target import read
 from .render.dot.dot import to_dot
+from .render.draw import draw_graph, make_dot
 from .render.html import to_html, view_graph, view_payload, view_script
 from .render.text import to_text
 from .tensorboard.add_graph import add_autograd_graph
@@ -85,3 +88,6 @@ __all__ = [
     "walk",
     "watch",
 ]
+
+read_with(read)
+show_with(lambda graph, include, exclude: draw_graph(graph)._repr_mimebundle_(include, exclude))

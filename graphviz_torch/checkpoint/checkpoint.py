@@ -19,7 +19,7 @@ import torch
 from ..devices.simulated.tensor import is_simulated
 from ..devices.structure import children, join, rebuilt
 from ..devices.to_device import to_device
-from ..graph import Graph, TensorMeta
+from ..graph import GraphLike, TensorMeta, graph_of
 from ..internals.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
@@ -60,7 +60,7 @@ class Differences:
         return "\n".join(lines) or "the file fits the module"
 
 
-def save_checkpoint(value: Any, path: str | Path, *, graph: Graph | None = None) -> Path:
+def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = None) -> Path:
     """Write a checkpoint, whole or not at all.
 
     Args:
@@ -88,7 +88,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: Graph | None = None)
     finally:
         partial.unlink(missing_ok=True)
     if graph is not None:
-        graph.save(graph_beside(path))
+        graph_of(graph).save(graph_beside(path))
     return path
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..graph import Edge, GradientStats, Graph, Node
+from ..graph import Edge, GradientStats, Graph, GraphLike, Node, graph_of
 from .matching import match
 
 Mark = Literal["added", "removed", "changed"]
@@ -142,8 +142,8 @@ class GraphDiff:
 
 
 def diff(
-    a: Graph,
-    b: Graph,
+    a: GraphLike,
+    b: GraphLike,
     *,
     gradient_tolerance: float = GRADIENT_TOLERANCE,
     time_tolerance: float = TIME_TOLERANCE,
@@ -163,6 +163,7 @@ def diff(
     + relu f32[3] cpu
     - edge mul -> sum, input 0
     """
+    a, b = graph_of(a), graph_of(b)
     to_b = match(a, b)
     pairs = tuple(sorted(to_b.items()))
     found = set(to_b.values())

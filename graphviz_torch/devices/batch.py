@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..graph import Graph
+from ..graph import GraphLike, graph_of
 
 
-def batch_division(graph: Graph) -> list[tuple[str, int]]:
+def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
     """How the batch was divided: device and number of samples of each replica, in order.
 
     Read from the Gather at which the replicas' outputs meet: the last one of the graph.
@@ -13,6 +13,7 @@ def batch_division(graph: Graph) -> list[tuple[str, int]]:
     Raises:
         ValueError: if the graph has no Gather, so that no DataParallel made it.
     """
+    graph = graph_of(graph)
     gathers = [node for node in graph.nodes if node.name == "GatherBackward"]
     if not gathers:
         raise ValueError(

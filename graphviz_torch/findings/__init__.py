@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..graph import Finding, Graph, expect_graph
+from ..graph import Finding, Graph, GraphLike, graph_of
 
 # Each family enters its rules in the table; the order here is that of equal severity.
 from . import devices, failures, paths, dropped, losses, values, transfers, memory, across  # isort: skip # noqa: F401
@@ -17,15 +17,16 @@ from .rule import RULES, Reading, apply
 _SEVERITIES = ("error", "warning", "info")
 
 
-def find(graph: Graph, previous: Sequence[Graph] = ()) -> list[Finding]:
+def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> list[Finding]:
     """What is wrong in a graph, or worth knowing: errors first, then warnings, then the rest.
 
     Args:
-        graph: from `record`, or from `trace` (which knows far less of what went on).
+        graph: a recording or its graph; or a tensor or its trace, which knows far less of what
+            went on.
         previous: the graphs of the steps before, oldest first, for rules that compare steps.
 
     Raises:
-        TypeError: for what is no graph, or no list of graphs.
+        TypeError: if `graph` is not a graph and has none, or `previous` is not a list of those.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
@@ -34,21 +35,21 @@ def find(graph: Graph, previous: Sequence[Graph] = ()) -> list[Finding]:
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
-    expect_graph(graph)
-    _expect_graphs(previous, "previous", "find(graph, [previous])")
-    found = list(apply("graph", Reading(graph)))
-    if previous:
-        found.extend(apply("steps", [*previous, graph]))
+    last = graph_of(graph)
+    steps = [*_graphs(previous, "previous", "find(graph, [previous])"), last]
+    found = list(apply("graph", Reading(last)))
+    if len(steps) > 1:
+        found.extend(apply("steps", steps))
     return _sorted(found)
 
 
-def find_across(graphs: Sequence[Graph]) -> list[Finding]:
+def find_across(graphs: Sequence[GraphLike]) -> list[Finding]:
     """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's.
 
-    Raises TypeError for what is no list of graphs.
+    Raises TypeError for anything but a list of graphs or recordings.
     """
-    _expect_graphs(graphs, "graphs", "find_across([graph, graph, ...])")
-    return _sorted(apply("ranks", graphs))
+    ranks = _graphs(graphs, "graphs", "find_across([graph, graph, ...])")
+    return _sorted(apply("ranks", ranks))
 
 
 def rules() -> tuple[tuple[str, str], ...]:
@@ -56,13 +57,12 @@ def rules() -> tuple[tuple[str, str], ...]:
     return tuple((rule.id, rule.sentence) for rule in RULES)
 
 
-def _expect_graphs(value: object, name: str, example: str) -> None:
+def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
     if not isinstance(value, Sequence):
         raise TypeError(
             f"{name} is a {type(value).__name__}, not a list of graphs: pass {example}."
         )
-    for graph in value:
-        expect_graph(graph)
+    return [graph_of(each) for each in value]
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:

@@ -1,5 +1,6 @@
 """The values: a graph without a tensor, its files, and its units. Standard library only."""
 
+from .argument import GraphLike, Names, graph_of
 from .values import (
     FAILURE_RULES,
     Cut,
@@ -21,7 +22,6 @@ from .values import (
     TensorMeta,
     Transfer,
     TransferKind,
-    expect_graph,
     itemsize,
     short_dtype,
 )
@@ -35,8 +35,10 @@ __all__ = [
     "Finding",
     "GradientStats",
     "Graph",
+    "GraphLike",
     "Kept",
     "LeafKind",
+    "Names",
     "Node",
     "Operand",
     "Parameter",
@@ -47,7 +49,7 @@ __all__ = [
     "TensorMeta",
     "Transfer",
     "TransferKind",
-    "expect_graph",
+    "graph_of",
     "itemsize",
     "short_dtype",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -333,18 +333,24 @@ class Graph:
         return save(self, path)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from ..draw import draw_graph
-
-        return dict(draw_graph(self)._repr_mimebundle_(include, exclude))
+        return _show(self, include, exclude)
 
 
-def expect_graph(value: object) -> None:
-    """Raises TypeError if `value` is no Graph: a tensor is an easy slip."""
-    if not isinstance(value, Graph):
-        raise TypeError(
-            f"graph is a {type(value).__name__}, not a Graph: pass trace(output), or "
-            "recording.graph."
-        )
+# What a notebook shows of a graph: (graph, include, exclude) -> text by MIME type.
+Show = Callable[[Graph, Any, Any], dict[str, Any]]
+
+
+def _as_text(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
+    return {"text/plain": repr(graph)}
+
+
+_show: Show = _as_text
+
+
+def show_with(show: Show) -> None:
+    """From now on `show` says what a notebook shows of a graph: drawing stands above the values."""
+    global _show
+    _show = show
 
 
 def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from ..graph import Finding, Graph, expect_graph
+from ..graph import Finding, Graph, GraphLike, graph_of
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
 from .view import view_script, view_style
@@ -59,7 +59,7 @@ _PAGE = """\
 
 
 def to_html(
-    graph: Graph,
+    graph: GraphLike,
     path: str | Path | None = None,
     *,
     title: str = "Autograd graph",
@@ -71,7 +71,7 @@ def to_html(
         FileNotFoundError: if the view was never built (see `view_script`).
         OSError: if `path` cannot be written.
     """
-    page = _page(graph, title, findings)
+    page = _page(graph_of(graph), title, findings)
     if path is not None:
         Path(path).write_text(page, encoding="utf-8")
     return page
@@ -99,7 +99,7 @@ class NotebookView:
 
 
 def view_graph(
-    graph: Graph, *, findings: Sequence[Finding] = (), height: int = 560
+    graph: GraphLike, *, findings: Sequence[Finding] = (), height: int = 560
 ) -> NotebookView:
     """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
 
@@ -107,10 +107,9 @@ def view_graph(
     seen in its place.
 
     Raises:
-        TypeError: if `graph` is no Graph.
+        TypeError: if `graph` is not a graph, a recording or a tensor.
     """
-    expect_graph(graph)
-    return NotebookView(graph, findings, height)
+    return NotebookView(graph_of(graph), findings, height)
 
 
 def _still(graph: Graph) -> str:

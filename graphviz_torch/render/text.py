@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..graph import Edge, Graph, Node, expect_graph
+from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from .dot import labels as say
 
 _WIDEST = 48  # characters of one cell; a longer name is cut
 
 
-def to_text(graph: Graph) -> str:
+def to_text(graph: GraphLike) -> str:
     """The graph as a table with one line a node, inputs before users.
 
     Columns that nobody recorded are left out; names are escaped as Python would escape them.
@@ -29,7 +29,7 @@ def to_text(graph: Graph) -> str:
     outputs: 1 (y)
     <BLANKLINE>
     """
-    expect_graph(graph)
+    graph = graph_of(graph)
     parts = [_summary(graph)]
     if graph.nodes:
         parts.append(_nodes(graph))

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Graph
-from ..tracing.names import Names
-from ..tracing.tracer import trace
+from ..graph import Graph, GraphLike, Names, graph_of
 from .writer import require, to_tensorboard
 
 
 def add_autograd_graph(
     writer: Any,
-    output: Any,
+    output: GraphLike,
     *,
     tag: str = "graph",
     step: int = 0,
     names: Names = None,
     backward: bool = False,
 ) -> Graph:
-    """Trace `output` and write its graph for TensorBoard's Graphs tab.
+    """Write the graph of `output` for TensorBoard's Graphs tab.
 
     Unlike `SummaryWriter.add_graph` it runs nothing, needs no module and no example input, and
     shows what autograd recorded in the forward that you ran yourself.
 
     Args:
         writer: a `SummaryWriter`, or a directory.
-        output: what you would call `backward()` on, or any nesting of such tensors.
+        output: what you would call `backward()` on, or any nesting of such tensors; a recording
+            or a graph.
         tag: the name in the tab's list.
         step: the step of the event; a tag shows its last step.
         names: what to call the tensors, as for `trace`.
@@ -40,6 +39,6 @@ def add_autograd_graph(
         TypeError, ValueError: as `trace` and `to_tensorboard`.
     """
     require()
-    graph = trace(output, names=names)
+    graph = graph_of(output, names=names)
     to_tensorboard(graph, writer, tag=tag, step=step, backward=backward)
     return graph

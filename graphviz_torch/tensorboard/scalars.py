@@ -15,7 +15,7 @@ from typing import Any
 
 from ..findings import find
 from ..findings.rule import size
-from ..graph import GradientStats, Graph, Transfer
+from ..graph import GradientStats, Graph, GraphLike, Transfer, graph_of
 from .writer import require
 
 _COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
@@ -46,7 +46,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
 
 def add_gradients(
     logdir_or_writer: Any,
-    gradients: Graph | Mapping[str, float],
+    gradients: GraphLike | Mapping[str, float],
     *,
     step: int,
     tag: str = "gradient norm",
@@ -55,7 +55,7 @@ def add_gradients(
 
     Args:
         logdir_or_writer: a directory, or a `SummaryWriter`.
-        gradients: a graph with recorded gradients, or norms by layer, first layer first.
+        gradients: a recording, its graph, or norms by layer, first layer first.
         step: the training step.
         tag: scalars are "<tag>/<layer>", the ridge plot is "<tag> by depth". There, layer i has
             the bucket from i to i + 1, and its norm for a count; the card's (i) lists the layers.
@@ -67,7 +67,9 @@ def add_gradients(
     require()
     from .events import buckets, scalars, writing
 
-    norms = gradient_norms(gradients) if isinstance(gradients, Graph) else dict(gradients)
+    norms = (
+        dict(gradients) if isinstance(gradients, Mapping) else gradient_norms(graph_of(gradients))
+    )
     if not norms:
         raise ValueError(
             "no gradient was recorded: run backward inside `with record(model) as recording:` "
@@ -124,7 +126,7 @@ def add_distribution(
 
 
 def add_transfers(
-    logdir_or_writer: Any, graph: Graph, *, step: int, tag: str = "transfers"
+    logdir_or_writer: Any, graph: GraphLike, *, step: int, tag: str = "transfers"
 ) -> None:
     """Write the graph's transfers as a table for the Text tab, with totals and findings.
 
@@ -135,7 +137,7 @@ def add_transfers(
     from .events import markdown, writing
 
     with writing(logdir_or_writer) as write:
-        write(markdown(tag, transfers_markdown(graph)), step)
+        write(markdown(tag, transfers_markdown(graph_of(graph))), step)
 
 
 def transfers_markdown(graph: Graph) -> str:

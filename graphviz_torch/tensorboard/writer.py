@@ -12,13 +12,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..graph import Graph, expect_graph
+from ..graph import GraphLike, graph_of
 
 OLDEST = (2, 20)
 
 
 def to_tensorboard(
-    graph: Graph,
+    graph: GraphLike,
     logdir_or_writer: Any,
     *,
     tag: str = "graph",
@@ -41,10 +41,11 @@ def to_tensorboard(
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        TypeError: if `graph` is no Graph, or `logdir_or_writer` neither a path nor a writer.
+        TypeError: if `graph` is not a graph, a recording or a tensor, or `logdir_or_writer` is
+            neither a path nor a writer.
         ValueError: if the graph has no node, or can't be shown; the message names the node.
     """
-    expect_graph(graph)
+    graph = graph_of(graph)
     require()
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
@@ -61,7 +62,7 @@ def to_tensorboard(
         write(blob(PREFIX + tag, GRAPHS, pack(graph)), step)
 
 
-def to_pbtxt(graph: Graph, path: str | Path, *, backward: bool = False) -> Path:
+def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> Path:
     """Write a graph as text for the Graphs tab's "Upload file" button. Returns the path.
 
     Raises:
@@ -72,7 +73,7 @@ def to_pbtxt(graph: Graph, path: str | Path, *, backward: bool = False) -> Path:
     from .graph_def import graph_def
     from .lint import check
 
-    built, _ = graph_def(graph, backward=backward)
+    built, _ = graph_def(graph_of(graph), backward=backward)
     check(built)
     path = Path(path)
     path.write_text(str(built), encoding="utf-8")

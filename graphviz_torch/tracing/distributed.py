@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..graph import Graph, TensorMeta
+from ..graph import Graph, GraphLike, TensorMeta, graph_of
 from ..graph.json import from_json, to_json
 from ..internals.metadata import tensor_meta
 from ..internals.pytree import flatten
@@ -31,7 +31,7 @@ _POLL = 0.05  # seconds between two looks at what has arrived
 _CALLS: dict[str, int] = {}  # gathers so far, by group: a rank that skipped one is not mixed up
 
 
-def gather(graph: Graph, *, timeout: float = 60.0, group: Any = None) -> list[Graph] | None:
+def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> list[Graph] | None:
     """The graphs of all ranks, in the order of ranks, at rank 0 of the group; None at the others.
 
     Every rank of the group calls it, as often as the others. Without a process group there is one
@@ -46,6 +46,7 @@ def gather(graph: Graph, *, timeout: float = 60.0, group: Any = None) -> list[Gr
             did not call `gather`.
         ValueError: at rank 0, naming a rank whose graph can't be read: another version, say.
     """
+    graph = graph_of(graph)
     if not (dist.is_available() and dist.is_initialized()):
         return [graph]
     rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
@@ -61,11 +62,11 @@ def gather(graph: Graph, *, timeout: float = 60.0, group: Any = None) -> list[Gr
     return [graph, *(_read(arrived[r], ranks[r]) for r in range(1, len(ranks)))]
 
 
-def collectives(graph: Graph) -> list[tuple[int, str, int | None]]:
+def collectives(graph: GraphLike) -> list[tuple[int, str, int | None]]:
     """Node id, name and bytes of the output of each node that communicates between ranks."""
     return [
         (node.id, node.title, sum(m.nbytes or 0 for m in node.outputs if m is not None) or None)
-        for node in graph.nodes
+        for node in graph_of(graph).nodes
         if not node.leaf and _COLLECTIVE.search(node.name)
     ]
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from graphviz_torch import draw_graph, record, to_dot, trace
-from graphviz_torch.draw import Picture
 from graphviz_torch.render.dot.layout import LayoutTimeout, layout
+from graphviz_torch.render.dot.picture import Picture
 from tests.support.models import ResNet, chain, dense_block, gpt2, llama, tokens
 
 STOP = 60.0

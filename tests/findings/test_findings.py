@@ -137,11 +137,11 @@ def test_a_cut_on_the_way_explains_before_one_whose_nodes_are_not_known() -> Non
     assert found.message == "head.weight got no gradient: h was cut by detach() at net.py:7."
 
 
-@pytest.mark.parametrize("wrong", [None, torch.ones(1), record(torch.nn.Linear(1, 1)), [Graph(())]])
-def test_what_is_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"^graph is a \w+, not a Graph: .*recording\.graph\.$"):
+@pytest.mark.parametrize("wrong", [None, 3, "run.json", [Graph(())]])
+def test_what_has_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"^a graph is needed, and this is a .* Pass a Graph, "):
         find(wrong)
-    with pytest.raises(TypeError, match=r"not a Graph: .*recording\.graph\.$"):
+    with pytest.raises(TypeError, match=r"^a graph is needed, and this is a .* Pass a Graph, "):
         find_across([wrong])
 
 
@@ -152,8 +152,8 @@ def test_the_graphs_before_are_a_list() -> None:
         find(graph, graph)
     with pytest.raises(TypeError, match=r"^previous is a Recording, not a list of graphs"):
         find(graph, record(torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="not a Graph"):
-        find(graph, [None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="a graph is needed, and this is a NoneType"):
+        find(graph, [None])
     with pytest.raises(TypeError, match=r"^graphs is a Graph, not a list of graphs"):
         find_across(graph)
 

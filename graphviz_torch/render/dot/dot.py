@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
-from ...graph import Finding, Graph, TensorMeta, expect_graph
+from ...graph import Finding, Graph, GraphLike, TensorMeta, graph_of
 from ...graph.gc import uncollected
 from ..style import FORMS, Theme, palette
 from . import labels as say
@@ -31,7 +31,7 @@ _MANY = 600
 
 
 def to_dot(
-    graph: Graph,
+    graph: GraphLike,
     *,
     direction: Direction = "TB",
     theme: Theme = "light",
@@ -77,7 +77,7 @@ def to_dot(
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
-    expect_graph(graph)
+    graph = graph_of(graph)
     _check("direction", direction, ("TB", "BT", "LR", "RL"))
     _check("theme", theme, ("light", "dark", "auto"))
     _check("parameters", parameters, (None, "fold", "nodes"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from ...graph import Edge, Graph, expect_graph
+from ...graph import Edge, Graph
 from ...graph.gc import uncollected
 from .cutting import Cutter, Item, Name, Part, flatten, split
 
@@ -70,10 +70,8 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
     their outputs, the leaves that feed them and the edges between them agree; names may differ.
 
     Raises:
-        TypeError: if `graph` is no Graph.
         ValueError: if `limit` is less than 4.
     """
-    expect_graph(graph)
     if limit < 4:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
     with uncollected():

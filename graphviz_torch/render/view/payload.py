@@ -23,7 +23,16 @@ from gzip import compress
 from math import isfinite
 from typing import Any
 
-from ...graph import FAILURE_RULES, Finding, GradientStats, Graph, Node, TensorMeta
+from ...graph import (
+    FAILURE_RULES,
+    Finding,
+    GradientStats,
+    Graph,
+    GraphLike,
+    Node,
+    TensorMeta,
+    graph_of,
+)
 from .. import style
 from ..groups.groups import group
 
@@ -36,8 +45,9 @@ _TEXTS = ("name", "operation", "module", "source", "note")
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
-def view_payload(graph: Graph, findings: Sequence[Finding] = (), *, title: str = "") -> str:
+def view_payload(graph: GraphLike, findings: Sequence[Finding] = (), *, title: str = "") -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
+    graph = graph_of(graph)
     columns = _Columns()
     told = any(finding.rule in FAILURE_RULES for finding in findings)
     header: dict[str, Any] = {

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .comparison.diff import GRADIENT_TOLERANCE, TIME_TOLERANCE, Mark, diff
-from .findings import find, find_across
-from .graph import Finding, Graph
-from .graph.json import load
+from ...comparison.diff import GRADIENT_TOLERANCE, TIME_TOLERANCE, Mark, diff
+from ...findings import find, find_across
+from ...graph import Finding, Graph
+from ...graph.json import load
 
 _DONE, _FOUND, _FAILED = 0, 1, 2
 
@@ -83,7 +83,7 @@ def _draw(parsed: argparse.Namespace) -> int:
 
 def _text(parsed: argparse.Namespace) -> int:
     """Print a graph."""
-    from .render.text import to_text
+    from ...render.text import to_text
 
     print(to_text(load(parsed.file)).rstrip())
     return _DONE
@@ -91,7 +91,7 @@ def _text(parsed: argparse.Namespace) -> int:
 
 def _html(parsed: argparse.Namespace) -> int:
     """Write one HTML page with the interactive view."""
-    from .render.html import to_html
+    from ...render.html import to_html
 
     graph, out = load(parsed.file), parsed.out or _beside(parsed.file, ".html")
     to_html(graph, out, findings=find(graph), title=parsed.file.name)
@@ -101,7 +101,7 @@ def _html(parsed: argparse.Namespace) -> int:
 
 def _tensorboard(parsed: argparse.Namespace) -> int:
     """Write a graph for TensorBoard's Graphs tab."""
-    from .tensorboard.writer import to_tensorboard
+    from ...tensorboard.writer import to_tensorboard
 
     to_tensorboard(load(parsed.file), parsed.logdir, tag=parsed.tag, step=parsed.step)
     print(f"tensorboard --logdir {parsed.logdir}")
@@ -136,7 +136,7 @@ def _diff(parsed: argparse.Namespace) -> int:
 
 
 def _picture(graph: Graph, out: Path, found: Sequence[Finding], marks: dict[int, Mark]) -> int:
-    from .draw import draw_graph
+    from ...render.draw import draw_graph
 
     print(draw_graph(graph, findings=found, marks=marks).render(outfile=out))
     return _DONE

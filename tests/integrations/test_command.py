@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from graphviz_torch import Graph, TensorMeta, trace
-from graphviz_torch.cli import main
 from graphviz_torch.graph import Failure, Parameter
+from graphviz_torch.integrations.command.main import main
 from tests.support.models import worked_example
 
 META = TensorMeta((3,), "float32", "cpu")

@@ -1,28 +1,18 @@
-"""`draw_graph`: the still picture of a graph, for files and notebooks."""
+"""A drawn graph that a notebook shows and `.render()` writes: the layout always ends in time."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import graphviz  # type: ignore[import-untyped]
-import torch
 
-from .graph import Finding, Graph
-from .recording.recording import record
-from .render.dot.color import ColorBy
-from .render.dot.dot import Direction, to_dot
-from .render.dot.inline import Parameters
-from .render.dot.layout import FORMATS, LayoutTimeout, check_format, layout
-from .render.dot.marks import Mark
-from .render.dot.visible import LIMIT
-from .render.style import Theme, dark_rules
-from .tracing.names import Names
-from .tracing.tracer import roots, trace
+from ...graph import Graph
+from ..style import Theme, dark_rules
+from .layout import FORMATS, LayoutTimeout, check_format, layout
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5
@@ -166,131 +156,3 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         if self._theme == "auto":
             text = text.replace("<g id=", f"<style>{dark_rules()}</style>\n<g id=", 1)
         return text.encode()
-
-
-def draw_graph(
-    target: Any,
-    *inputs: Any,
-    names: Names = None,
-    direction: Direction = "TB",
-    theme: Theme = "light",
-    color_by: ColorBy | None = None,
-    parameters: Parameters | None = None,
-    depth: int | None = None,
-    module: str | None = None,
-    fold: bool | None = None,
-    findings: Iterable[Finding] = (),
-    marks: Mapping[int, Mark] | None = None,
-    explain: bool = True,
-    limit: int = LIMIT,
-    timeout: float = 10.0,
-) -> Picture:
-    """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
-
-    Args:
-        target: an output, a nesting of outputs, a `Graph`, or an `nn.Module`, of which one forward
-            is run with `inputs`.
-        inputs: what to call the module with.
-        names: what to call the tensors, as in `trace`; None reads the caller's variables.
-        timeout: seconds for the layout; a coarser picture takes over in time.
-        direction, theme, color_by, parameters, depth, module, fold: as in `to_dot`.
-        findings, marks, explain, limit: as in `to_dot`.
-
-    Raises:
-        TypeError: if `target` is none of these, or inputs are given without a module.
-        ValueError: if no tensor in it has an autograd graph, or for an unknown option.
-
-    >>> import torch
-    >>> x = torch.ones(3, requires_grad=True)
-    >>> y = (x * 2).sum()
-    >>> [node.label for node in draw_graph(y).graph.nodes]
-    ['x', '', 'y']
-    """
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
-    graph = _read(target, inputs, names)
-    kept = tuple(findings)
-
-    def write(limit: int = limit, note: str = "") -> str:
-        return to_dot(
-            graph,
-            direction=direction,
-            theme=theme,
-            color_by=color_by,
-            parameters=parameters,
-            depth=depth,
-            module=module,
-            fold=fold,
-            findings=kept,
-            marks=marks,
-            explain=explain,
-            limit=limit,
-            note=note,
-        )
-
-    return Picture(graph, write, theme=theme, timeout=timeout)
-
-
-def make_dot(var: Any, params: Any = None) -> Picture:
-    """The picture of what computed `var`, for callers of torchviz.
-
-    Args:
-        var: a tensor, or a list, tuple or dict of tensors.
-        params: names of tensors: a dict, or pairs of name and tensor as `named_parameters()` gives.
-
-    Raises:
-        TypeError, ValueError: as `draw_graph`, and for `params` without names.
-    """
-    try:
-        names = None if params is None else dict(params)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"params is a {type(params).__name__} that gives no names: pass a dict of tensors by "
-            "name, or model.named_parameters()."
-        ) from None
-    return draw_graph(var, names=names)
-
-
-def _read(target: Any, inputs: tuple[Any, ...], names: Names) -> Graph:
-    if isinstance(target, torch.nn.Module):
-        return _of_module(target, inputs, names)
-    if inputs:
-        raise TypeError(
-            f"draw_graph got inputs for a {type(target).__name__}; only an nn.Module is called. "
-            "To draw several outputs, pass them as one list."
-        )
-    return target if isinstance(target, Graph) else trace(target, names=names)
-
-
-def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Names) -> Graph:
-    with _undisturbed(model), torch.enable_grad(), record(model, gradients=False) as recording:
-        outputs = model(*inputs)
-        roots(outputs)  # says what is wrong where there is no graph
-        graph = recording.graph
-        if names is not None:
-            labels = {node.id: node.label for node in trace(outputs, names=names).nodes}
-            graph = graph.annotate(label=labels)
-    return graph
-
-
-@contextmanager
-def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
-    """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, None if buffer is None else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-    ]
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if started else ()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for module, name, buffer, value in buffers:
-            module._buffers[name] = buffer
-            if buffer is not None and value is not None and not torch.equal(buffer, value):
-                buffer.data.copy_(value)

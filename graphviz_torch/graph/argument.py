@@ -1,0 +1,83 @@
+"""What may be given where a graph is needed, read in one place.
+
+A Graph stands for itself, and so does anything with a `graph` that is one: a recording, a picture.
+Tensors and modules are read by those who know torch. The package hands their reader in, so that
+nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from .values import Graph
+
+
+class HasParameters(Protocol):
+    """A module, as far as its parameters name tensors."""
+
+    def named_parameters(self) -> Iterable[tuple[str, Any]]:
+        """Pairs of name and parameter."""
+
+
+# A Graph, a recording, a tensor or a nesting of tensors, a module: what `graph_of` takes.
+GraphLike = Any
+Names = Mapping[str, Any] | HasParameters | None
+# The graph of a value called with inputs, its tensors called by names; None for any other value.
+Reader = Callable[[Any, tuple[Any, ...], Names], Graph | None]
+
+
+def _no_reader(value: Any, inputs: tuple[Any, ...], names: Names) -> Graph | None:
+    return None
+
+
+_reader: Reader = _no_reader
+
+
+def read_with(reader: Reader) -> None:
+    """From now on `reader` reads what is not a graph and has none."""
+    global _reader
+    _reader = reader
+
+
+def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
+    """The graph that `value` is, has, or can be read from.
+
+    Args:
+        value: a Graph, a recording, a tensor or a nesting of tensors, or a module.
+        inputs: what to call the module with, for one forward.
+        names: what to call the tensors, as in `trace`; None reads the caller's variables.
+
+    Raises:
+        TypeError: if `value` is none of these, or inputs are given without a module.
+        ValueError: if no tensor in it has an autograd graph.
+
+    >>> graph_of(Graph(()))
+    Graph(nodes=(), edges=(), outputs=(), transfers=(), parameters=(), cuts=(), failure=None, \
+loss_scale=None, kept=None, uncleared='', spoilt=None)
+    >>> graph_of("y")
+    Traceback (most recent call last):
+    TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor \
+that requires a gradient, or a list of such tensors.
+    """
+    if not inputs:
+        graph = value if isinstance(value, Graph) else getattr(value, "graph", None)
+        if isinstance(graph, Graph):
+            return graph
+    read = _reader(value, inputs, names)
+    if read is not None:
+        return read
+    if inputs:
+        raise TypeError(
+            f"inputs are given for a {type(value).__name__}; only an nn.Module is called with "
+            "inputs. To pass several outputs, pass them as one list."
+        )
+    raise TypeError(
+        f"a graph is needed, and this is a {type(value).__name__} ({_short(value)}). Pass a Graph, "
+        "a recording, a tensor that requires a gradient, or a list of such tensors."
+    )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

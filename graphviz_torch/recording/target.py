@@ -1,0 +1,83 @@
+"""What has no graph yet and can be given one: a tensor is traced, a module runs one forward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..graph import Graph
+from ..internals.pytree import flatten
+from ..tracing.tracer import roots, trace
+from .recording import record
+
+
+def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
+    """The graph of a tensor, a nesting of tensors, or a module; None for anything else.
+
+    A module runs one forward with `inputs`. Afterwards its buffers, the modes of its modules and
+    the random state are as before.
+
+    Raises:
+        TypeError: if the module's forward needs other inputs.
+        ValueError: if no tensor has an autograd graph.
+    """
+    if isinstance(target, torch.nn.Module):
+        return _of_module(target, inputs, names)
+    if not inputs and flatten(target):
+        return trace(target, names=names)
+    return None
+
+
+def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> Graph:
+    _expect_inputs(model, inputs)
+    with _undisturbed(model), torch.enable_grad(), record(model, gradients=False) as recording:
+        outputs = model(*inputs)
+        roots(outputs)  # says what is wrong where there is no graph
+        graph = recording.graph
+        if names is not None:
+            labels = {node.id: node.label for node in trace(outputs, names=names).nodes}
+            graph = graph.annotate(label=labels)
+    return graph
+
+
+def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Raises TypeError, before anything runs, where forward needs inputs and there are none."""
+    if inputs:
+        return
+    try:
+        inspect.signature(model.forward).bind()
+    except TypeError:
+        kind = type(model).__name__
+        raise TypeError(
+            f"{kind} is a module whose forward needs inputs: draw_graph(model, x) runs it, or pass "
+            "what it returned: model(x)."
+        ) from None
+    except ValueError:  # a forward without a signature
+        return
+
+
+@contextmanager
+def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for module, name, buffer, value in buffers:
+            module._buffers[name] = buffer
+            if buffer is not None and value is not None and not torch.equal(buffer, value):
+                buffer.data.copy_(value)
