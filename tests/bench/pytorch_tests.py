@@ -5,10 +5,11 @@
 
 Written for pytorch_suite.py, which starts it and reads REPORT: a line of JSON for each test. A
 first line, of its id alone, says that the test began. The second one says how it ended, and what
-differs from before it. A test that takes longer than the limit ends the process, and the stack of
-each thread is in REPORT.log. Without `--ids`, nothing runs and each id is a line of its own.
-With `--twice` a test runs again, and what the second run leaves counts: a buffer that is reused, or
-a cache that a first call fills, is nothing left.
+differs from before it. A test that takes more seconds of the processor than the limit, or ten times
+as many on the clock, ends the process, and the stack of each thread is in REPORT.log. Without
+`--ids`, nothing runs and each id is a line of its own. With `--twice` a test runs again, and what
+the second run leaves counts: a buffer that is reused, or a cache that a first call fills, is
+nothing left.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -197,9 +199,9 @@ def run(case: unittest.TestCase) -> dict[str, Any]:
     gc.disable()
     case = type(case)(case._testMethodName)  # a new one, for the last is alive with what it has
     before, alive = modes(), living()
-    started = time.perf_counter()
+    started = time.process_time()
     case.run(ends)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     name = case.id()
     del case
     waiting = living()["tensor"]
@@ -265,10 +267,13 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         log = open(f"{options.report}.log", "w")  # noqa: SIM115 (faulthandler keeps it)
+        faulthandler.register(signal.SIGXCPU, file=log, chain=True)
         for name in options.ids.read_text().split("\n"):
             write(report, name)
             in_body.clear()
-            faulthandler.dump_traceback_later(options.limit, exit=True, file=log)
+            until = int(time.process_time() + options.limit) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+            faulthandler.dump_traceback_later(10 * options.limit, exit=True, file=log)
             result = run(found[name])
             if options.twice:
                 result = run(found[name]) | {
