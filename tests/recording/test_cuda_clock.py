@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch import cuda_clock
+from graphviz_torch.recording.gradients import cuda_clock
 from graphviz_torch.recording.gradients.cuda_clock import CudaClock
 
 _times = count()

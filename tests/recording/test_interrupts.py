@@ -15,7 +15,7 @@ from graphviz_torch import record
 from graphviz_torch.recording.recording import Recording
 from tests.support.observable import changes, observable
 
-PACKAGE = record.__code__.co_filename.removesuffix("record.py")
+PACKAGE = record.__code__.co_filename.removesuffix("recording/recording.py")
 # While these run, a block is not yet entered or already being left.
 EDGES = {Recording.__enter__.__code__, Recording.__exit__.__code__, record.__code__}
 

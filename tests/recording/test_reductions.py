@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphviz_torch import GradientStats, elsewhere, record, simulate_accelerator
+from graphviz_torch import GradientStats, record, simulate_accelerator
 from graphviz_torch.internals.metadata import tensor_meta
-from graphviz_torch.recording.gradients.device import combine, reduce
+from graphviz_torch.recording.gradients import accelerator
+from graphviz_torch.recording.gradients.accelerator import combine, reduce
 from graphviz_torch.recording.gradients.statistics import Descriptions
 
 
@@ -154,7 +155,7 @@ def test_a_gradient_in_blocks_is_described_as_a_whole(
     given = gradient(elements).to(dtype)
     given[-2] = float("nan")
     (whole,) = reduced(given)
-    monkeypatch.setattr(elsewhere, "_BLOCK", 2048)
+    monkeypatch.setattr(accelerator, "_BLOCK", 2048)
     assert reduced(given) == [whole]
     agrees(GradientStats(*whole, tensor_meta(given)), given)  # type: ignore[arg-type]
 
@@ -166,4 +167,4 @@ def test_what_waits_elsewhere_takes_whole_rows() -> None:
             small = torch.ones((), device=device)
             descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
         (room,) = descriptions._rooms.values()
-        assert len(room.waiting) * elsewhere.WIDTH < room.limit
+        assert len(room.waiting) * accelerator.WIDTH < room.limit

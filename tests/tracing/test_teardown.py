@@ -136,7 +136,7 @@ def test_tracing_does_not_touch_the_limits_of_the_process() -> None:
 
 def test_a_shallow_graph_gets_nothing_hung_on_it() -> None:
     out = run(
-        "from models import dense_block\n"
+        "from tests.support.models import dense_block\n"
         "for y in (chain(1500), dense_block(700)):\n"
         "    print(sum(len(fn.metadata) for fn in walk(y)))"
     )

@@ -25,8 +25,8 @@ from ...graph import GradientStats, TensorMeta
 from ...internals.dispatch import unseen
 from ...internals.metadata import tensor_meta
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
+from .accelerator import WIDTH, Reduced, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
-from .device import WIDTH, Reduced, combine, reduce
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
