@@ -1,5 +1,7 @@
 """Autograd's graph, its gradients, its transfers: the public names."""
 
+__version__ = "1.0.0"
+
 from .checkpoint.checkpoint import (
     Differences,
     compare_checkpoint,

