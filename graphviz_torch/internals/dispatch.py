@@ -31,12 +31,11 @@ import torch
 from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
+from .installation import Installation
 from .metadata import DEVICE_LABELS
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)
-_lock = threading.RLock()  # the collector may leave a forgotten watch while this thread holds it
-_watchers: list[Watch] = []
 _libraries: list[Library] = []
 
 # Private (2.13).
@@ -58,15 +57,7 @@ class Call(NamedTuple):
 
 def watch_devices() -> None:
     """A device beside the CPU has appeared: the open watches are to see what goes there."""
-    with _lock:
-        if not _watchers or _libraries:
-            return
-        watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        _libraries.append(watched)
-        for name, worth in _watchers[0].operators.items():
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
+    _KERNELS.refresh()
 
 
 def unseen() -> Any:
@@ -92,55 +83,73 @@ class Watch:
 
     def __enter__(self) -> Watch:
         _fall_through()
-        with _lock:
-            _watchers.append(self)
-        if DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules:
-            watch_devices()
         self._key = _here.key
-        self._key.enter()
+        try:
+            _KERNELS.add(self)
+            self._key.add(self)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._key.leave()
-        with _lock:
-            _watchers.remove(self)
-            if not _watchers:
-                while _libraries:
-                    _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
+        try:
+            self._key.discard(self)
+        finally:
+            _KERNELS.discard(self)
+
+
+def _install_kernels() -> None:
+    devices = DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules
+    if not devices or _libraries:
+        return
+    watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    _libraries.append(watched)
+    for name, worth in _KERNELS.watchers[0].operators.items():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
+
+
+def _remove_kernels() -> None:
+    while _libraries:
+        _libraries[-1]._destroy()  # type: ignore[no-untyped-call]
+        _libraries.pop()
+
+
+_KERNELS: Installation[Watch] = Installation(_install_kernels, _remove_kernels)
 
 
 class _Key:
-    """The key of one thread: on while a watch of the thread is open, in whatever order they end."""
+    """The key of one thread."""
 
     def __init__(self) -> None:
-        self._open = 0
+        self._thread = threading.get_ident()
         self._before: tuple[bool, bool] | None = None  # included, excluded; None while untouched
 
-    def enter(self) -> None:
-        with _lock:
-            self._open += 1
-            if self._before is None:
-                self._before = (
-                    torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
-                    torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
-                )
-                _switch(included=True, excluded=False)
+    def switch_on(self) -> None:
+        if self._before is None:
+            self._before = (
+                torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
+                torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
+            )
+            _switch(included=True, excluded=False)
 
-    def leave(self) -> None:
-        with _lock:
-            self._open -= 1
-            if self._open or self is not _here.key or self._before is None:
-                return
-            if not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY):
-                _switch(*self._before)
-                self._before = None
+    def switch_back(self) -> None:
+        """Not from another thread, nor inside a watched operator, whose guard would undo it."""
+        if self._before is None or self._thread != threading.get_ident():
+            return
+        if not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY):
+            _switch(*self._before)
+            self._before = None
 
 
 class _Here(threading.local):
     """What belongs to the thread that asks."""
 
     def __init__(self) -> None:
-        self.key = _Key()
+        key = _Key()
+        self.key: Installation[Watch] = Installation(key.switch_on, key.switch_back)
 
 
 def _switch(included: bool, excluded: bool) -> None:
@@ -174,7 +183,7 @@ def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
             result = run(*args, **kwargs)
             if worth(args, result) and TracingContext.try_get() is None:
                 call = Call(name, args, kwargs, result, start, sequence_number())
-                for watch in tuple(_watchers):
+                for watch in _KERNELS.watchers:
                     watch.see(call)
             return result
 

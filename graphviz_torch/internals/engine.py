@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from .installation import Installation
+
 
 class Called(NamedTuple):
     """What the engine is called with."""
@@ -32,32 +34,26 @@ Begin = Callable[[Called], Any]  # called before a run
 # Called after it with what `Begin` returned, the gradients, and what it raised: one of the two.
 End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | None], None]
 
-_lock = threading.RLock()  # the collector may leave a forgotten watch while this thread holds it
-_watchers: list[tuple[int, Begin, End]] = []
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _here = threading.local()  # .outputs: of the run that this thread was last told of
+_PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 
 class EngineWatch:
-    """A context in which `begin` and `end` are called around each backward of its thread."""
+    """Calls `begin` and `end` around each backward of the thread that opens it, until `close()`."""
 
     def __init__(self, begin: Begin, end: End) -> None:
-        self._calls = begin, end
+        self.begin, self.end = begin, end
+        self.thread = 0
 
-    def __enter__(self) -> EngineWatch:
-        self._entry = (threading.get_ident(), *self._calls)
-        with _lock:
-            if not _watchers:
-                _replace()
-            _watchers.append(self._entry)
-        return self
+    def open(self) -> None:
+        """Watch the backwards of this thread from now on."""
+        self.thread = threading.get_ident()
+        _INSTALLATION.add(self)
 
-    def __exit__(self, *_: object) -> None:
-        with _lock:
-            _watchers.remove(self._entry)
-            current = torch.autograd.graph._engine_run_backward
-            if not _watchers and current in _theirs:
-                _set(_theirs[current])
+    def close(self) -> None:
+        """Watch no more, if it does."""
+        _INSTALLATION.discard(self)
 
 
 def _replace() -> None:
@@ -65,17 +61,28 @@ def _replace() -> None:
     if current not in _theirs:
         ours = _around(current)
         _theirs[ours] = current
-        _set(ours)
+        current = ours
+    _set(current)
+
+
+def _restore() -> None:
+    for place in _PLACES:
+        current = place._engine_run_backward
+        if current in _theirs:
+            place._engine_run_backward = _theirs[current]
 
 
 def _set(function: Callable[..., Any]) -> None:
-    torch.autograd.graph._engine_run_backward = function
-    torch.autograd._engine_run_backward = function  # type: ignore[attr-defined]
+    for place in _PLACES:
+        place._engine_run_backward = function
+
+
+_INSTALLATION: Installation[EngineWatch] = Installation(_replace, _restore)
 
 
 def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _watchers or getattr(_here, "outputs", None) is outputs:
+        if not _INSTALLATION.watchers or getattr(_here, "outputs", None) is outputs:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
@@ -97,10 +104,10 @@ def _told(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> A
     called = Called(outputs, inputs, bool(keeps), kwargs.get("accumulate_grad", True))
     results: list[Any] = []  # none if it raises
     with ExitStack() as stack:
-        for owner, begin, end in tuple(_watchers):
-            if owner == thread:
-                run = begin(called)
-                stack.push(partial(_end, end, run, results))
+        for watch in _INSTALLATION.watchers:
+            if watch.thread == thread:
+                run = watch.begin(called)
+                stack.push(partial(_end, watch.end, run, results))
         outer, _here.outputs = getattr(_here, "outputs", None), outputs
         stack.callback(setattr, _here, "outputs", outer)
         results.append(theirs(outputs, *args, **kwargs))

@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 
 class _EndedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -37,24 +41,24 @@ class _EndedFunctions(TorchFunctionMode):
 class Stack(NamedTuple):
     """One of the stacks, of the thread that asks."""
 
+    now: Callable[[], list[Any]]  # the uppermost last
     pop: Callable[[], Any]
     push: Callable[[Any], None]
-    size: Callable[[], int]
     leave: Callable[..., None]  # a mode of this stack that is uppermost
     ended: type
 
 
 OPERATORS = Stack(
+    _get_current_dispatch_mode_stack,
     _pop_mode,
     _push_mode,
-    torch._C._len_torch_dispatch_stack,
     TorchDispatchMode.__exit__,
     _EndedOperators,
 )
 FUNCTIONS = Stack(
+    overrides._get_current_function_mode_stack,
     overrides._pop_mode,
     overrides._push_mode,
-    torch._C._len_torch_function_stack,
     TorchFunctionMode.__exit__,
     _EndedFunctions,
 )
@@ -62,38 +66,57 @@ FUNCTIONS = Stack(
 
 def enter_below(mode: Any, stack: Stack) -> None:
     """Enter a mode, and put it below those that are there."""
-    above = _lift(stack)
+    others = _movable(stack)
     try:
         mode.__enter__()
     finally:
-        _lower(stack, above)
+        _arrange(stack, [mode, *others] if _holds(stack, mode) else others)
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Leave a mode, wherever it stands."""
-    above = _lift(stack)
-    rest = [other for other in above if other is not mode and type(other) is not stack.ended]
+    """Leave a mode, wherever it stands; one that is not on the stack becomes an ended one."""
+    others = (other for other in _movable(stack) if type(other) is not stack.ended)
+    rest = [other for other in others if other is not mode]
     try:
-        if any(other is mode for other in above):
-            stack.push(mode)
+        if _holds(stack, mode):
+            _arrange(stack, [*rest, mode])
             stack.leave(mode, None, None, None)
         else:
             mode.__class__ = stack.ended
     finally:
-        _lower(stack, rest)
+        _arrange(stack, rest)
 
 
-def _lift(stack: Stack) -> list[Any]:
-    above: list[Any] = []
-    while stack.size():
-        mode = stack.pop()
-        if isinstance(mode, DeviceContext):  # that one insists on the bottom
-            stack.push(mode)
-            break
-        above.append(mode)
-    return above
+def _holds(stack: Stack, mode: Any) -> bool:
+    return any(other is mode for other in stack.now())
 
 
-def _lower(stack: Stack, above: list[Any]) -> None:
-    for mode in reversed(above):
+def _movable(stack: Stack) -> list[Any]:
+    """The modes that can stand in any order, the uppermost last.
+
+    Not PyTorch's own for fake tensors and the like, which have fixed places; nor the default
+    device's, which insists on the bottom.
+    """
+    modes = [mode for mode in stack.now() if getattr(mode, "_mode_key", None) is None]
+    bottom = [i for i, mode in enumerate(modes) if isinstance(mode, DeviceContext)]
+    return modes[bottom[-1] + 1 :] if bottom else modes
+
+
+def _arrange(stack: Stack, modes: list[Any]) -> None:
+    """Let these be the movable modes. Done once more if a Ctrl-C comes between."""
+    try:
+        _put(stack, modes)
+    except BaseException:
+        _put(stack, modes)
+        raise
+
+
+def _put(stack: Stack, modes: list[Any]) -> None:
+    now = _movable(stack)
+    alike = 0
+    while alike < min(len(now), len(modes)) and now[alike] is modes[alike]:
+        alike += 1
+    for _ in now[alike:]:
+        stack.pop()
+    for mode in modes[alike:]:
         stack.push(mode)

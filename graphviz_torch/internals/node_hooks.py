@@ -45,14 +45,14 @@ class Hooks:
         function: Any = torch.autograd.Function
         with _lock:
             theirs = function._register_hook
-            function._register_hook = staticmethod(ours)
             try:
+                function._register_hook = staticmethod(ours)
                 self._handles += filter(None, [register(hook) for register, hook in hooks])
             except BaseException:
                 self.remove()
                 raise
             finally:
-                del function._register_hook  # what it inherits is there again
+                _inherit(function)
 
     def remove(self) -> None:
         """Take all of them off."""
@@ -61,3 +61,8 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._kept, self._handles = [], []
+
+
+def _inherit(function: Any) -> None:
+    if "_register_hook" in vars(function):
+        del function._register_hook  # what it inherits is there again

@@ -8,8 +8,10 @@ and stay: without a watch they do nothing.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from functools import cache
+from types import FrameType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,28 +20,34 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-_watches: list[StepWatch] = []
+from .installation import Installation
+
+Begin = Callable[[Optimizer, tuple[Any, ...], FrameType], None]
 
 
 class StepWatch:
-    """Calls `begin` and `end` with each optimizer, of any thread, that steps, until `remove()`.
+    """Calls `begin` and `end` with each optimizer, of any thread, that steps, until `close()`.
 
     No `end` after a step that raises.
+
+    Args:
+        begin: takes the optimizer, what `step` is called with, and the frame of PyTorch's around
+            the step.
+        end: takes the optimizer.
     """
 
     def __init__(
-        self,
-        begin: Callable[[Optimizer], None],
-        end: Callable[[Optimizer], None] = lambda optimizer: None,
+        self, begin: Begin, end: Callable[[Optimizer], None] = lambda optimizer: None
     ) -> None:
         self.begin, self.end = begin, end
-        _register()
-        _watches.append(self)
 
-    def remove(self) -> None:
-        """Stop watching; once is enough."""
-        if self in _watches:
-            _watches.remove(self)
+    def open(self) -> None:
+        """Watch from now on."""
+        _INSTALLATION.add(self)
+
+    def close(self) -> None:
+        """Watch no more, if it does."""
+        _INSTALLATION.discard(self)
 
 
 def held_by_optimizers() -> set[int]:
@@ -57,10 +65,14 @@ def _register() -> None:
 
 
 def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for watch in tuple(_watches):
-        watch.begin(optimizer)
+    frame = sys._getframe(1)
+    for watch in _INSTALLATION.watchers:
+        watch.begin(optimizer, (*args, *kwargs.values()), frame)
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for watch in tuple(_watches):
+    for watch in _INSTALLATION.watchers:
         watch.end(optimizer)
+
+
+_INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)

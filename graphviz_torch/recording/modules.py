@@ -10,7 +10,6 @@ known, and one whose number this thread reached too may pass for this thread's.
 from __future__ import annotations
 
 import inspect
-import sys
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -20,12 +19,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled
 from ..internals.frames import local_variables
-from ..internals.module_hooks import ModuleHooks
+from ..internals.module_hooks import ModuleWatch
 from ..internals.pytree import tensors
 from .source_lines import Foreign, Place, lines, user_frame
 
@@ -71,7 +69,7 @@ class Modules:
         self._named_modules = 0  # ... in how many modules
         self._named_own = 0  # how many of them are the model's
         self._inputs: list[weakref.ref[torch.Tensor]] = []  # of the last outermost call
-        self._hooks = ModuleHooks(self._before, self._after)
+        self._watch = ModuleWatch(self._before, self._after)
         if model is not None:
             self._adopt(model, "")
         self._own = len(self._modules)  # these are the model's; 0 where none was given
@@ -81,11 +79,11 @@ class Modules:
         self.reached = sequence_number()
         self._numbers.append(self.reached)
         self._names.append(("", ""))
-        self._hooks.__enter__()
+        self._watch.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hooks.__exit__()
+        self._watch.close()
         self._running.clear()
 
     def close(self) -> None:
@@ -267,18 +265,16 @@ class Modules:
                     below = "" if name == "_orig_mod" else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
 
-    @uncompiled
-    def _before(self, module: torch.nn.Module, args: Any) -> None:
-        if is_dynamo_compiling() or get_ident() != self._thread:
+    def _before(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
+        if get_ident() != self._thread:
             return
         if self._running and _wrapped_by(self._running[-1].module) is module:
             return  # a compiled module calls what it wraps: one call, not two
         known = self._modules.get(id(module))
         if known is None:
-            self._adopt(module, _variable(module) if self._modules else "")
+            self._adopt(module, _variable(module, frame) if self._modules else "")
             known = self._modules[id(module)]
         path = known[1]
-        frame = sys._getframe(1)
         counts, scope, below = self._counts, "", path
         if not self._running:
             variables = local_variables(frame)
@@ -303,13 +299,12 @@ class Modules:
         self._names.append(names)
         self._called.add(path)
 
-    @uncompiled
-    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if is_dynamo_compiling() or get_ident() != self._thread:
+    def _after(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
+        if get_ident() != self._thread:
             return
         number = sequence_number()
         if number != self.reached:  # made unseen, inside this call: the line that called it
-            self.made(self.reached, number, sys._getframe(1))
+            self.made(self.reached, number, frame)
         running = self._running
         depth = len(running) - 1
         while depth >= 0 and running[depth].module is not module:
@@ -331,9 +326,9 @@ def _wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
     return inside["_orig_mod"]
 
 
-def _variable(module: torch.nn.Module) -> str:
+def _variable(module: torch.nn.Module, caller: FrameType) -> str:
     """What the user's code that calls a module calls it; the name of its class if nothing."""
-    frame = user_frame(sys._getframe(2))
+    frame = user_frame(caller)
     variables = {} if frame is None else local_variables(frame)
     found = (name for name, value in variables.items() if value is module)
     return next(found, type(module).__name__)

@@ -134,8 +134,12 @@ class Recording:
         self._calls = Calls(self._modules)
         with ExitStack() as stack:
             stack.enter_context(self._modules)
-            stack.enter_context(EngineWatch(self._begin, self._end))
-            stack.callback(StepWatch(self._step, self._stepped_by).remove)
+            backwards = EngineWatch(self._begin, self._end)
+            stack.callback(backwards.close)
+            backwards.open()
+            steps = StepWatch(self._step, self._stepped_by)
+            stack.callback(steps.close)
+            steps.open()
             if self._clock is not None:
                 stack.enter_context(self._clock)
             if self._with["transfers"]:
@@ -337,7 +341,7 @@ class Recording:
                 if made is not None:
                     self._calls.copied.append((made, seen))
 
-    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if get_ident() != self._thread:
             return
         self._steps += 1

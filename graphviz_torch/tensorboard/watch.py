@@ -99,7 +99,8 @@ class Watching:
         self._missing: set[int] = set()  # what should learn, and no optimizer held so far
         self._norms: dict[str, float] = {}  # of this step, until they are written
         self._failed = False
-        self._handle = StepWatch(self._before_step)
+        self._watch = StepWatch(self._before_step)
+        self._watch.open()
 
     def __enter__(self) -> Watching:
         return self
@@ -109,10 +110,10 @@ class Watching:
 
     def remove(self) -> None:
         """Stop watching."""
-        self._handle.remove()
+        self._watch.close()
         self._flush()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = dict(self._model.named_parameters())
         mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in held}

@@ -12,7 +12,8 @@ from graphviz_torch.internals import dispatch as watching
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has seen no device but the CPU."""
-    monkeypatch.setattr(watching, "DEVICE_LABELS", {})
+    for device in list(watching.DEVICE_LABELS):
+        monkeypatch.delitem(watching.DEVICE_LABELS, device)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
 
 

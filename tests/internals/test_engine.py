@@ -18,7 +18,7 @@ def watching() -> tuple[EngineWatch, list[str]]:
 
 
 def leave(watch: EngineWatch) -> None:
-    watch.__exit__(None, None, None)
+    watch.close()
 
 
 def backward() -> None:
@@ -46,8 +46,8 @@ def test_watches_that_end_in_another_order_see_on_and_leave_nothing() -> None:
     before = torch.autograd.graph._engine_run_backward
     first, seen_first = watching()
     second, seen_second = watching()
-    first.__enter__()
-    second.__enter__()
+    first.open()
+    second.open()
     leave(first)
     backward()
     assert (seen_first, seen_second) == ([], ["begin", "end"])
@@ -60,7 +60,7 @@ def test_watches_that_end_in_another_order_see_on_and_leave_nothing() -> None:
 def test_a_watch_that_another_thread_ends_is_over() -> None:
     before = torch.autograd.graph._engine_run_backward
     watch, seen = watching()
-    watch.__enter__()
+    watch.open()
     thread = threading.Thread(target=leave, args=(watch,))
     thread.start()
     thread.join()
@@ -73,7 +73,7 @@ def test_what_others_replaced_meanwhile_stays_and_backward_is_noticed_once_ever_
     before = torch.autograd.graph._engine_run_backward
     try:
         watch, seen = watching()
-        watch.__enter__()
+        watch.open()
         ours = wrap()
         theirs = torch.autograd.graph._engine_run_backward
         leave(watch)
@@ -81,7 +81,7 @@ def test_what_others_replaced_meanwhile_stays_and_backward_is_noticed_once_ever_
         backward()
         assert seen == []
         again, seen = watching()
-        again.__enter__()  # theirs leads to ours still
+        again.open()  # theirs leads to ours still
         backward()
         assert seen == ["begin", "end"]
         put(ours)  # they put back what they found

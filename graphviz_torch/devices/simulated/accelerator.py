@@ -33,13 +33,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...internals.dispatch import watch_devices
+from ...internals.installation import Installation
 from ...internals.metadata import DEVICE_LABELS
 from ...internals.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from .data_parallel import data_parallel_on
 from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
 
 _PINNED = "_simulated_pin"
-_LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
 
 
 @contextmanager
@@ -68,18 +68,18 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
     devices = [torch.device("meta", FIRST + k) for k in range(count)]
     DEVICE_LABELS.update({device: f"sim:{k}" for k, device in enumerate(devices)})
     watch_devices()
-    simulation = _HERE.simulation
-    simulation.enter()
+    blocks, block = _HERE.simulation.blocks, object()
     try:
+        blocks.add(block)
         with data_parallel_on(devices):
             yield devices
     finally:
-        simulation.leave()
+        blocks.discard(block)
 
 
 def simulating() -> bool:
     """True in a thread that is inside `simulate_accelerator()`."""
-    return _HERE.simulation.blocks > 0
+    return bool(_HERE.simulation.blocks.watchers)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
@@ -100,22 +100,19 @@ class _Simulation:
     """
 
     def __init__(self) -> None:
-        self.blocks = 0  # that are open
         self._modes: list[tuple[Any, Stack]] = []
+        self.blocks: Installation[object] = Installation(self._enter, self._leave)
 
-    def enter(self) -> None:
-        with _LOCK:
-            self.blocks += 1
-            if not self._modes:
-                self._modes = [(_Placement(), OPERATORS), (_Construction(), FUNCTIONS)]
-                for mode, stack in self._modes:
-                    enter_below(mode, stack)
+    def _enter(self) -> None:
+        if not self._modes:
+            self._modes = [(_Placement(), OPERATORS), (_Construction(), FUNCTIONS)]
+            for mode, stack in self._modes:
+                enter_below(mode, stack)
 
-    def leave(self) -> None:
-        with _LOCK:
-            self.blocks -= 1
-            while self._modes and not self.blocks:
-                leave(*self._modes.pop())
+    def _leave(self) -> None:
+        while self._modes:
+            leave(*self._modes[-1])
+            self._modes.pop()
 
 
 class _Here(threading.local):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
+from ...internals.installation import Installation
 from . import patches as replaced
 from .tensor import FIRST
 
@@ -28,8 +29,6 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
-_LOCK = threading.RLock()  # the collector may end a forgotten block while this thread holds it
-_ENTERED: list[int] = []  # one entry for each block that is open, in any thread
 _REPLACED: list[tuple[Any, str, Any]] = []
 
 
@@ -42,23 +41,24 @@ def simulated_devices() -> list[torch.device]:
 def data_parallel_on(devices: list[torch.device]) -> Iterator[None]:
     """Let `nn.DataParallel` run on simulated devices in this thread."""
     blocks = _HERE.blocks  # also where another thread ends this one's block
-    with _LOCK:
-        if not _ENTERED:
-            _replace()
-        _ENTERED.append(0)
-    blocks.append(devices)
     try:
+        _PATCHES.add(devices)
+        blocks.append(devices)
         yield
     finally:
         blocks[:] = [block for block in blocks if block is not devices]
-        with _LOCK:
-            _ENTERED.pop()
-            if not _ENTERED:
-                while _REPLACED:
-                    setattr(*_REPLACED.pop())
+        _PATCHES.discard(devices)
+
+
+def _restore() -> None:
+    while _REPLACED:
+        setattr(*_REPLACED[-1])
+        _REPLACED.pop()
 
 
 def _replace() -> None:
+    if _REPLACED:
+        return
     # Private: the names that DataParallel looks up (2.11 to 2.14).
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     for owner, name, ours in (
@@ -75,6 +75,9 @@ def _replace() -> None:
         setattr(owner, name, ours(theirs))
     _REPLACED.append((_functions.Scatter, "forward", staticmethod(_functions.Scatter.forward)))
     _functions.Scatter.forward = staticmethod(_scatter(_functions.Scatter.forward))  # type: ignore[method-assign]
+
+
+_PATCHES: Installation[list[torch.device]] = Installation(_replace, _restore)
 
 
 def _device_type(theirs: Callable[..., Any]) -> Callable[..., Any]:

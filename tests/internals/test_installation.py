@@ -1,0 +1,198 @@
+"""Install with the first, remove with the last: in any order, in any thread, through any Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from linecache import getline
+from types import FrameType
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from torch.nn.modules import module as nn_module
+
+from graphviz_torch.internals import installation
+from graphviz_torch.internals.dispatch import Watch, _libraries, watch_devices
+from graphviz_torch.internals.engine import EngineWatch
+from graphviz_torch.internals.installation import Installation
+from graphviz_torch.internals.metadata import DEVICE_LABELS
+from graphviz_torch.internals.module_hooks import ModuleWatch
+
+PACKAGE = installation.__file__.removesuffix("installation.py")
+
+
+class Interrupt:
+    """A tracing function that raises KeyboardInterrupt at the nth line of the seams that runs."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        # Python looks for signals neither at a `try` nor where a `with` is left, whose line comes
+        # a second time then.
+        quiet = getline(frame.f_code.co_filename, frame.f_lineno).split()[0] in ("with", "try:")
+        if event == "line" and not quiet:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(run: Callable[[], None], at: int) -> bool:
+    """Run it with a Ctrl-C at the nth line; did it arrive?"""
+    sys.settrace(Interrupt(at))
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+class Toy:
+    """Three things that are to be there together, and the watcher of them."""
+
+    parts: ClassVar[set[str]] = set()
+
+    def __init__(self) -> None:
+        self.open: Callable[[], None] = lambda: TOY.add(self)
+        self.close: Callable[[], None] = lambda: TOY.discard(self)
+
+
+def _install() -> None:
+    for part in ("a", "b", "c"):
+        Toy.parts.add(part)
+
+
+def _remove() -> None:
+    for part in ("a", "b", "c"):
+        Toy.parts.discard(part)
+
+
+TOY: Installation[Toy] = Installation(_install, _remove)
+RUN_BACKWARD = torch.autograd.graph._engine_run_backward
+
+
+def toy_is_there() -> bool:
+    assert Toy.parts in ({"a", "b", "c"}, set())
+    return bool(Toy.parts)
+
+
+def engine_is_there() -> bool:
+    there = [
+        p._engine_run_backward is not RUN_BACKWARD for p in (torch.autograd, torch.autograd.graph)
+    ]  # type: ignore[attr-defined]
+    assert len(set(there)) == 1
+    return there[0]
+
+
+def module_hooks_are_there() -> bool:
+    names = ("pre_hooks", "hooks", "hooks_always_called")
+    there = ["graphviz_torch" in getattr(nn_module, f"_global_forward_{name}") for name in names]
+    assert len(set(there)) == 1
+    return there[0]
+
+
+SEAMS: dict[str, tuple[Callable[[], Any], Callable[[], bool]]] = {
+    "toy": (Toy, toy_is_there),
+    "engine": (lambda: EngineWatch(lambda *_: None, lambda *_: None), engine_is_there),
+    "modules": (lambda: ModuleWatch(lambda *_: None, lambda *_: None), module_hooks_are_there),
+}
+
+
+class Watchers(RuleBasedStateMachine):
+    """Watchers of every seam come and go; each seam is installed while it has one."""
+
+    watchers = Bundle("watchers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads = [ThreadPoolExecutor(1) for _ in range(3)]
+        self.open: dict[str, list[Any]] = {name: [] for name in SEAMS}
+
+    def on(self, thread: int, run: Callable[[], Any]) -> Any:
+        return self.threads[thread].submit(run).result()
+
+    @rule(target=watchers, name=st.sampled_from(sorted(SEAMS)), thread=st.integers(0, 2))
+    def comes(self, name: str, thread: int) -> tuple[str, Any]:
+        watcher = SEAMS[name][0]()
+        self.on(thread, watcher.open)
+        self.open[name].append(watcher)
+        return name, watcher
+
+    @rule(watcher=watchers, thread=st.integers(0, 2))
+    def goes(self, watcher: tuple[str, Any], thread: int) -> None:
+        name, watch = watcher
+        self.on(thread, watch.close)
+        self.open[name] = [other for other in self.open[name] if other is not watch]
+
+    @rule(name=st.sampled_from(sorted(SEAMS)), thread=st.integers(0, 2), at=st.integers(1, 25))
+    def comes_while_interrupted(self, name: str, thread: int, at: int) -> None:
+        watcher = SEAMS[name][0]()
+        if not self.on(thread, lambda: interrupted(watcher.open, at)):
+            self.open[name].append(watcher)
+        else:
+            watcher.close()  # as a `with` of ours does; it may have come with its last line
+
+    @rule(watcher=watchers, thread=st.integers(0, 2), at=st.integers(1, 25))
+    def goes_while_interrupted(self, watcher: tuple[str, Any], thread: int, at: int) -> None:
+        name, watch = watcher
+        if self.on(thread, lambda: interrupted(watch.close, at)) and at <= 3:
+            watch.close()  # before it had begun
+        self.open[name] = [other for other in self.open[name] if other is not watch]
+
+    @invariant()
+    def each_seam_is_installed_while_it_has_a_watcher(self) -> None:
+        for name, (_, there) in SEAMS.items():
+            assert there() == bool(self.open[name]), name
+
+    def teardown(self) -> None:
+        for name, watchers in self.open.items():
+            for watcher in watchers:
+                watcher.close()
+            assert not SEAMS[name][1]()
+        for thread in self.threads:
+            thread.shutdown()
+
+
+TestWatchers = Watchers.TestCase
+TestWatchers.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_an_installation_that_fails_leaves_nothing() -> None:
+    there: list[str] = []
+
+    def install() -> None:
+        there.append("half")
+        raise MemoryError
+
+    broken = Installation[str](install, there.clear)
+    with pytest.raises(MemoryError):
+        broken.add("a")
+    assert (there, broken.watchers) == ([], ())
+
+
+def test_operators_are_watched_while_a_watch_is_open_and_a_device_is_there() -> None:
+    device = torch.device("meta", 99)
+    first, second = (Watch({"copy_": lambda *_: False}, lambda call: None) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    try:
+        DEVICE_LABELS[device] = "other:0"
+        watch_devices()
+        assert _libraries
+        first.__exit__()
+        assert _libraries
+    finally:
+        del DEVICE_LABELS[device]
+        first.__exit__()
+        second.__exit__()
+    assert not _libraries
