@@ -37,13 +37,13 @@ with SummaryWriter("runs/train") as writer, simulate_accelerator() as (device,):
             # Graphs: the modules as scopes, shapes on the edges, colours by device and by time.
             to_tensorboard(recording.graph, writer, tag="step", step=step, backward=True)
             # Histograms: one ridge plot of the gradient by depth. Scalars: each layer's norm.
-            add_gradients(writer, recording.graph, step=step)
+            add_gradients(recording, writer, step=step)
             # Text: what was copied between devices.
-            add_transfers(writer, recording.graph, step=step)
+            add_transfers(recording, writer, step=step)
         optimizer.step()
         optimizer.zero_grad()
     # Without a recording: what autograd knows by itself.
-    add_autograd_graph(writer, model(data.to(device)).sum(), tag="traced")
+    add_autograd_graph(model(data.to(device)).sum(), writer, tag="traced")
 
 events = EventAccumulator("runs/train").Reload()
 assert {"step", "traced", "transfers", "gradient norm by depth"} <= set(events.Tags()["tensors"])

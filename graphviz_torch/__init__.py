@@ -1,95 +1,202 @@
-"""Autograd's graph, its gradients, its transfers: the public names."""
+"""Autograd's graph, its gradients, its transfers: the public names.
+
+A name is loaded when it is first used. So a saved graph is read, judged, compared, printed and
+drawn without torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .graph import Graph, Names
+from .graph.argument import read_with
+from .graph.values import show_with
 
 __version__ = "1.0.0"
 
-from .checkpoint.checkpoint import (
-    Differences,
-    compare_checkpoint,
-    graph_beside,
-    load_checkpoint,
-    save_checkpoint,
-)
-from .checkpoint.verify import Difference, Verification, verify
-from .comparison.diff import GraphDiff, diff
-from .devices.bandwidth import Bandwidth, measure_bandwidth
-from .devices.batch import batch_division
-from .devices.compare import Comparison, compare_devices
-from .devices.mover import Move, Moves
-from .devices.simulated.accelerator import simulate_accelerator
-from .devices.to_device import available_devices, move_locals, to_device
-from .findings import find, find_across, rules
-from .graph import Edge, Finding, GradientStats, Graph, Node, TensorMeta, Transfer
-from .graph.argument import read_with
-from .graph.json import load
-from .graph.values import show_with
-from .recording.recording import record
-from .recording.target import read
-from .render.dot.dot import to_dot
-from .render.draw import draw_graph, make_dot
-from .render.html import to_html, view_graph, view_payload, view_script
-from .render.text import to_text
-from .tensorboard.add_graph import add_autograd_graph
-from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
-from .tensorboard.watch import watch
-from .tensorboard.writer import to_pbtxt, to_tensorboard
-from .tracing.distributed import collectives, gather, local_shapes
-from .tracing.tracer import trace, walk
+if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
+    from .checkpoint.checkpoint import (
+        CheckpointDiff,
+        compare_checkpoint,
+        graph_beside,
+        load_checkpoint,
+        save_checkpoint,
+    )
+    from .checkpoint.verify import NodeDifference, Verification, verify
+    from .comparison.diff import GraphDiff, diff
+    from .devices.bandwidth import Bandwidth, measure_bandwidth
+    from .devices.batch import batch_division
+    from .devices.compare import DeviceComparison, compare_devices
+    from .devices.mover import Move, Moves
+    from .devices.simulated.accelerator import simulate_accelerator
+    from .devices.to_device import available_devices, move_locals, to_device
+    from .findings import find, find_across, rules
+    from .graph import (
+        Cut,
+        Edge,
+        Failure,
+        Finding,
+        GradientStats,
+        Node,
+        Parameter,
+        SavedTensor,
+        TensorMeta,
+        Transfer,
+    )
+    from .graph.json import load, save
+    from .recording.recording import Recording, record
+    from .render.dot.dot import to_dot
+    from .render.dot.picture import Picture
+    from .render.draw import draw_graph, make_dot
+    from .render.html import to_html, view_graph, view_payload, view_script
+    from .render.text import to_text
+    from .tensorboard.add_graph import add_autograd_graph
+    from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
+    from .tensorboard.watch import watch
+    from .tensorboard.writer import to_pbtxt, to_tensorboard
+    from .tracing.distributed import collectives, gather, local_shapes
+    from .tracing.tracer import trace, walk
 
-__all__ = [
-    "Bandwidth",
-    "Comparison",
-    "Difference",
-    "Differences",
-    "Edge",
-    "Finding",
-    "GradientStats",
+__all__ = [  # noqa: RUF022 - the core first, then room by room
+    # the core
+    "trace",
+    "record",
+    "Recording",
     "Graph",
-    "GraphDiff",
-    "Move",
-    "Moves",
     "Node",
+    "find",
+    "Finding",
+    "diff",
+    "GraphDiff",
+    "draw_graph",
+    "Picture",
+    "view_graph",
+    "to_html",
+    "to_text",
+    "to_dot",
+    "to_tensorboard",
+    "save",
+    "load",
+    "watch",
+    "to_device",
+    "verify",
+    # graph
+    "Cut",
+    "Edge",
+    "Failure",
+    "GradientStats",
+    "Parameter",
+    "SavedTensor",
     "TensorMeta",
     "Transfer",
-    "Verification",
+    # tracing
+    "collectives",
+    "gather",
+    "local_shapes",
+    "walk",
+    # findings
+    "find_across",
+    "rules",
+    # render
+    "make_dot",
+    "view_payload",
+    "view_script",
+    # tensorboard
     "add_autograd_graph",
     "add_distribution",
     "add_gradients",
     "add_transfers",
+    "to_pbtxt",
+    # devices
+    "Bandwidth",
+    "DeviceComparison",
+    "Move",
+    "Moves",
     "available_devices",
     "batch_division",
-    "collectives",
-    "compare_checkpoint",
     "compare_devices",
-    "diff",
-    "draw_graph",
-    "find",
-    "find_across",
-    "gather",
-    "graph_beside",
-    "load",
-    "load_checkpoint",
-    "local_shapes",
-    "make_dot",
     "measure_bandwidth",
     "move_locals",
-    "record",
-    "rules",
-    "save_checkpoint",
     "simulate_accelerator",
-    "to_device",
-    "to_dot",
-    "to_html",
-    "to_pbtxt",
-    "to_tensorboard",
-    "to_text",
-    "trace",
-    "verify",
-    "view_graph",
-    "view_payload",
-    "view_script",
-    "walk",
-    "watch",
+    # checkpoint
+    "CheckpointDiff",
+    "NodeDifference",
+    "Verification",
+    "compare_checkpoint",
+    "graph_beside",
+    "load_checkpoint",
+    "save_checkpoint",
 ]
 
-read_with(read)
-show_with(lambda graph, include, exclude: draw_graph(graph)._repr_mimebundle_(include, exclude))
+# The file that has each name.
+_ROOMS = {
+    "checkpoint.checkpoint": (
+        "CheckpointDiff compare_checkpoint graph_beside load_checkpoint save_checkpoint"
+    ),
+    "checkpoint.verify": "NodeDifference Verification verify",
+    "comparison.diff": "GraphDiff diff",
+    "devices.bandwidth": "Bandwidth measure_bandwidth",
+    "devices.batch": "batch_division",
+    "devices.compare": "DeviceComparison compare_devices",
+    "devices.mover": "Move Moves",
+    "devices.simulated.accelerator": "simulate_accelerator",
+    "devices.to_device": "available_devices move_locals to_device",
+    "findings": "find find_across rules",
+    "graph": (
+        "Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta Transfer"
+    ),
+    "graph.json": "load save",
+    "recording.recording": "Recording record",
+    "render.dot.dot": "to_dot",
+    "render.dot.picture": "Picture",
+    "render.draw": "draw_graph make_dot",
+    "render.html": "to_html view_graph view_payload view_script",
+    "render.text": "to_text",
+    "tensorboard.add_graph": "add_autograd_graph",
+    "tensorboard.scalars": "add_distribution add_gradients add_transfers",
+    "tensorboard.watch": "watch",
+    "tensorboard.writer": "to_pbtxt to_tensorboard",
+    "tracing.distributed": "collectives gather local_shapes",
+    "tracing.tracer": "trace walk",
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+# Names of before, that say less.
+_FORMER = {
+    "Comparison": "DeviceComparison",
+    "Difference": "NodeDifference",
+    "Differences": "CheckpointDiff",
+}
+
+if not TYPE_CHECKING:  # a type checker shall refuse a name that is not there
+
+    def __getattr__(name: str) -> Any:
+        name = _FORMER.get(name, name)
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _read(value: Any, inputs: tuple[Any, ...], names: Names) -> Graph | None:
+    if sys.modules.get("torch") is None:  # then nothing of torch's can have been given
+        return None
+    from .recording.target import read
+
+    return read(value, inputs, names)
+
+
+def _show(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
+    from .render.draw import draw_graph
+
+    return dict(draw_graph(graph)._repr_mimebundle_(include, exclude))
+
+
+read_with(_read)
+show_with(_show)

@@ -13,7 +13,7 @@ from torch import nn
 from app import gallery
 from app.jobs import choices as devices
 from graphviz_torch import (
-    Differences,
+    CheckpointDiff,
     Verification,
     compare_checkpoint,
     graph_beside,
@@ -41,7 +41,7 @@ class Saved:
 class Loaded:
     """How a file fits a model, and whether the model then does the same as before."""
 
-    differences: Differences | None = None
+    differences: CheckpointDiff | None = None
     verification: Verification | None = None
     error: str = ""
 

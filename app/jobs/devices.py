@@ -11,7 +11,7 @@ from torch import nn
 from app.jobs import choices as devices
 from graphviz_torch import (
     Bandwidth,
-    Comparison,
+    DeviceComparison,
     Graph,
     Moves,
     available_devices,
@@ -50,7 +50,7 @@ def _main_memory() -> str:
         return ""
 
 
-def compare(work: str) -> Comparison:
+def compare(work: str) -> DeviceComparison:
     """The same work on the CPU and on every GPU."""
     torch.set_num_threads(os.cpu_count() or 1)  # a job has one; here the whole CPU competes
     found = [str(device) for device in available_devices()]

@@ -10,12 +10,12 @@ from app.jobs import choices as devices
 from app.jobs.devices import MOVING, SAMPLES, bandwidth, compare, divide, move, present
 from app.panels.figures import draw_graph, draw_transfers
 from app.panels.holding import forget, hold
-from graphviz_torch import Comparison
+from graphviz_torch import DeviceComparison
 
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
-def draw_comparison(comparison: Comparison) -> None:
+def draw_comparison(comparison: DeviceComparison) -> None:
     """Time by size for each device, its parts, and from which size on moving pays."""
     rows = [
         {

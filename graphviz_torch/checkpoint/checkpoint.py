@@ -30,7 +30,7 @@ Into = torch.nn.Module | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class CheckpointDiff:
     """How a file differs from the module that it shall be loaded into."""
 
     missing: tuple[str, ...] = ()  # in the module, not in the file
@@ -103,7 +103,7 @@ def load_checkpoint(
     *,
     map_location: torch.device | str | Mapping[str, str] | None = "cpu",
     strict: bool = True,
-    report: Callable[[Differences], object] | None = None,
+    report: Callable[[CheckpointDiff], object] | None = None,
 ) -> Any:
     """Read a checkpoint, and load it into modules if given.
 
@@ -112,7 +112,7 @@ def load_checkpoint(
             entries of the same names.
         map_location: where the tensors go, as in `torch.load`; a simulated device too.
         strict: refuse a file that does not fit exactly; else load what fits.
-        report: called with the `Differences` before anything is changed: `report=print`.
+        report: called with the `CheckpointDiff` before anything is changed: `report=print`.
 
     Returns:
         What is in the file.
@@ -142,7 +142,7 @@ def load_checkpoint(
     return value
 
 
-def compare_checkpoint(into: Into, value: Any) -> Differences:
+def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     """How a loaded state differs from the modules and optimizers that shall take it.
 
     Raises:
@@ -157,16 +157,18 @@ def compare_checkpoint(into: Into, value: Any) -> Differences:
         if isinstance(target, torch.nn.Module):
             parts.append(_compare_module(name, target, value.get(name, {})))
         elif isinstance(target, torch.optim.Optimizer):
-            parts.append(Differences(optimizers=_compare_optimizer(name, target, value.get(name))))
+            parts.append(
+                CheckpointDiff(optimizers=_compare_optimizer(name, target, value.get(name)))
+            )
         else:
             raise TypeError(
                 f"into[{name!r}] is a {type(target).__name__}; pass modules and optimizers."
             )
     fields = ("missing", "unexpected", "shapes", "dtypes", "devices", "optimizers")
-    return Differences(*(sum((getattr(part, field) for part in parts), ()) for field in fields))
+    return CheckpointDiff(*(sum((getattr(part, field) for part in parts), ()) for field in fields))
 
 
-def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Differences:
+def _compare_module(name: str, module: torch.nn.Module, state: Any) -> CheckpointDiff:
     if not isinstance(state, Mapping):
         raise TypeError(
             f"The file holds a {type(state).__name__} for {name or type(module).__name__}, "
@@ -178,7 +180,7 @@ def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Differenc
         for k, v in ours.items()
         if k in state
     ]
-    return Differences(
+    return CheckpointDiff(
         tuple(join(name, key) for key in ours if key not in state),
         tuple(join(name, key) for key in state if key not in module.state_dict()),
         tuple(pair for pair in both if pair[1].shape != pair[2].shape),

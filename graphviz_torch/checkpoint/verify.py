@@ -26,7 +26,7 @@ from ..tracing.nodes import read
 from ..tracing.tracer import connected, roots
 
 
-class Difference(NamedTuple):
+class NodeDifference(NamedTuple):
     """Where two modules part: a node of the first one's graph."""
 
     node: int
@@ -45,7 +45,7 @@ class Verification:
     graph: Graph  # of the first module
     outputs: float  # largest absolute difference
     gradients: tuple[tuple[str, float], ...]  # of parameters that differ, by name
-    differences: tuple[Difference, ...]  # in the order of computation
+    differences: tuple[NodeDifference, ...]  # in the order of computation
 
     @property
     def same(self) -> bool:
@@ -53,7 +53,7 @@ class Verification:
         return not (self.outputs or self.gradients or self.differences)
 
     @property
-    def first(self) -> Difference | None:
+    def first(self) -> NodeDifference | None:
         """Where they part first."""
         return self.differences[0] if self.differences else None
 
@@ -200,25 +200,25 @@ def _ramp(tensor: torch.Tensor) -> torch.Tensor:
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
 
-def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[Difference]:
+def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[NodeDifference]:
     nodes, others = ours.graph.nodes, theirs.graph.nodes
     for node, other in zip(nodes, others, strict=False):
         shapes = [[meta and meta.shape for meta in n.outputs] for n in (node, other)]
         if node.name != other.name or shapes[0] != shapes[1]:
             text = f"{_called(node)}: the other one computes {other.name} {shapes[1]} there"
-            yield Difference(node.id, "operation", math.inf, text)
+            yield NodeDifference(node.id, "operation", math.inf, text)
             return
     if len(nodes) != len(others):
         last = min(len(nodes), len(others)) - 1
         text = f"{_called(nodes[last])}: {len(nodes)} nodes against {len(others)}"
-        yield Difference(last, "operation", math.inf, text)
+        yield NodeDifference(last, "operation", math.inf, text)
         return
     for node in nodes:
         value = ours.values.get(node.id)
         largest = _distance(value, theirs.values.get(node.id), tolerance * _largest([value]))
         if largest:
             text = f"{_called(node)}: its value differs by up to {largest:.3g}"
-            yield Difference(node.id, "value", largest, text)
+            yield NodeDifference(node.id, "value", largest, text)
     # A gradient that ought to be zero is rounding: it counts against the largest of all.
     allowed = tolerance * _largest(g for gradients in ours.arriving.values() for g in gradients)
     for node in reversed(nodes):
@@ -226,7 +226,7 @@ def _differences(ours: _Run, theirs: _Run, tolerance: float) -> Iterator[Differe
         largest = max((_distance(a, b, allowed) for a, b in pairs), default=0.0)
         if largest:
             text = f"{_called(node)}: the gradient that reaches it differs by up to {largest:.3g}"
-            yield Difference(node.id, "gradient", largest, text)
+            yield NodeDifference(node.id, "gradient", largest, text)
 
 
 def _called(node: Node) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import benchmark
 from torch.utils._pytree import tree_map_only
 
 from ..internals.metadata import device_label
@@ -40,7 +39,7 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DeviceComparison:
     """The same work, by size and device."""
 
     work: str
@@ -148,7 +147,7 @@ def compare_devices(
     sizes: Iterable[int] = (64, 128, 256, 512, 1024),
     inputs: Callable[[int], Tensors] = square,
     seconds: float = 0.1,
-) -> Comparison:
+) -> DeviceComparison:
     """The same work on each device, by size.
 
     Args:
@@ -183,7 +182,7 @@ def compare_devices(
             except torch.OutOfMemoryError:
                 present.remove(device)
                 absent.append((device_label(device), f"out of memory from size {size:,} on"))
-    return Comparison(name, tuple(timings), tuple(absent), torch.get_num_threads())
+    return DeviceComparison(name, tuple(timings), tuple(absent), torch.get_num_threads())
 
 
 def present_devices(
@@ -235,6 +234,8 @@ def median_seconds(
 
     # The benchmark's own timer waits for CUDA alone.
     waits = device is None or device.type in ("cpu", "cuda")
+    from torch.utils import benchmark  # loads setuptools: only where it measures
+
     timer = benchmark.Timer(
         "function()",
         globals={"function": function if waits else finished},

@@ -9,8 +9,8 @@ from .writer import require, to_tensorboard
 
 
 def add_autograd_graph(
-    writer: Any,
     output: GraphLike,
+    writer: Any,
     *,
     tag: str = "graph",
     step: int = 0,
@@ -23,9 +23,9 @@ def add_autograd_graph(
     shows what autograd recorded in the forward that you ran yourself.
 
     Args:
-        writer: a `SummaryWriter`, or a directory.
         output: what you would call `backward()` on, or any nesting of such tensors; a recording
             or a graph.
+        writer: a `SummaryWriter`, or a directory.
         tag: the name in the tab's list.
         step: the step of the event; a tag shows its last step.
         names: what to call the tensors, as for `trace`.

@@ -45,8 +45,8 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
 
 
 def add_gradients(
-    logdir_or_writer: Any,
     gradients: GraphLike | Mapping[str, float],
+    logdir_or_writer: Any,
     *,
     step: int,
     tag: str = "gradient norm",
@@ -54,8 +54,8 @@ def add_gradients(
     """Write gradient norms by layer: a scalar for each, and one ridge plot of all by depth.
 
     Args:
-        logdir_or_writer: a directory, or a `SummaryWriter`.
         gradients: a recording, its graph, or norms by layer, first layer first.
+        logdir_or_writer: a directory, or a `SummaryWriter`.
         step: the training step.
         tag: scalars are "<tag>/<layer>", the ridge plot is "<tag> by depth". There, layer i has
             the bucket from i to i + 1, and its norm for a count; the card's (i) lists the layers.
@@ -126,7 +126,7 @@ def add_distribution(
 
 
 def add_transfers(
-    logdir_or_writer: Any, graph: GraphLike, *, step: int, tag: str = "transfers"
+    graph: GraphLike, logdir_or_writer: Any, *, step: int, tag: str = "transfers"
 ) -> None:
     """Write the graph's transfers as a table for the Text tab, with totals and findings.
 

@@ -148,7 +148,7 @@ class Watching:
 
     def _write(self, norms: dict[str, float], step: int) -> None:
         if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard's own: a ridge too
-            add_gradients(self._writer, norms, step=step, tag=self._tag)
+            add_gradients(norms, self._writer, step=step, tag=self._tag)
             return
         for path, norm in norms.items():
             self._writer.add_scalar(f"{self._tag}/{path}", norm, step)

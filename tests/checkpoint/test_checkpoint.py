@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphviz_torch import (
-    Differences,
+    CheckpointDiff,
     graph_beside,
     load,
     load_checkpoint,
@@ -59,10 +59,10 @@ def test_modules_and_optimizers_come_back_by_name_with_a_graph_beside(tmp_path: 
     )
     other = mlp()
     second = torch.optim.Adam(other.parameters())
-    found: list[Differences] = []
+    found: list[CheckpointDiff] = []
     value = load_checkpoint(path, {"model": other, "optimizer": second}, report=found.append)
     assert value["epoch"] == 7
-    assert found == [Differences()]
+    assert found == [CheckpointDiff()]
     assert str(found[0]) == "the file fits the module"
     assert verify(model, other, torch.randn(5, 4))
     state = optimizer.state[model[0].weight]["exp_avg"]
@@ -78,7 +78,7 @@ def test_a_checkpoint_crosses_devices_and_the_file_holds_the_cpu(tmp_path: Path)
         there = load_checkpoint(path, map_location="sim:1")
         assert {t.device for t in there.values()} == {devices[1]}
         other = mlp().to(devices[1])
-        found: list[Differences] = []
+        found: list[CheckpointDiff] = []
         load_checkpoint(path, other, report=found.append)
         assert found[0].fits
         assert len(found[0].devices) == len(model.state_dict())
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_reported_before_anything_is_changed(tmp_path: Path
     path = save_checkpoint(state, tmp_path / "m.pt")
     other = mlp(width=3)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    found: list[Differences] = []
+    found: list[CheckpointDiff] = []
     with pytest.raises(ValueError, match="does not fit, and nothing was changed") as error:
         load_checkpoint(path, other, report=found.append)
     assert found[0].missing == ("3.bias",)

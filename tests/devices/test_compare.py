@@ -10,7 +10,7 @@ import torch
 
 from graphviz_torch import (
     Bandwidth,
-    Comparison,
+    DeviceComparison,
     compare_devices,
     measure_bandwidth,
     simulate_accelerator,
@@ -23,19 +23,19 @@ NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU he
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def made_up() -> Comparison:
+def made_up() -> DeviceComparison:
     """A device that needs 3 s for the copies, and a tenth of the CPU's work."""
     cpu = [Timing("cpu", n, 0.0, float(n), 0.0) for n in (1, 2, 4, 8)]
     gpu = [Timing("cuda:0", n, 2.0, n / 10, 1.0) for n in (8, 4, 2, 1)]
-    return Comparison("square", (*cpu, *gpu), (("cuda:1", "not there"),), 2)
+    return DeviceComparison("square", (*cpu, *gpu), (("cuda:1", "not there"),), 2)
 
 
 def test_break_even_is_the_size_from_which_on_every_larger_one_pays() -> None:
     assert made_up().break_even("cuda:0") == 4  # 3.4 s against 4 s
     assert made_up().break_even("cuda:0", copies=False) == 1
-    relapse = Comparison("x", (*made_up().timings, Timing("cuda:0", 16, 0, 17.0, 0)))
+    relapse = DeviceComparison("x", (*made_up().timings, Timing("cuda:0", 16, 0, 17.0, 0)))
     assert relapse.break_even("cuda:0") == 4  # 16 was not measured on the CPU
-    relapse = Comparison("x", (*relapse.timings, Timing("cpu", 16, 0, 16.0, 0)))
+    relapse = DeviceComparison("x", (*relapse.timings, Timing("cpu", 16, 0, 16.0, 0)))
     assert relapse.break_even("cuda:0") is None
     with pytest.raises(ValueError, match="mps was not timed; timed were cpu, cuda:0"):
         made_up().break_even("mps")
@@ -55,7 +55,7 @@ def test_the_plot_is_an_svg_with_a_line_for_each_device_and_one_for_its_work_alo
     assert {"cpu", "cuda:0", "cuda:0, work alone"} <= set(texts)
     assert "cpu, work alone" not in texts
     assert len(list(plot.iter(f"{SVG}circle"))) == 12
-    empty = ElementTree.fromstring(Comparison("<x>", ()).plot())
+    empty = ElementTree.fromstring(DeviceComparison("<x>", ()).plot())
     assert "nothing was measured" in [text.text for text in empty.iter(f"{SVG}text")]
 
 

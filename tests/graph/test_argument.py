@@ -27,8 +27,8 @@ TAKERS: dict[str, Callable[[Any, Path], Any]] = {
     "draw_graph": lambda given, _: gt.draw_graph(given).source,
     "to_pbtxt": lambda given, folder: gt.to_pbtxt(given, folder / "a.pbtxt").read_text(),
     "to_tensorboard": lambda given, folder: gt.to_tensorboard(given, folder),
-    "add_autograd_graph": lambda given, folder: gt.add_autograd_graph(folder, given),
-    "add_transfers": lambda given, folder: gt.add_transfers(folder, given, step=0),
+    "add_autograd_graph": lambda given, folder: gt.add_autograd_graph(given, folder),
+    "add_transfers": lambda given, folder: gt.add_transfers(given, folder, step=0),
     "collectives": lambda given, _: gt.collectives(given),
     "gather": lambda given, _: gt.gather(given),
     "graph beside a checkpoint": lambda given, folder: gt.load(
@@ -63,7 +63,7 @@ def test_anything_else_is_refused_and_repeated(take: Any, tmp_path: Path) -> Non
 
 
 def test_gradients_and_batches_are_read_from_a_recording(tmp_path: Path) -> None:
-    gt.add_gradients(tmp_path, recorded(), step=0)
+    gt.add_gradients(recorded(), tmp_path, step=0)
     with pytest.raises(ValueError, match="has no GatherBackward"):
         gt.batch_division(recorded())
 

@@ -70,7 +70,7 @@ def test_nan_and_inf_stay_what_they_are_and_a_loss_scale_is_taken_out() -> None:
 def test_scalars_and_the_ridge_read_back(tmp_path: Path) -> None:
     for step in (0, 10):
         norms = {"first": 2.0 + step, "second": math.nan, "third": 0.5}
-        steps.add_gradients(tmp_path, norms, step=step)
+        steps.add_gradients(norms, tmp_path, step=step)
     events = read(tmp_path)
     assert [(e.step, e.value) for e in events.Scalars("gradient norm/first")] == [(0, 2), (10, 12)]
     assert math.isnan(events.Scalars("gradient norm/second")[0].value)
@@ -93,7 +93,7 @@ def test_a_distribution_has_the_buckets_that_torch_counted(tmp_path: Path) -> No
 
 def test_no_gradient_is_refused_and_says_how_to_record_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no gradient was recorded: run backward inside"):
-        steps.add_gradients(tmp_path, Graph(()), step=0)
+        steps.add_gradients(Graph(()), tmp_path, step=0)
 
 
 def moved(**changes: object) -> Transfer:
@@ -145,7 +145,7 @@ def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
 
 def test_each_step_is_an_entry_of_the_text_tab(tmp_path: Path) -> None:
     for step in (1, 2):
-        steps.add_transfers(tmp_path, Graph((), transfers=(moved(),)), step=step)
+        steps.add_transfers(Graph((), transfers=(moved(),)), tmp_path, step=step)
     events = read(tmp_path)
     assert [event.step for event in events.Tensors("transfers")] == [1, 2]
     assert events.SummaryMetadata("transfers").plugin_data.plugin_name == "text"

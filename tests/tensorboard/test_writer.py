@@ -356,8 +356,8 @@ def test_a_summary_writer_keeps_its_own_scalars_and_takes_several_tags(tmp_path:
     writer = SummaryWriter(str(tmp_path))
     writer.add_scalar("loss", 1.0, 0)
     y = worked_example()["y"]
-    graph = add_autograd_graph(writer, y, tag="first", step=0)
-    add_autograd_graph(writer, y, tag="second", step=5, backward=True)
+    graph = add_autograd_graph(y, writer, tag="first", step=0)
+    add_autograd_graph(y, writer, tag="second", step=5, backward=True)
     writer.add_scalar("loss", 0.5, 1)
     writer.close()
     assert [node.label for node in graph.nodes] == ["", "", "", "", "y"], "the caller's variables"
