@@ -236,6 +236,13 @@ def around_bodies(body: Callable[[Callable[[], Any]], Any]) -> None:
     unittest.TestCase._callTestMethod = call  # type: ignore[attr-defined]
 
 
+def limit(seconds: float, log: TextIO) -> None:
+    """End the process after so many more seconds of the processor, or ten times as many in all."""
+    until = int(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=log)
+
+
 def write(report: TextIO, line: Any) -> None:
     report.write(json.dumps(line) + "\n")
     report.flush()
@@ -271,14 +278,12 @@ def main() -> None:
         for name in options.ids.read_text().split("\n"):
             write(report, name)
             in_body.clear()
-            until = int(time.process_time() + options.limit) + 1
-            resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
-            faulthandler.dump_traceback_later(10 * options.limit, exit=True, file=log)
+            limit(options.limit, log)
             result = run(found[name])
             if options.twice:
-                result = run(found[name]) | {
-                    key: result[key] for key in ("end", "message", "where")
-                }
+                limit(options.limit, log)
+                end = {key: result[key] for key in ("end", "message", "where")}
+                result = run(found[name]) | end
             faulthandler.cancel_dump_traceback_later()
             write(report, result)
     sys.stdout.flush()
