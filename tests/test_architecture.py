@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
 STANDARD = sys.stdlib_module_names
-# Recorders stand side by side; record.py alone knows them all.
-RECORDERS = {"modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands"}
+# Listeners stand side by side; recording.py alone knows them all.
+RECORDERS = {"modules.call_stack", "gradients.recorder", "memory", "transfers", "cuts"}
+RECORDERS |= {"failures.in_place", "failures.operands", "steps.history", "steps.optimizers"}
 
 
 def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
