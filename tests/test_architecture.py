@@ -11,9 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
 STANDARD = sys.stdlib_module_names
-# Listeners stand side by side; recording.py alone knows them all.
-RECORDERS = {"modules.call_stack", "gradients.recorder", "memory", "transfers", "cuts"}
-RECORDERS |= {"failures.in_place", "failures.operands", "steps.history", "steps.optimizers"}
+# Recorders stand side by side; record.py alone knows them all.
+RECORDERS = {"modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands"}
 
 
 def imports(path: Path, *, inside_functions: bool = True) -> set[str]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import html
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from ..graph import Finding, Graph, GraphLike, graph_of
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
+from .dot.marks import Mark
 from .view import view_script, view_style
+from .view.difference import Difference
 from .view.payload import view_payload
+from .view.title import title_of
 
 __all__ = [
     "NotebookView",
@@ -31,7 +34,7 @@ _STILL_LIMIT = 250  # things to show
 _STILL_SECONDS = 5.0
 
 _MOUNT = """
-mount(document.getElementById("view"), document.getElementById("graph").textContent);
+mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
 """
 
 # What a page shows where no script runs; in a frame, what lies behind the frame.
@@ -59,19 +62,25 @@ _PAGE = """\
 
 
 def to_html(
-    graph: GraphLike,
+    graph: GraphLike | Difference,
     path: str | Path | None = None,
     *,
-    title: str = "Autograd graph",
+    title: str = "",
     findings: Sequence[Finding] = (),
 ) -> str:
     """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
 
+    Args:
+        graph: a graph, a recording, a tensor, or the `diff` of two graphs, which are drawn as one.
+        title: of the page; "" for a name from the graph's outputs.
+        findings: what the view tells of the graph.
+
     Raises:
+        TypeError: if `graph` is none of these.
         FileNotFoundError: if the view was never built (see `view_script`).
         OSError: if `path` cannot be written.
     """
-    page = _page(graph_of(graph), title, findings)
+    page = _page(graph, title, findings)
     if path is not None:
         Path(path).write_text(page, encoding="utf-8")
     return page
@@ -80,18 +89,21 @@ def to_html(
 class NotebookView:
     """The view of a graph as the value of a notebook's cell."""
 
-    def __init__(self, graph: Graph, findings: Sequence[Finding], height: int) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph | Difference, findings: Sequence[Finding], height: int) -> None:
+        self.graph = graph.union() if isinstance(graph, Difference) else graph
+        self._marks = graph.marks() if isinstance(graph, Difference) else {}
+        self._shown = graph
         self._findings = tuple(findings)
         self._height = height
 
     def _repr_html_(self) -> str:
-        page = html.escape(_page(self.graph, "Autograd graph", self._findings, _FRAMED))
+        page = html.escape(_page(self._shown, "", self._findings, _FRAMED))
         # The frame lies on the still picture, which is seen where frames are taken out of a cell;
         # and through the frame, which is empty, where no script runs in it.
         height = f"height: {self._height}px"
+        still = _still(self.graph, self._marks)
         return (
-            f'<div style="position: relative; {height}; overflow: hidden">{_still(self.graph)}'
+            f'<div style="position: relative; {height}; overflow: hidden">{still}'
             f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
             f'title="Autograd graph" style="position: absolute; top: 0; left: 0; width: 100%; '
             f'{height}; border: 0"></iframe></div>'
@@ -99,7 +111,7 @@ class NotebookView:
 
 
 def view_graph(
-    graph: GraphLike, *, findings: Sequence[Finding] = (), height: int = 560
+    graph: GraphLike | Difference, *, findings: Sequence[Finding] = (), height: int = 560
 ) -> NotebookView:
     """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
 
@@ -107,14 +119,16 @@ def view_graph(
     seen in its place.
 
     Raises:
-        TypeError: if `graph` is not a graph, a recording or a tensor.
+        TypeError: if `graph` is not a graph, a recording, a tensor or a `diff` of two graphs.
     """
-    return NotebookView(graph_of(graph), findings, height)
+    shown = graph if isinstance(graph, Difference) else graph_of(graph)
+    return NotebookView(shown, findings, height)
 
 
-def _still(graph: Graph) -> str:
+def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
     try:
-        picture = layout(to_dot(graph, limit=_STILL_LIMIT), "svg", timeout=_STILL_SECONDS)
+        text = to_dot(graph, limit=_STILL_LIMIT, marks=marks)
+        picture = layout(text, "svg", timeout=_STILL_SECONDS)
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")
     data = b64encode(picture).decode()
@@ -124,7 +138,11 @@ def _still(graph: Graph) -> str:
     )
 
 
-def _page(graph: Graph, title: str, findings: Sequence[Finding], without: str = _ALONE) -> str:
+def _page(
+    graph: GraphLike | Difference, title: str, findings: Sequence[Finding], without: str = _ALONE
+) -> str:
+    graph = graph if isinstance(graph, Difference) else graph_of(graph)
+    title = title or title_of(graph)
     script = view_script() + _MOUNT
     style = view_style()
     policy = (

@@ -54,9 +54,9 @@ SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#d2e3f3", "#1b3c58"),
     ("#a6cae6", "#205680"),
     ("#72abd5", "#266a9c"),
-    ("#4089c1", "#4d9acd"),
-    ("#1c659f", "#8ac3e8"),
-    ("#0a4278", "#cde6f8"),
+    ("#3079b2", "#4d9acd"),
+    ("#1a5a91", "#8ac3e8"),
+    ("#0a3a6e", "#cde6f8"),
 )
 # From this step on the scale's fill needs the other text colour.
 SCALE_TURNS: Final = 4

@@ -401,7 +401,7 @@ def test_all_text_can_be_read_on_what_it_stands_on(theme: int) -> None:
     for ground in [*grounds, *SCALE[:2]]:
         assert contrast(COLORS["muted"], ground) >= 4.0
     for ground in SCALE[4:]:
-        assert contrast(ON_STRONG, ground) >= 3.0
+        assert contrast(ON_STRONG, ground) >= 4.5
 
 
 def test_the_name_of_a_parameter_stays_clear_of_the_line_below_it_and_of_the_lid_above() -> None:

@@ -232,6 +232,8 @@ def test_colours_follow_gradients_and_the_legend_tells_their_range(opened: Open)
     graph = worked()
     page = opened(graph)
     fill = 'one => one.querySelector(".form").getAttribute("fill")'
+    assert page.locator(".color-by").input_value() == "gradient"  # where they were recorded
+    page.locator(".color-by").select_option("role")
     by_role = page.locator(".card").evaluate_all(f"all => all.map({fill})")
     page.locator(".color-by").select_option("gradient")
     by_norm = page.locator(".card").evaluate_all(f"all => all.map({fill})")

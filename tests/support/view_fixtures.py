@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from playwright.sync_api import Browser, Page, sync_playwright
+from torch import nn
 
-from graphviz_torch import record, to_html
+from graphviz_torch import diff, record, to_html
+from graphviz_torch.comparison.diff import GraphDiff
 from graphviz_torch.graph import Graph
 from tests.support.models import Transformer, tokens
 
@@ -39,15 +43,24 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[object]:
     wrong: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
 
-    def open_(graph: Graph | str, **options: object) -> Page:
+    def open_(
+        graph: Graph | str,
+        *,
+        size: tuple[int, int] = (1280, 800),
+        theme: Literal["light", "dark"] = "light",
+        address: str = "",
+        **options: object,
+    ) -> Page:
         path = tmp_path / "graph.html"
         text = graph if isinstance(graph, str) else to_html(graph, **options)  # type: ignore[arg-type]
         path.write_text(text, encoding="utf-8")
         page = context.new_page()
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme=theme)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
         page.on("request", lambda r: r.url.startswith("http") and wrong.append(r.url))
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() + address)
         page.wait_for_selector(".view[data-cards]")
         return page
 
@@ -63,4 +76,30 @@ def transformer() -> Graph:
     model = Transformer(depth=12)
     with record(model) as recording:
         model(tokens()).sum().backward()
+    return recording.graph
+
+
+def _recorded(model: nn.Module) -> Graph:
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    return recording.graph
+
+
+@pytest.fixture(scope="module")
+def changed() -> GraphDiff:
+    """A wider first layer, tanh in place of relu, a layer more."""
+    torch.manual_seed(0)
+    before = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    after = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 3))
+    return diff(_recorded(before), _recorded(after))
+
+
+@pytest.fixture(scope="module")
+def failed() -> Graph:
+    """A matmul of shapes that do not fit, behind two layers."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with contextlib.suppress(RuntimeError), record(model) as recording:
+        h = model(torch.ones(2, 4))
+        (h @ torch.ones(4, 2)).sum().backward()
+    assert recording.graph.failure is not None
     return recording.graph

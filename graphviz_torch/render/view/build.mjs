@@ -9,7 +9,7 @@ const common = { bundle: true, minify: true, target: "es2022", legalComments: "i
 const layout = {
   name: "layout",
   setup(plugin) {
-    plugin.onLoad({ filter: /[\\/]src[\\/]layout\.ts$/ }, async ({ path }) => {
+    plugin.onLoad({ filter: /[\\/]src[\\/]layout[\\/]layout\.ts$/ }, async ({ path }) => {
       const inner = await build({
         ...common,
         entryPoints: [path],
@@ -35,6 +35,7 @@ await build({
   format: "iife",
   globalName: "view",
   plugins: [layout],
+  alias: { "d3-transition": "./src/drawing/stills.ts", "d3-interpolate": "./src/drawing/stills.ts" },
   loader: { ".css": "text" },
   banner: { js: `/*! graphviz_torch's view. Bundled with it:\n\n${licences.join("\n\n").replaceAll("*/", "* /")}\n*/` },
   // A plain name for what follows in the same script; minified names would be taken away.

@@ -18,13 +18,14 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from gzip import compress
 from math import isfinite
 from typing import Any
 
 from ...graph import (
     FAILURE_RULES,
+    Edge,
     Finding,
     GradientStats,
     Graph,
@@ -35,6 +36,8 @@ from ...graph import (
 )
 from .. import style
 from ..groups.groups import group
+from .difference import Difference, difference
+from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
@@ -45,18 +48,29 @@ _TEXTS = ("name", "operation", "module", "source", "note")
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
-def view_payload(graph: GraphLike, findings: Sequence[Finding] = (), *, title: str = "") -> str:
-    """The graph, its groups and findings as the ASCII text that the view's `mount` takes."""
-    graph = graph_of(graph)
+def view_payload(
+    graph: GraphLike | Difference, findings: Sequence[Finding] = (), *, title: str = ""
+) -> str:
+    """The graph, its groups and findings as the ASCII text that the view's `mount` takes.
+
+    Args:
+        graph: a graph, a recording, a tensor, or the `diff` of two graphs, which are drawn as one.
+        title: what the view calls it; "" for a name from its outputs.
+    """
+    diff = graph if isinstance(graph, Difference) else None
+    given = graph_of(graph) if diff is None else diff.union()
+    graph = _with_failed(given)
     columns = _Columns()
-    told = any(finding.rule in FAILURE_RULES for finding in findings)
     header: dict[str, Any] = {
-        "title": title,
+        "title": title or title_of(graph if diff is None else diff),
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
         "lossScale": graph.loss_scale,
-        "failure": None if told or not graph.failure else asdict(graph.failure),
+        "failure": graph.failure and asdict(graph.failure),
+        "failureTold": any(finding.rule in FAILURE_RULES for finding in findings),
+        "failed": len(graph.nodes) > len(given.nodes),
+        "difference": None if diff is None else difference(diff, given),
         "cuts": [asdict(cut) for cut in graph.cuts],
         "findings": [asdict(finding) for finding in findings],
     }
@@ -78,6 +92,22 @@ def view_payload(graph: GraphLike, findings: Sequence[Finding] = (), *, title: s
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
     return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+
+
+def _with_failed(graph: Graph) -> Graph:
+    """The graph, and behind the operands of an operation that raised an exception a last node."""
+    failure = graph.failure
+    if failure is None or failure.operation in ("", "backward"):
+        return graph
+    operands = [
+        (at, part.node) for at, part in enumerate(failure.operands) if part.node is not None
+    ]
+    if not operands:
+        return graph
+    new = len(graph.nodes)
+    node = Node(new, failure.operation, (), operation=failure.operation, source=failure.where)
+    edges = [Edge(source, new, 0, at) for at, source in operands]
+    return replace(graph, nodes=(*graph.nodes, node), edges=(*graph.edges, *edges))
 
 
 class _Table:

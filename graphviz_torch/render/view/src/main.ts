@@ -1,9 +1,9 @@
 // The way in: `mount` puts the view of a payload into an element.
 
-import { Arranger } from "./arranger";
+import { Arranger } from "./layout/arranger";
 import { html } from "./dom";
-import { Model } from "./model";
-import { decode } from "./payload";
+import { Model } from "./graph/model";
+import { decode } from "./graph/payload";
 import styles from "./view.css";
 import { type Options, View } from "./view";
 

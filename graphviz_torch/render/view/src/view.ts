@@ -1,60 +1,70 @@
 // The view of one graph in one element: what the user does, and what is then drawn.
 
-import type { Arranger } from "./arranger";
-import { Camera } from "./camera";
-import { Cards } from "./cards";
-import { type ColorBy, Colors } from "./colors";
-import { button, html } from "./dom";
-import { Drawing } from "./drawing";
-import { shorten } from "./format";
-import { keys } from "./keys";
-import { LegendBox } from "./legend";
-import { Minimap } from "./minimap";
-import type { Model } from "./model";
-import { Panel } from "./panel";
-import { save, toPng, toSvg } from "./picture";
-import { Playback } from "./playback";
-import { Player } from "./player";
-import { reach } from "./reach";
-import { type Scene, Scenes } from "./scene";
-import { SearchBox } from "./searchbox";
-import { Slicer } from "./slice";
-import { type Theme, Themes } from "./theme";
-import { Tree } from "./tree";
-import { GraphWords } from "./words";
+import type { ZoomTransform } from "d3-zoom";
+import { addresses } from "./controls/addresses";
+import { type Actions, Bar } from "./controls/bar";
+import { type Crumb, Crumbs } from "./controls/crumbs";
+import { type Keyed, keyList, press } from "./controls/keys";
+import { LegendBox } from "./controls/legend";
+import { Playback } from "./controls/playback";
+import { Player } from "./controls/player";
+import { SearchBox } from "./controls/searchbox";
+import { type Visit, Visits } from "./controls/visits";
+import { html } from "./dom";
+import { type Box, Camera } from "./drawing/camera";
+import { Cards } from "./drawing/cards";
+import { type ColorBy, Colors } from "./drawing/colors";
+import { Drawing } from "./drawing/drawing";
+import { Lighting } from "./drawing/lighting";
+import { Minimap } from "./drawing/minimap";
+import { save, toPng, toSvg } from "./drawing/picture";
+import { type Scene, Scenes } from "./drawing/scene";
+import { type Theme, Themes } from "./drawing/theme";
+import { GraphWords } from "./drawing/words";
+import type { Model } from "./graph/model";
+import { Slicer } from "./graph/slice";
+import { Tree } from "./graph/tree";
+import { shorten } from "./graph/units";
+import type { Arranger } from "./layout/arranger";
+import { Panel } from "./panel/panel";
 
 export interface Options {
   onSelect?: (node: number | null) => void;
   selected?: number | null;
   theme?: Theme;
   colorBy?: ColorBy;
+  /** Does the view fill a page? Then all keys are its own, and so is the page's address if it stands in no frame. */
+  page?: boolean;
 }
 
 const NARROW = 700; // CSS pixels: less has no room for a panel at the side
-const THEME_SIGNS: Record<Theme, string> = { auto: "◐", light: "☀", dark: "☾" };
+const MOST_CALLED = 40;
+const THEMES: Theme[] = ["auto", "light", "dark"];
 
-export class View {
-  readonly tree: Tree;
-  private readonly cards: Cards;
+export class View implements Keyed, Actions {
+  private readonly tree: Tree;
   private readonly scenes: Scenes;
   private readonly themes: Themes;
   private readonly colors: Colors;
   private readonly drawing: Drawing;
   private readonly camera: Camera;
+  private readonly lighting: Lighting;
   private readonly minimap: Minimap;
   private readonly panel: Panel;
   private readonly legend: LegendBox;
+  private readonly crumbs: Crumbs;
   private readonly playback: Playback;
   private readonly player: Player;
   private readonly search: SearchBox;
+  private readonly bar: Bar;
+  private readonly visits: Visits<ZoomTransform>;
+  private readonly keys = keyList();
   private readonly live = html("div", { class: "live", "aria-live": "polite" });
-  private readonly stage = html("div", { class: "stage" });
-  private readonly themeButton: HTMLButtonElement;
   private readonly sizes = new ResizeObserver(() => this.resize());
-  private width = 0;
-  private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], width: 0, height: 0 };
+  private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], begin: 0, width: 0, height: 0 };
   /** What is selected: a group's item, or a node (which a closed group may hide). */
-  selected: number | null = null;
+  private selected: number | null = null;
+  private hovered: number | null = null;
 
   constructor(
     private readonly element: HTMLElement,
@@ -63,27 +73,31 @@ export class View {
     private readonly options: Options,
   ) {
     this.tree = new Tree(model);
-    this.cards = new Cards(model, this.tree);
-    this.scenes = new Scenes(this.tree, this.cards, new Slicer(model, this.tree), arranger);
+    const cards = new Cards(model, this.tree);
+    const differing = model.difference?.marks.map(([node]) => node) ?? [];
+    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, differing);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
-    this.colors = new Colors(model, this.tree, this.cards, this.themes);
+    this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);
-    const words = new GraphWords(model, this.tree, this.cards);
-    this.drawing = new Drawing(words);
-    this.minimap = new Minimap(
-      (this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.moved())),
-      (name) => this.themes.color(name),
-      (item) => this.colors.paint(item).fill,
-    );
+    this.drawing = new Drawing(new GraphWords(model, this.tree, cards));
+    this.lighting = new Lighting(model, this.tree, (node) => this.shown(node));
+    this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.moved());
+    this.minimap = new Minimap(this.camera, (name) => this.themes.color(name), (item) => this.colors.paint(item).fill);
     const go = (item: number): void => void this.select(item, true);
-    this.panel = new Panel(model, this.tree, { node: go, group: go, called: (node) => shorten(model.caption(node), 24) }, () => void this.select(null));
+    const address = options.page && window === window.parent ? addresses(this.tree) : null;
+    this.visits = new Visits(this.visit(), address, (visit) => void this.revisit(visit), go);
+    const leads = { go, called: (node: number) => this.called(node), address: (item: number) => address?.write(item) ?? "" };
+    this.panel = new Panel(model, this.tree, leads, () => void this.select(null));
     this.legend = new LegendBox(this.colors, (by) => this.colorBy(by));
+    this.crumbs = new Crumbs((item) => (item === null ? this.fit() : go(item)));
     this.player = new Player(this.playback, (node) => model.caption(node), () => this.replay());
     this.search = new SearchBox(model, this.tree, go);
-    this.themeButton = button("", "Theme: as the system has it, light, dark", () => this.nextTheme());
-    this.stage.append(this.drawing.svg, this.minimap.element, this.panel.element);
-    element.append(this.bar(), this.stage, this.legend.element, this.player.element, this.live);
-    this.colors.choose(options.colorBy ?? "role");
+    this.bar = new Bar(this.search.element, this);
+    const canvas = html("div", { class: "canvas" }, this.crumbs.element, this.drawing.svg);
+    const side = html("div", { class: "side" }, this.panel.element, this.minimap.element);
+    const stage = html("div", { class: "stage" }, canvas, side);
+    element.append(this.bar.element, stage, this.legend.element, this.player.element, this.live, this.keys);
+    this.colors.choose(options.colorBy ?? this.colors.usual);
     this.listen();
   }
 
@@ -94,7 +108,9 @@ export class View {
     await this.redraw();
     this.camera.start(this.scene);
     this.sizes.observe(this.element);
-    if (this.options.selected != null) await this.select(this.options.selected, true);
+    this.sizes.observe(this.drawing.svg);
+    const selected = this.visits.addressed ?? this.options.selected ?? null;
+    if (selected !== null) await this.select(selected, true);
   }
 
   stop(): void {
@@ -102,10 +118,16 @@ export class View {
     this.player.stop();
     this.arranger.stop();
     this.themes.stop();
+    this.visits.stop();
+    document.removeEventListener("keydown", this.pressed);
   }
 
   setTheme(theme: Theme): void {
     this.themes.set(theme);
+  }
+
+  nextTheme(): void {
+    this.setTheme(THEMES[(THEMES.indexOf(this.themes.theme) + 1) % THEMES.length] as Theme);
   }
 
   colorBy(by: ColorBy): void {
@@ -115,57 +137,52 @@ export class View {
 
   /** Select a node or group; `bring` opens the groups around it and moves there. */
   async select(item: number | null, bring = false): Promise<void> {
+    const left = this.visit();
     const changed = item !== this.selected;
-    this.selected = item;
-    this.panel.show(item);
-    this.element.classList.toggle("selecting", item !== null);
-    if (item !== null && bring) {
-      const level = this.tree.levelOf(this.carrier(item));
-      if (level >= 0 && !this.tree.around(this.carrier(item)).every((group) => this.scenes.open.has(group))) {
-        this.scenes.reveal(level);
-        await this.redraw();
-      }
-    }
-    this.mark();
-    if (item !== null && bring) this.bring(item);
-    else if (item !== null && this.width < NARROW) {
-      this.camera.measure(); // the panel takes its room
-      this.keepInSight(this.shown(item));
-    }
-    this.live.textContent = item === null ? "" : this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item);
-    if (changed && (item === null || !this.tree.isGroup(item))) this.options.onSelect?.(item);
+    await this.show(item, bring);
+    if (!changed) return;
+    this.visits.add(left, this.visit());
+    if (item === null || (!this.tree.isGroup(item) && item !== this.model.failed)) this.options.onSelect?.(item);
   }
 
   /** Close a group or open it; with `inside` open all groups in it too. */
   async toggle(group: number, inside = false): Promise<void> {
-    const before = this.where(group);
+    const [left, before] = [this.visit(), this.where(group)];
     if (inside) this.scenes.openInside(group);
     else if (this.scenes.open.has(group)) this.scenes.close(group);
     else this.scenes.reveal(group);
     await this.redraw();
     const after = this.where(group);
     if (before && after) this.camera.hold({ x: before.x + before.width / 2, y: before.y }, { x: after.x + after.width / 2, y: after.y });
+    this.visits.add(left, this.visit());
+  }
+
+  openSelected(inside: boolean): void {
+    if (this.selected !== null && this.tree.isGroup(this.selected)) void this.toggle(this.selected, inside);
+  }
+
+  openAll(open: boolean): void {
+    const left = this.visit();
+    if (open) this.scenes.openAll();
+    else this.scenes.closeAll();
+    void this.redraw().then(() => {
+      this.camera.start(this.scene);
+      this.visits.add(left, this.visit());
+    });
+  }
+
+  back(): void {
+    this.visits.back();
+  }
+
+  forward(): void {
+    this.visits.forward();
   }
 
   /** Select the neighbour of the selected card in a direction on the screen. */
   step(dx: number, dy: number): void {
-    const here = this.selected === null ? null : this.where(this.shown(this.selected));
-    if (!here) {
-      const [first] = this.scene.cards;
-      if (first) void this.select(first.card.item);
-      return;
-    }
-    let [best, least] = [null as number | null, Number.POSITIVE_INFINITY];
-    for (const { card, x, y } of this.scene.cards) {
-      const [ax, ay] = [x + card.width / 2 - here.x - here.width / 2, y + card.height / 2 - here.y - here.height / 2];
-      const along = ax * dx + ay * dy;
-      const across = Math.abs(ax * dy) + Math.abs(ay * dx);
-      if (along < 8) continue;
-      const cost = along + 2 * across;
-      if (cost < least) [best, least] = [card.item, cost];
-    }
-    if (best === null) return;
-    void this.select(best).then(() => this.keepInSight(best));
+    const next = nextCard(this.scene, this.selected === null ? null : this.where(this.shown(this.selected)), dx, dy);
+    if (next !== null) void this.select(next);
   }
 
   fit(): void {
@@ -188,34 +205,14 @@ export class View {
     this.player.move(by);
   }
 
-  /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
-  private resize(): void {
-    const width = this.element.clientWidth;
-    this.camera.measure();
-    this.element.classList.toggle("narrow", width < NARROW);
-    if (width && !this.width && this.scene.cards.length) this.camera.start(this.scene);
-    this.width = width;
-    this.moved();
+  help(): void {
+    this.keys.showModal();
   }
 
-  /** Another part of the world is seen. */
-  private moved(): void {
-    if (!this.camera) return; // it moves as it is made
-    this.drawing.see(this.camera.window);
-    this.minimap.move();
-  }
-
-  /** Undo one thing: the run of backward, else the selection. */
+  /** End one thing: the run of backward, else the selection. */
   escape(): void {
     if (this.playback.step !== null) this.player.leave();
     else void this.select(null);
-  }
-
-  async openAll(open: boolean): Promise<void> {
-    if (open) this.scenes.openAll();
-    else this.scenes.closeAll();
-    await this.redraw();
-    this.camera.start(this.scene);
   }
 
   svg(): string {
@@ -229,23 +226,16 @@ export class View {
     return text;
   }
 
-  private bar(): HTMLElement {
-    const name = (this.model.title || "graph").replaceAll(/[^\w.-]+/g, "-").slice(0, 60);
-    const savePng = async (): Promise<void> => save(await toPng(this.svg()), `${name}.png`);
-    return html(
-      "div",
-      { class: "bar" },
-      this.search.element,
-      html("span", { class: "space" }),
-      button("Open all", "Open all groups that the picture can hold", () => void this.openAll(true)),
-      button("Close all", "Close all groups", () => void this.openAll(false)),
-      button("−", "Smaller (−)", () => this.zoom(1 / 1.3)),
-      button("+", "Larger (+)", () => this.zoom(1.3)),
-      button("Fit", "See all (f)", () => this.fit()),
-      button("SVG", "Save the picture as SVG", () => save(new Blob([this.svg()], { type: "image/svg+xml" }), `${name}.svg`)),
-      button("PNG", "Save the picture as PNG", () => void savePng()),
-      this.themeButton,
-    );
+  saveSvg(): void {
+    save(new Blob([this.svg()], { type: "image/svg+xml" }), `${this.fileName}.svg`);
+  }
+
+  savePng(): void {
+    void toPng(this.svg()).then((picture) => save(picture, `${this.fileName}.png`));
+  }
+
+  private get fileName(): string {
+    return (this.model.title || "graph").replaceAll(/[^\w.-]+/g, "-").slice(0, 60);
   }
 
   private listen(): void {
@@ -261,13 +251,74 @@ export class View {
       const item = itemAt(target);
       if (item !== null && this.tree.isGroup(item) && !target.closest("[data-act]") && !target.closest(".ground")) void this.toggle(item, event.shiftKey);
     });
-    this.element.addEventListener("keydown", (event) => keys(event, this));
+    svg.addEventListener("pointerover", ({ target, pointerType }) => {
+      if (pointerType === "mouse") this.hover((target as Element).closest(".card") ? itemAt(target as Element) : null);
+    });
+    svg.addEventListener("pointerleave", () => this.hover(null));
+    // A page of its own needs no click before it takes keys.
+    if (this.options.page) document.addEventListener("keydown", this.pressed);
+    else this.element.addEventListener("keydown", this.pressed);
+  }
+
+  private readonly pressed = (event: KeyboardEvent): void => press(event, this);
+
+  /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
+  private resize(): void {
+    this.element.classList.toggle("narrow", this.element.clientWidth < NARROW);
+    const before = this.camera.measured;
+    this.camera.measure();
+    if (!before && this.camera.measured && this.scene.cards.length) this.camera.start(this.scene);
+    this.moved();
+  }
+
+  /** Another part of the world is seen. */
+  private moved(): void {
+    if (!this.crumbs) return; // the camera moves as it is made
+    this.drawing.see(this.camera.window);
+    this.minimap.move();
+    this.showCrumbs();
+  }
+
+  private async show(item: number | null, bring: boolean): Promise<void> {
+    this.selected = item;
+    this.panel.show(item);
+    this.element.classList.toggle("selecting", item !== null);
+    if (item !== null && bring) {
+      const carrier = this.carrier(item);
+      const level = this.tree.levelOf(carrier);
+      if (level >= 0 && !this.tree.around(carrier).every((group) => this.scenes.open.has(group))) {
+        this.scenes.reveal(level);
+        await this.redraw();
+      }
+    }
+    this.mark();
+    this.showCrumbs();
+    if (this.element.classList.contains("narrow")) this.camera.measure(); // the panel takes room, or gives it back
+    const box = item === null ? null : this.where(this.shown(item));
+    if (box && bring) this.camera.look(box, Math.max(0.8, Math.min(1.2, this.camera.transform.k)));
+    else if (box) this.camera.show(box);
+    this.live.textContent = item === null ? "" : this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item);
+  }
+
+  private visit(): Visit<ZoomTransform> {
+    return { selected: this.selected, open: [...this.scenes.open], look: this.camera.transform };
+  }
+
+  private async revisit({ selected, open, look }: Visit<ZoomTransform>): Promise<void> {
+    this.scenes.reopen(open);
+    await this.redraw();
+    const changed = selected !== this.selected;
+    await this.show(selected, false);
+    this.camera.to(look);
+    if (changed && (selected === null || !this.tree.isGroup(selected))) this.options.onSelect?.(selected);
   }
 
   private async redraw(): Promise<void> {
     const scene = await this.scenes.scene();
     if (!scene) return;
     this.scene = scene;
+    this.lighting.redrawn();
+    this.hovered = null;
     this.drawing.draw(scene);
     this.recolor();
     this.mark();
@@ -277,7 +328,7 @@ export class View {
   }
 
   private recolor(): void {
-    this.themeButton.textContent = THEME_SIGNS[this.themes.theme];
+    this.bar.showTheme(this.themes.theme);
     this.colors.measure(this.scene.cards.map(({ card }) => card.item));
     this.legend.draw();
     this.drawing.paint((item) => this.colors.paint(item));
@@ -288,26 +339,51 @@ export class View {
     const { step, current } = this.playback;
     const shown = current === null ? null : this.shown(current);
     this.drawing.play(step === null ? null : (item) => this.playback.done(item), shown);
-    if (shown !== null) this.keepInSight(shown);
+    const box = shown === null ? null : this.where(shown);
+    if (box) this.camera.show(box);
   }
 
   /** Show the selection, and the way from it to the leaves and to the outputs. */
   private mark(): void {
     const item = this.selected;
     this.drawing.select(item === null ? null : this.shown(item), item);
-    if (item === null) return this.drawing.light(null);
-    const marks = reach(this.model, this.tree.nodes(item));
-    const lit = new Map<number, number>();
-    marks.forEach((mark, node) => {
-      if (!mark || (this.tree.folded[node] && node !== item)) return;
-      const shown = this.shown(node);
-      lit.set(shown, (lit.get(shown) ?? 0) | mark);
-    });
-    for (const { item: frame } of this.scene.frames) {
-      const inside = this.tree.nodes(frame).reduce((all, node) => all | (marks[node] as number), 0);
-      if (inside) lit.set(frame, inside);
-    }
-    this.drawing.light(lit);
+    this.drawing.light(item === null ? null : this.lighting.ways(item, this.frames(), true));
+  }
+
+  /** While nothing is selected, the way from what is hovered to the outputs is lit. */
+  private hover(item: number | null): void {
+    if (item === this.hovered) return;
+    this.hovered = item;
+    if (this.selected !== null) return;
+    this.drawing.light(item === null ? null : this.lighting.ways(item, this.frames(), false), true);
+  }
+
+  private frames(): number[] {
+    return this.scene.frames.map(({ item }) => item);
+  }
+
+  private showCrumbs(): void {
+    const { tree, model, selected } = this;
+    const around = selected === null ? this.seenInside() : [...tree.around(this.carrier(selected)).reverse(), selected];
+    const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(model.caption(item), MOST_CALLED));
+    const whole: Crumb = { item: null, name: shorten(model.title || "graph", MOST_CALLED) };
+    this.crumbs.show([whole, ...around.map((item) => ({ item, name: name(item) }))]);
+  }
+
+  /** The open groups around the middle of what is seen, the outermost first. */
+  private seenInside(): number[] {
+    const { x, y, width, height } = this.camera.window;
+    const [middle, centre] = [x + width / 2, y + height / 2];
+    const inside = (box: Box): boolean => box.x <= middle && middle <= box.x + box.width && box.y <= centre && centre <= box.y + box.height;
+    return this.scene.frames.filter(inside).map(({ item }) => item);
+  }
+
+  /** What a chip says of a node: its name, what it does, its line. */
+  private called(node: number): string {
+    const { model } = this;
+    const name = model.text("label", node) ? `${model.caption(node)} · ${model.operation(node)}` : model.operation(node);
+    const line = model.text("source", node);
+    return `${shorten(model.leaf[node] ? model.caption(node) : name, MOST_CALLED)}${line ? ` · ${shorten(line, MOST_CALLED)}` : ""}`;
   }
 
   /** The item whose card carries a node: the first user of a parameter that is written inside it. */
@@ -316,43 +392,36 @@ export class View {
     return this.model.users(item)[0]?.node ?? item;
   }
 
+  /** The item that a node or group is seen as now. */
   private shown(item: number): number {
-    if (this.tree.isGroup(item)) {
-      const closed = this.tree.around(item).filter((group) => !this.scenes.open.has(group));
-      return closed.at(-1) ?? item;
-    }
-    return this.scenes.shownAs(this.carrier(item), undefined);
+    const carrier = this.carrier(item);
+    let shown = carrier;
+    for (const level of this.tree.around(carrier)) if (!this.scenes.open.has(level)) shown = level;
+    return shown;
   }
 
-  private where(item: number): { x: number; y: number; width: number; height: number } | null {
+  private where(item: number): Box | null {
     const frame = this.scene.frames.find((one) => one.item === item);
     if (frame) return frame;
     const found = this.scene.cards.find(({ card }) => card.item === item);
     return found ? { x: found.x, y: found.y, width: found.card.width, height: found.card.height } : null;
-  }
-
-  private bring(item: number): void {
-    const box = this.where(this.shown(item));
-    if (!box) return;
-    const most = Math.max(0.8, Math.min(1.2, this.camera.transform.k));
-    this.camera.look(box, most);
-  }
-
-  private keepInSight(item: number): void {
-    const box = this.where(item);
-    const seen = this.camera.window;
-    if (!box) return;
-    const inside = box.x >= seen.x && box.y >= seen.y && box.x + box.width <= seen.x + seen.width && box.y + box.height <= seen.y + seen.height;
-    if (!inside) this.camera.centre(box.x + box.width / 2, box.y + box.height / 2);
-  }
-
-  private nextTheme(): void {
-    const themes: Theme[] = ["auto", "light", "dark"];
-    this.setTheme(themes[(themes.indexOf(this.themes.theme) + 1) % 3] as Theme);
   }
 }
 
 function itemAt(target: Element): number | null {
   const found = target.closest<SVGElement>("[data-item]")?.dataset.item;
   return found === undefined ? null : Number(found);
+}
+
+/** The card nearest to a box in a direction; without a box the first. */
+function nextCard(scene: Scene, here: Box | null, dx: number, dy: number): number | null {
+  if (!here) return scene.cards[0]?.card.item ?? null;
+  let [best, least] = [null as number | null, Number.POSITIVE_INFINITY];
+  for (const { card, x, y } of scene.cards) {
+    const [ax, ay] = [x + card.width / 2 - here.x - here.width / 2, y + card.height / 2 - here.y - here.height / 2];
+    const along = ax * dx + ay * dy;
+    const cost = along + 2 * (Math.abs(ax * dy) + Math.abs(ay * dx));
+    if (along >= 8 && cost < least) [best, least] = [card.item, cost];
+  }
+  return best;
 }

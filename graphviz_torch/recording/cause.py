@@ -1,0 +1,97 @@
+"""What was done before a backward that failed, and made it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..graph import Earlier, Failure, Operand
+from .backward import Run
+from .modules import Modules
+from .source_lines import source_text
+
+
+def explained(failure: Failure, run: Run, before: Sequence[Run], modules: Modules) -> Failure:
+    """A failure, with the node that backward could not run and what had been done before to it.
+
+    Args:
+        failure: the exception that ended a recording.
+        run: the backward that raised it.
+        before: the runs before that one.
+        modules: what names lines.
+    """
+    stuck = run.stuck
+    if stuck is None:
+        return failure
+    line = modules.lines()
+    changes = [
+        Earlier(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
+        for c in stuck.changes
+    ]
+    kept = None
+    if stuck.kept is not None:
+        label = "" if stuck.leaf is None else run.reading.columns["label"][stuck.leaf]
+        kept = Operand(label, stuck.kept, "", stuck.leaf)
+    number = run.numbers[stuck.node]
+    ran = [other for other in before if (other.spent if stuck.freed else other.ran)(number)]
+    found = [_parted(run, stuck.node, other, modules) for other in ran[-1:]]
+    if stuck.freed and not found:
+        old = number < modules.first  # from before the recording
+        last, user = _parts(run, stuck.node, lambda n: n < modules.first if old else n == number)
+        found = [Earlier("backward", "", _known(last, user), label=_name(run, last, modules))]
+    if not stuck.freed:  # it came over from an earlier step, or it has nothing to do with that
+        found = [each for each in found if each.again and len(each.nodes) > 1]
+    return replace(failure, node=stuck.node, kept=kept, earlier=(*changes, *found))
+
+
+def _parted(run: Run, node: int, other: Run, modules: Modules) -> Earlier:
+    """An earlier run of a node, and where the two part."""
+    last, user = _parts(run, node, other.ran)
+    # What was made later is the program's next step; what was made before it, not run, leads there.
+    newest = max(other.numbers)
+    before, later = _parts(run, last, lambda number: number <= newest)
+    return Earlier(
+        "grad" if other.grads else "backward",
+        modules.lines()(other.place),
+        _known(last, user if later is None else later),
+        label=_name(run, last if later is None else before, modules),
+        again=other.calls == run.calls,
+        stepped=other.step != run.step,
+    )
+
+
+def _known(*nodes: int | None) -> tuple[int, ...]:
+    return tuple(node for node in nodes if node is not None)
+
+
+def _parts(run: Run, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
+    """From a node towards the outputs: the last whose number is known, and its user.
+
+    None for the user where an output is reached.
+    """
+    users: dict[int, list[int]] = {}
+    for source, target, _, _ in run.reading.edges:
+        users.setdefault(source, []).append(target)
+    stack, seen = [node], {node}
+    while stack:
+        node = stack.pop()
+        for user in users.get(node, ()):
+            if not known(run.numbers[user]):
+                return node, user
+            if user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return node, None
+
+
+def _name(run: Run, node: int, modules: Modules) -> str:
+    """What the caller calls a node's result, or what the same line has made of the kind since."""
+    columns = run.reading.columns
+    label: str = columns["label"][node]
+    if label and "," not in label:  # of one output
+        return label
+    (source,) = modules.found([run.numbers[node]])["source"]
+    for name, number, kind in run.others if source else ():
+        if kind == columns["name"][node] and modules.found([number])["source"] == [source]:
+            return name
+    return ""

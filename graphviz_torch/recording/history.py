@@ -1,0 +1,226 @@
+"""Which graphs of earlier steps are still alive when backward runs, and what holds them.
+
+Marks are hung on a few nodes of each graph that runs backward, in the node's own `metadata`: an
+empty object that lives as long as the node, which is as long as anybody holds what was computed
+from it. Steps are told apart by the optimizers that stepped in between.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..internals.dispatch import sequence_number
+from ..tracing.nodes import GradFn
+from ..tracing.tracer import connected
+from .source_lines import Place
+
+Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
+
+# A graph of the step before may be held by a variable that is about to be assigned again.
+STEPS = 2
+_MARKS = 8  # in a graph, where parts of it may be held alone
+_KEY = "graphviz_torch.kept"
+
+
+class _Mark:
+    __slots__ = ("__weakref__", "key", "number", "step")
+
+    def __init__(self, key: str, number: int, step: int) -> None:
+        self.key = key
+        self.number = number  # sequence number of its node
+        self.step = step
+
+
+Marks = list[weakref.ref[_Mark]]
+# Sequence number of the node that made what holds, what the caller calls it, what it holds.
+_Holder = tuple[int | None, str, list[_Mark]]
+
+
+class SeenKept(NamedTuple):
+    """Graphs of earlier steps that are alive at a later backward of the same line."""
+
+    steps: int
+    number: int | None = None  # sequence number of what holds them, if that is known
+    label: str = ""  # what the caller calls that
+    inside: bool = False  # are they part of what runs backward now
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is known of the backwards that one line runs."""
+
+    key: str  # of its marks: two lines may run the same nodes
+    first: int = 0  # nodes from this sequence number on were made since it ran last
+    graphs: list[tuple[int, Marks]] = field(default_factory=list)  # alive; with their steps
+    enough: int = STEPS  # steps that must be alive to look for what holds them
+    holder: tuple[int | None, str] | None = None
+    held: Marks = field(default_factory=list)  # that made this the holder
+
+    def before(self, step: int) -> list[tuple[int, Marks]]:
+        """The graphs of earlier steps that are alive."""
+        self.graphs = [graph for graph in self.graphs if any(mark() for mark in graph[1])]
+        return [graph for graph in self.graphs if graph[0] < step]
+
+
+class KeptGraphs:
+    """Looks, at every backward, for the graphs of earlier ones.
+
+    Args:
+        label: the caller's variable that a tensor is in.
+        line: the line that made the node with a sequence number.
+    """
+
+    def __init__(self, label: Callable[[Tensor], str], line: Callable[[int], str]) -> None:
+        self._label = label
+        self._line = line
+        self._lines: dict[Place | None, _Line] = {}
+
+    def see(
+        self,
+        nodes: Numbers,
+        running: Container[GradFn],
+        step: int,
+        place: Place | None,
+    ) -> SeenKept | None:
+        """Look for kept graphs, and mark this one.
+
+        Args:
+            nodes: the nodes of the graph, leaves left out, inputs before users.
+            running: those that are about to run, not cut off.
+            step: how many times an optimizer has stepped.
+            place: the line that calls backward.
+        """
+        line = self._lines.setdefault(place, _Line(f"{_KEY}.{len(self._lines)}"))
+        kept = self._kept(line, nodes, running, step)
+        new = [fn for fn, number in nodes.items() if number >= line.first]
+        marks = []
+        for fn in new[:: -(-len(new) // _MARKS) or 1]:
+            mark = fn.metadata[line.key] = _Mark(line.key, nodes[fn], step)
+            marks.append(weakref.ref(mark))
+        line.graphs.append((step, marks))
+        line.first = sequence_number()
+        return kept
+
+    def _kept(
+        self, line: _Line, nodes: Numbers, running: Container[GradFn], step: int
+    ) -> SeenKept | None:
+        before = line.before(step)
+        count = _steps(before)
+        if count < STEPS:
+            return None
+        if any(number < line.first for number in nodes.values()):
+            inside, junction = _inside(nodes, running, _marks(before), line.first)
+            if len(inside) >= STEPS:
+                return SeenKept(len(inside), junction, inside=True)
+        if count < line.enough:
+            known = line.holder is not None and all(mark() for mark in line.held)
+            return SeenKept(count, *line.holder) if known and line.holder else None
+        line.holder = None
+        if gc.isenabled():
+            gc.collect()  # what only waits for this is no leak
+            before = line.before(step)
+        line.enough = 2 * max(count, line.enough)
+        count = _steps(before)
+        if count < STEPS:
+            return None
+        number, name, held = self._holder(_marks(before), running)
+        if number is None:  # soon again
+            line.enough = count + max(1, count // 2)
+        line.holder, line.held = (number, name), list(map(weakref.ref, held))
+        return SeenKept(count, number, name)
+
+    def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
+        """What holds the most steps; no number if nothing holds several."""
+        tensors = [each for each in _tensors(min(marks)) if each[1] not in running]
+        tensors.sort(key=lambda each: -each[0])  # the newest first: what others hold too is its
+        ids, edges = connected([fn for _, fn, _ in tensors])
+        sources: list[list[int]] = [[] for _ in ids]
+        for source, target, _, _ in edges:
+            sources[target].append(source)
+        marked = {i: mark for fn, i in ids.items() if (mark := _mark_on(fn, marks)) is not None}
+        seen: set[int] = set()
+        holders: dict[str, _Holder] = {}
+        for number, fn, tensor in tensors:
+            found = [marked[i] for i in _behind(ids[fn], sources, seen) if i in marked]
+            if found:
+                name = self._label(tensor)
+                key = name or self._line(number) or str(number)
+                holders.setdefault(key, (number, name, []))[2].extend(found)
+        best = max(holders.values(), key=_steps_held, default=None)
+        if best is None or _steps_held(best) < STEPS:
+            return None, "", list(marks.values())
+        return best
+
+
+def _marks(graphs: list[tuple[int, Marks]]) -> dict[int, _Mark]:
+    """The marks of some graphs that are alive, by number."""
+    marks = (ref() for _, some in graphs for ref in some)
+    return {mark.number: mark for mark in marks if mark is not None}
+
+
+def _steps(graphs: list[tuple[int, Marks]]) -> int:
+    return len({step for step, _ in graphs})
+
+
+def _steps_held(holder: _Holder) -> int:
+    return len({mark.step for mark in holder[2]})
+
+
+def _inside(
+    nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
+) -> tuple[set[int], int | None]:
+    """The steps with marks on nodes that are about to run, and the number of the first new node
+    behind one."""
+    behind: set[GradFn] = set()
+    steps: set[int] = set()
+    junction = None
+    for fn, number in nodes.items():
+        if fn not in running:
+            continue
+        mark = _mark_on(fn, marks)
+        if mark is not None:
+            steps.add(mark.step)
+        if mark is not None or any(source in behind for source, _ in fn.next_functions):
+            behind.add(fn)
+            if number >= first and junction is None:
+                junction = number
+    return steps, junction
+
+
+def _tensors(since: int) -> Iterator[tuple[int, GradFn, Tensor]]:
+    """The tensors of the process that were computed by nodes from this sequence number on."""
+    # Not by the attribute: a subclass may have one of its own.
+    grad_fn = torch._C.TensorBase.grad_fn.__get__  # type: ignore[union-attr]
+    with torch._C.DisableTorchFunction():
+        for value in gc.get_objects():
+            if issubclass(type(value), Tensor):
+                fn: GradFn = None
+                with suppress(Exception):  # a view that was changed in place in some ways
+                    fn = grad_fn(value)
+                if fn is not None and fn._sequence_nr() >= since:
+                    yield fn._sequence_nr(), fn, value
+
+
+def _behind(start: int, sources: list[list[int]], seen: set[int]) -> Iterator[int]:
+    """A node and those behind it that are not in `seen`, and are from now on."""
+    stack = [start]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(sources[node])
+            yield node
+
+
+def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
+    """The mark on a node. Threads count apart, so a number alone does not tell."""
+    mark = marks.get(fn._sequence_nr())
+    return mark if mark is not None and fn.metadata.get(mark.key) is mark else None

@@ -1,1 +1,0 @@
-"""Which module call and which line made each node, and what parameters are called."""

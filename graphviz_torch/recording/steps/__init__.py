@@ -1,1 +1,0 @@
-"""What lasts from one step of an optimizer to the next."""

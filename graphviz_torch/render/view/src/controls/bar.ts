@@ -1,0 +1,68 @@
+// The bar above: search, and what can be done with the whole picture.
+
+import { button, html } from "../dom";
+import type { Theme } from "../drawing/theme";
+
+export interface Actions {
+  back(): void;
+  forward(): void;
+  openAll(open: boolean): void;
+  zoom(factor: number): void;
+  fit(): void;
+  saveSvg(): void;
+  savePng(): void;
+  nextTheme(): void;
+  help(): void;
+}
+
+const THEMES: Record<Theme, [sign: string, words: string]> = {
+  auto: ["◐", "as the system has it"],
+  light: ["☀", "light"],
+  dark: ["☾", "dark"],
+};
+
+export class Bar {
+  readonly element: HTMLElement;
+  private readonly theme: HTMLButtonElement;
+
+  constructor(search: HTMLElement, actions: Actions) {
+    const more = button("⋯", "More buttons", () => {
+      more.setAttribute("aria-expanded", String(this.element.classList.toggle("opened")));
+    });
+    more.classList.add("more");
+    more.setAttribute("aria-expanded", "false");
+    this.theme = button("", "", () => actions.nextTheme());
+    // Where there is little room, the extra ones come out at a press of "more".
+    const extra = (...buttons: HTMLElement[]) => html("span", { class: "buttons extra" }, ...buttons);
+    this.element = html(
+      "div",
+      { class: "bar", role: "toolbar", "aria-label": "View" },
+      search,
+      html("span", { class: "buttons" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
+      html("span", { class: "space" }),
+      extra(
+        button("Open all", "Open all groups that the picture can hold (o)", () => actions.openAll(true)),
+        button("Close all", "Close all groups (c)", () => actions.openAll(false)),
+      ),
+      html(
+        "span",
+        { class: "buttons" },
+        button("−", "Smaller (−)", () => actions.zoom(1 / 1.3)),
+        button("+", "Larger (+)", () => actions.zoom(1.3)),
+        button("Fit", "See all (f)", () => actions.fit()),
+      ),
+      extra(
+        button("SVG", "Save the picture as SVG", () => actions.saveSvg()),
+        button("PNG", "Save the picture as PNG", () => actions.savePng()),
+      ),
+      html("span", { class: "buttons" }, this.theme, button("?", "Keys (?)", () => actions.help()), more),
+    );
+  }
+
+  showTheme(theme: Theme): void {
+    const [sign, words] = THEMES[theme];
+    this.theme.textContent = sign;
+    this.theme.title = `Theme: ${words}. Press for the next`;
+    this.theme.setAttribute("aria-label", this.theme.title);
+  }
+}

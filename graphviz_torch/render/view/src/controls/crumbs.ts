@@ -1,0 +1,30 @@
+// Where the reader is: the modules around what is selected, else around what is seen.
+
+import { html } from "../dom";
+
+export interface Crumb {
+  /** Null for the whole graph. */
+  readonly item: number | null;
+  readonly name: string;
+}
+
+export class Crumbs {
+  readonly element = html("nav", { class: "crumbs", "aria-label": "Modules around" });
+  private shown: string | null = null;
+
+  constructor(private readonly go: (item: number | null) => void) {}
+
+  show(crumbs: readonly Crumb[]): void {
+    const key = crumbs.map(({ item }) => item).join();
+    if (key === this.shown) return;
+    this.shown = key;
+    const parts = crumbs.flatMap(({ item, name }, at) => {
+      const last = at === crumbs.length - 1;
+      const crumb = html("button", { type: "button", ...(last ? { "aria-current": "location" } : {}) }, name);
+      crumb.addEventListener("click", () => this.go(item));
+      return at ? [html("span", { class: "quiet", "aria-hidden": "true" }, "›"), crumb] : [crumb];
+    });
+    this.element.replaceChildren(...parts);
+    this.element.scrollLeft = this.element.scrollWidth;
+  }
+}

@@ -1,0 +1,44 @@
+// What the colours mean, and the choice of what they show.
+
+import { COLOR_NAMES, type ColorBy, type Colors } from "../drawing/colors";
+import { html } from "../dom";
+
+export class LegendBox {
+  readonly element = html("div", { class: "legend" });
+  private readonly choice = html("select", { "aria-label": "Colour by", class: "color-by" });
+  private readonly entries = html("div", { class: "entries" });
+
+  constructor(
+    private readonly colors: Colors,
+    changed: (by: ColorBy) => void,
+  ) {
+    for (const [by, name] of Object.entries(COLOR_NAMES) as [ColorBy, string][]) {
+      const option = html("option", { value: by }, name);
+      option.disabled = !colors.available(by);
+      if (option.disabled) option.textContent = `${name} (not recorded)`;
+      this.choice.append(option);
+    }
+    this.choice.addEventListener("change", () => changed(this.choice.value as ColorBy));
+    this.element.append(html("label", {}, "Colour: ", this.choice), this.entries);
+  }
+
+  draw(): void {
+    this.choice.value = this.colors.by;
+    const { entries, scale } = this.colors.legend();
+    const rows: HTMLElement[] = [];
+    if (scale) {
+      const steps = scale.fills.map((fill) => swatch(fill, "none", false));
+      rows.push(html("div", { class: "scale" }, html("span", {}, scale.low), ...steps, html("span", {}, scale.high)));
+    }
+    for (const { fill, line, said, hatched } of entries) rows.push(html("div", { class: "entry" }, swatch(fill, line, hatched), html("span", {}, said)));
+    this.entries.replaceChildren(...rows);
+  }
+}
+
+function swatch(fill: string, line: string, hatched: boolean): HTMLElement {
+  const element = html("i", { class: hatched ? "swatch hatched" : "swatch" });
+  element.style.backgroundColor = fill;
+  if (line !== "none") element.style.borderColor = line;
+  else element.style.borderWidth = "0";
+  return element;
+}

@@ -1,0 +1,82 @@
+// The slider that plays backward in its order.
+
+import { button, html } from "../dom";
+import type { Playback } from "./playback";
+
+const SECONDS = 12; // a whole run takes at most this long
+const PACE = 4; // and no more than so many steps a second
+
+export class Player {
+  readonly element: HTMLElement;
+  private readonly slider: HTMLInputElement;
+  private readonly said = html("output", {});
+  private readonly start: HTMLButtonElement;
+  private timer = 0;
+
+  constructor(
+    private readonly playback: Playback,
+    private readonly say: (node: number) => string,
+    private readonly changed: () => void,
+  ) {
+    this.slider = html("input", { type: "range", min: 0, max: playback.steps, value: playback.steps, "aria-label": "Step of backward" });
+    this.slider.addEventListener("input", () => {
+      this.stop();
+      this.set(Number(this.slider.value));
+    });
+    this.start = button("▶", "Play backward (p)", () => this.toggle());
+    this.element = html("div", { class: "player" }, this.start, this.slider, this.said);
+    this.draw();
+  }
+
+  toggle(): void {
+    if (this.timer) return this.stop();
+    const { steps } = this.playback;
+    const pace = Math.max(PACE, steps / SECONDS);
+    const from = this.playback.step === null || this.playback.step >= steps ? 0 : this.playback.step;
+    const began = performance.now();
+    const tick = (now: number): void => {
+      // A frame can have begun before the click that it serves.
+      const step = Math.min(steps, from + Math.floor((Math.max(0, now - began) / 1000) * pace));
+      if (step !== this.playback.step) this.set(step);
+      if (step < steps) this.timer = requestAnimationFrame(tick);
+      else this.stop();
+    };
+    this.set(from);
+    this.timer = requestAnimationFrame(tick);
+    this.draw();
+  }
+
+  move(by: number): void {
+    this.stop();
+    const at = this.playback.step ?? (by > 0 ? 0 : this.playback.steps);
+    this.set(Math.max(0, Math.min(this.playback.steps, at + by)));
+  }
+
+  /** Show the whole picture again. */
+  leave(): void {
+    this.stop();
+    this.set(null);
+  }
+
+  stop(): void {
+    cancelAnimationFrame(this.timer);
+    this.timer = 0;
+    this.draw();
+  }
+
+  private set(step: number | null): void {
+    this.playback.step = step;
+    this.draw();
+    this.changed();
+  }
+
+  private draw(): void {
+    const { playback } = this;
+    this.start.textContent = this.timer ? "❚❚" : "▶";
+    this.slider.value = String(playback.step ?? playback.steps);
+    const { current } = playback;
+    const what = playback.recorded ? "Backward" : "Backward, order not recorded";
+    this.said.textContent =
+      playback.step === null ? `${what}: ${playback.steps.toLocaleString("en")} steps` : `${playback.step} of ${playback.steps}${current === null ? "" : `: ${this.say(current)}`}`;
+  }
+}

@@ -1,0 +1,156 @@
+// Where the reader looks: pan and zoom by mouse, touch and keys.
+
+import { select } from "d3-selection";
+import { zoom, zoomIdentity, zoomTransform, type ZoomBehavior, type ZoomTransform } from "d3-zoom";
+
+export interface Box {
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+/** All there is to see, and where its first card has its middle. */
+export interface World {
+  readonly width: number;
+  readonly height: number;
+  readonly begin?: number;
+}
+
+const MARGIN = 28;
+const SEEN = 14; // CSS pixels between a card that must be seen and the window's edge
+const SMALLEST = 0.005;
+const LARGE = 1800; // CSS pixels of width
+const READABLE = 0.62; // text of 13 pixels is 8 pixels high
+
+export class Camera {
+  private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
+  /** Of the stage, in CSS pixels. To ask the browser for it while things are drawn would cost a layout. */
+  private size = { width: 800, height: 600 };
+  /** Has the stage had a size yet? */
+  measured = false;
+  private started: { world: World; transform: ZoomTransform } | null = null;
+
+  constructor(
+    private readonly svg: SVGSVGElement,
+    world: SVGGElement,
+    moved: () => void,
+  ) {
+    this.behavior = zoom<SVGSVGElement, unknown>()
+      .scaleExtent([SMALLEST, 4])
+      .extent(() => [[0, 0], [this.size.width, this.size.height]])
+      .on("zoom", ({ transform }: { transform: ZoomTransform }) => {
+        world.setAttribute("transform", transform.toString());
+        svg.classList.toggle("small", transform.k < 0.5);
+        svg.classList.toggle("tiny", transform.k < 0.22);
+        moved();
+      });
+    select(svg).call(this.behavior).on("dblclick.zoom", null);
+  }
+
+  /** Take in the stage's size. What was in the middle stays there; a beginning is looked at again. */
+  measure(): void {
+    const { clientWidth: width, clientHeight: height } = this.svg;
+    const before = this.size;
+    if (!width || !height || (this.measured && width === before.width && height === before.height)) return;
+    const [first, started] = [!this.measured, this.started];
+    this.size = { width, height };
+    this.measured = true;
+    if (first) return;
+    if (started && this.transform === started.transform) return this.start(started.world);
+    const { x, y, k } = this.transform;
+    this.place(zoomIdentity.translate(x + (width - before.width) / 2, y + (height - before.height) / 2).scale(k));
+  }
+
+  get transform(): ZoomTransform {
+    return zoomTransform(this.svg);
+  }
+
+  /** What of the world is seen. */
+  get window(): Box {
+    const { x, y, k } = this.transform;
+    return { x: -x / k, y: -y / k, width: this.size.width / k, height: this.size.height / k };
+  }
+
+  /** All of the world. */
+  fit(world: World): void {
+    this.look({ x: 0, y: 0, ...world }, 1.25 * this.natural);
+  }
+
+  /** All of a small world; of a large one its beginning, so that it can be read. */
+  start(world: World): void {
+    if (Math.min(...this.scales(world)) >= READABLE) this.fit(world);
+    else {
+      const scale = Math.max(READABLE, Math.min(this.natural, this.scales(world)[0]));
+      this.place(zoomIdentity.translate(this.beginning(world, scale), MARGIN).scale(scale));
+    }
+    this.started = { world, transform: this.transform };
+  }
+
+  /** The scale of a picture that need not be made smaller: a large screen is looked at from further away. */
+  private get natural(): number {
+    return Math.max(1, Math.min(1.5, this.size.width / LARGE));
+  }
+
+  /** Left side of the world: in the middle, or so that where it begins is. */
+  private beginning({ width, begin }: World, scale: number): number {
+    const [room, wide] = [this.size.width, scale * width];
+    if (wide + 2 * MARGIN <= room) return (room - wide) / 2;
+    return Math.max(room - MARGIN - wide, Math.min(MARGIN, room / 2 - scale * (begin ?? width / 2)));
+  }
+
+  /** Bring a box into the middle, not larger than `most`; keep the scale where it fits. */
+  look(box: Box, most: number): void {
+    const scale = Math.max(SMALLEST, Math.min(most, ...this.scales(box)));
+    const { width, height } = this.size;
+    const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+    this.place(zoomIdentity.translate(width / 2, height / 2).scale(scale).translate(-x, -y));
+  }
+
+  /** Move no further than it takes to see a box whole; smaller where it does not fit. */
+  show(box: Box): void {
+    const { x, y, k } = this.transform;
+    const scale = Math.max(SMALLEST, Math.min(k, ...this.scales(box)));
+    const place = (offset: number, from: number, length: number, size: number): number => {
+      // The same point of the world stays in the middle where the scale changes.
+      const start = size / 2 + ((offset - size / 2) * scale) / k;
+      const [low, high] = [SEEN - scale * from, size - SEEN - scale * (from + length)];
+      return Math.max(Math.min(low, high), Math.min(Math.max(low, high), start));
+    };
+    const [left, top] = [place(x, box.x, box.width, this.size.width), place(y, box.y, box.height, this.size.height)];
+    if (left !== x || top !== y || scale !== k) this.place(zoomIdentity.translate(left, top).scale(scale));
+  }
+
+  /** Look where a reader looked before. */
+  to(transform: ZoomTransform): void {
+    this.place(transform);
+  }
+
+  /** Move so that a point of the world lies where `from` lay on the screen. */
+  hold(from: { x: number; y: number }, to: { x: number; y: number }): void {
+    const { x, y, k } = this.transform;
+    this.place(zoomIdentity.translate(x + k * (from.x - to.x), y + k * (from.y - to.y)).scale(k));
+  }
+
+  by(factor: number): void {
+    select(this.svg).call(this.behavior.scaleBy, factor);
+  }
+
+  pan(x: number, y: number): void {
+    select(this.svg).call(this.behavior.translateBy, x / this.transform.k, y / this.transform.k);
+  }
+
+  centre(x: number, y: number): void {
+    select(this.svg).call(this.behavior.translateTo, x, y);
+  }
+
+  private scales(box: { width: number; height: number }): [number, number] {
+    const { width, height } = this.size;
+    const inside = (length: number): number => Math.max(length / 2, length - 2 * MARGIN);
+    return [inside(width) / Math.max(1, box.width), inside(height) / Math.max(1, box.height)];
+  }
+
+  private place(transform: ZoomTransform): void {
+    select(this.svg).call(this.behavior.transform, transform);
+  }
+}

@@ -1,0 +1,197 @@
+// What an item says, line by line, and how large that makes it.
+
+import { BUFFER, type Model, PARAMETER } from "../graph/model";
+import type { Mark } from "../graph/payload";
+import type { Tree } from "../graph/tree";
+import { bytes, count, number, shaped, shorten, tensor } from "../graph/units";
+
+/** What an item is to a reader; "failed" is an operation that raised an exception. */
+export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "output" | "group" | "failed";
+
+export interface Span {
+  readonly text: string;
+  readonly look: "strong" | "plain" | "mono" | "quiet";
+}
+
+export interface Card {
+  readonly item: number;
+  readonly role: Role;
+  /** How it differs between two graphs; "" for one that does not, and for a group. */
+  readonly mark: Mark | "";
+  readonly lines: Span[][];
+  /** Parameters that are written inside: node, and what it says. */
+  readonly parameters: { node: number; name: string; text: string }[];
+  readonly more: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+export const LINE = 16;
+export const PADDING = 8;
+export const TITLE_LEFT = 28;
+const TITLE_RIGHT = 10;
+const MOST_LABEL = 26;
+const MOST_NAME = 24;
+const MOST_MODULE = 18;
+const MOST_TEXT = 30;
+const MOST_PARAMETERS = 4;
+const MOST_CHANGES = 3;
+const MOST_CHANGE = 44;
+export const SIGNS: Record<Mark, string> = { added: "+", removed: "−", changed: "~" };
+const FONTS = {
+  strong: "600 13px system-ui, sans-serif",
+  plain: "13px system-ui, sans-serif",
+  mono: "11px ui-monospace, monospace",
+  quiet: "11px system-ui, sans-serif",
+};
+/** Space beside the text: of a hexagon's points, a pill's ends, a group's button. */
+const RIMS: Partial<Record<Role, number>> = { transfer: 34, input: 30, group: 58 };
+
+export class Cards {
+  private readonly known = new Map<number, Card>();
+  private readonly context = document.createElement("canvas").getContext("2d") as CanvasRenderingContext2D;
+  private readonly widths = new Map<string, number>();
+  private readonly severalDevices: boolean;
+
+  constructor(
+    private readonly model: Model,
+    private readonly tree: Tree,
+  ) {
+    this.severalDevices = new Set(model.metas.map((meta) => meta.device)).size > 1 || model.count <= 50;
+  }
+
+  card(item: number): Card {
+    let card = this.known.get(item);
+    if (!card) this.known.set(item, (card = this.tree.isGroup(item) ? this.group(item) : this.node(item)));
+    return card;
+  }
+
+  role(node: number): Role {
+    const { model } = this;
+    if (node === model.failed) return "failed";
+    const leaf = model.leaf[node];
+    if (leaf) return leaf === PARAMETER ? "parameter" : leaf === BUFFER ? "buffer" : "input";
+    if (model.isTransfer(node)) return "transfer";
+    return model.outputs.has(node) ? "output" : "operation";
+  }
+
+  /** The roles of items, and of the parameters written inside them. */
+  roles(items: Iterable<number>): Set<Role> {
+    const found = new Set<Role>();
+    for (const item of items) {
+      const { role, parameters } = this.card(item);
+      found.add(role);
+      for (const { node } of parameters) found.add(this.role(node));
+    }
+    return found;
+  }
+
+  private node(node: number): Card {
+    const { model } = this;
+    const label = model.text("label", node);
+    const role = this.role(node);
+    const name = model.leaf[node] ? (label ? "" : role) : model.operation(node);
+    const lines: Span[][] = [
+      [
+        ...(label ? [{ text: shorten(label, MOST_LABEL), look: "strong" as const }] : []),
+        ...(name ? [{ text: shorten(name, MOST_NAME), look: label ? ("plain" as const) : ("strong" as const) }] : []),
+      ],
+    ];
+    if (role === "failed") lines.push(...this.failure());
+    const module = this.tree.loneModule(node);
+    if (module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
+    const transfer = model.transfersOf.get(node)?.[0];
+    const outputs = model.outputsOf(node);
+    const first = model.firstOutput(node);
+    if (first) {
+      const others = outputs.length > 1 ? `  1 of ${outputs.length}` : "";
+      const device = this.severalDevices && role !== "transfer" ? `  ${first.device}` : "";
+      lines.push([{ text: shorten(shaped(first), MOST_TEXT + 6), look: "mono" }, { text: shorten(device + others, MOST_TEXT), look: "quiet" }]);
+    }
+    if (role === "transfer" && first) {
+      const from = transfer?.source ?? model.inputs(node).map((edge) => model.firstOutput(edge.node)?.device).find(Boolean) ?? "?";
+      const size = transfer?.nbytes ?? first.nbytes;
+      lines.push([{ text: `${from} → ${transfer?.target ?? first.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
+    }
+    const gradient = this.gradient(node);
+    if (gradient) lines.push([{ text: `∇ ${gradient}`, look: "mono" }]);
+    const mark = model.mark(node);
+    if (mark) lines.push([{ text: `${SIGNS[mark]} ${mark}`, look: "strong" }]);
+    for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
+      lines.push([{ text: shorten(`${what} ${opening(before)} → ${opening(after)}`, MOST_CHANGE), look: "quiet" }]);
+
+    const folded = model.inputs(node).filter((edge) => this.tree.folded[edge.node]);
+    const parameters = folded.slice(0, MOST_PARAMETERS).map(({ node: leaf }) => {
+      const meta = model.firstOutput(leaf);
+      const path = model.text("label", leaf);
+      return { node: leaf, name: shorten(path.slice(path.lastIndexOf(".") + 1) || "parameter", 18), text: meta ? shaped(meta) : "" };
+    });
+    return this.sized({ item: node, role, mark, lines, parameters, more: folded.length - parameters.length });
+  }
+
+  private gradient(node: number): string {
+    const found = this.model.gradients(node).find((gradient) => gradient !== null);
+    if (!found) return "";
+    if (found.nan + found.inf) return [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
+    if (found.values && found.values.length <= 4) return `value ${tensor(found.values, found.tensor?.shape ?? [found.values.length])}`;
+    return `norm ${number(found.norm)}`;
+  }
+
+  private failure(): Span[][] {
+    const { failure } = this.model;
+    const texts = failure ? [`⚠ ${failure.error}`, failure.where] : [];
+    return texts.filter(Boolean).map((text) => [{ text: shorten(text, MOST_TEXT), look: "quiet" }]);
+  }
+
+  private group(item: number): Card {
+    const { tree } = this;
+    const alike = tree.alikes(item);
+    const marks = this.model.marked(tree.nodes(item));
+    const size: Span[] = [{ text: count(tree.nodes(item).length, "node"), look: "quiet" }];
+    if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
+    return this.sized({
+      item,
+      role: "group",
+      mark: "",
+      lines: [[{ text: shorten(tree.name(item), MOST_TEXT), look: "strong" }], size, ...(marks ? [[{ text: marks, look: "strong" as const }]] : [])],
+      parameters: [],
+      more: 0,
+    });
+  }
+
+  /** What the frame of an open group says. */
+  title(group: number): { name: string; size: string; width: number } {
+    const name = shorten(this.tree.name(group), MOST_TEXT);
+    const size = count(this.tree.nodes(group).length, "node");
+    return { name, size, width: TITLE_LEFT + this.width(name, "strong") + 8 + this.width(size, "quiet") + TITLE_RIGHT };
+  }
+
+  private sized(card: Omit<Card, "width" | "height">): Card {
+    const wide = card.lines.map((line) => this.measure(line));
+    for (const { name, text } of card.parameters)
+      wide.push(this.measure([{ text: name, look: "quiet" }, { text, look: "mono" }]) + 14);
+    const rows = card.lines.length + card.parameters.length + Number(card.more > 0);
+    const rim = RIMS[card.role] ?? 22;
+    const height = rows * LINE + 2 * PADDING + (card.parameters.length ? 7 : 0);
+    return { ...card, width: Math.max(64, Math.ceil(Math.max(...wide) / 4) * 4 + rim), height: height + (card.role === "parameter" ? 6 : 0) };
+  }
+
+  private measure(line: readonly Span[]): number {
+    return line.reduce((sum, { text, look }) => sum + this.width(text, look), 0) + 6 * (line.length - 1);
+  }
+
+  width(text: string, look: Span["look"]): number {
+    const key = `${look} ${text}`;
+    let width = this.widths.get(key);
+    if (width === undefined) {
+      this.context.font = FONTS[look];
+      this.widths.set(key, (width = this.context.measureText(text).width));
+    }
+    return width;
+  }
+}
+
+/** Of "norm 2.4, max 1.0" the first part: the panel tells all. */
+function opening(text: string): string {
+  return text.split(/, (?=[a-z])/)[0] as string;
+}

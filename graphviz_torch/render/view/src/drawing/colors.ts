@@ -1,0 +1,232 @@
+// What a card's colour means: its role, a name (device, dtype, module) or a measured size.
+
+import { type Cards, type Role, SIGNS } from "./cards";
+import type { Mark } from "../graph/payload";
+import { bytes, number, seconds } from "../graph/units";
+import type { Model } from "../graph/model";
+import type { Themes } from "./theme";
+import type { Tree } from "../graph/tree";
+
+export type ColorBy = "role" | "device" | "gradient" | "seconds" | "saved" | "dtype" | "module" | "difference";
+
+export const COLOR_NAMES: Record<ColorBy, string> = {
+  role: "role",
+  device: "device",
+  gradient: "gradient norm",
+  seconds: "backward time",
+  saved: "saved bytes",
+  dtype: "dtype",
+  module: "module",
+  difference: "difference",
+};
+
+export interface Paint {
+  readonly fill: string;
+  readonly ink: string;
+  /** In words, for the legend and for those who cannot see it. */
+  readonly said: string;
+}
+
+export interface Legend {
+  readonly title: string;
+  readonly entries: { fill: string; line: string; said: string; hatched: boolean }[];
+  readonly scale: { fills: string[]; low: string; high: string } | null;
+}
+
+interface Sizes {
+  readonly of: (node: number) => number; // NaN: not recorded
+  readonly join: "sum" | "max";
+  readonly say: (value: number) => string;
+}
+
+const MOST_NAMES = 12;
+const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "output", "group", "failed"] as const;
+const MARKS = ["removed", "added", "changed"] as const;
+const TINT = 0.16; // of a mark's colour in the fill
+const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", group: "closed group", failed: "raised an exception" };
+
+export class Colors {
+  by: ColorBy = "role";
+  private names = new Map<string, number>();
+  private roles = new Set<Role>();
+  private range: [number, number] = [0, 0];
+  private seen = { missing: false, nonfinite: false, zero: false };
+
+  constructor(
+    private readonly model: Model,
+    private readonly tree: Tree,
+    private readonly cards: Cards,
+    private readonly themes: Themes,
+  ) {}
+
+  available(by: ColorBy): boolean {
+    const { model } = this;
+    if (by === "gradient") return model.recordedGradients;
+    if (by === "seconds") return model.recordedSeconds;
+    if (by === "saved") return model.savedBytes.some((size) => size > 0);
+    if (by === "module") return model.column("module").table.length > 1;
+    if (by === "difference") return model.difference !== null;
+    return true;
+  }
+
+  /** What a reader most likely asks: the difference of two graphs, else the gradients. */
+  get usual(): ColorBy {
+    return (["difference", "gradient"] as const).find((by) => this.available(by)) ?? "role";
+  }
+
+  choose(by: ColorBy): void {
+    this.by = this.available(by) ? by : "role";
+    this.countNames();
+  }
+
+  paint(item: number): Paint {
+    if (this.by === "role") {
+      const { role } = this.cards.card(item);
+      return { fill: this.themes.color(role === "failed" ? "background" : role), ink: this.themes.color("ink"), said: role };
+    }
+    if (this.by === "difference") return this.paintMark(item);
+    const sizes = this.sizes();
+    return sizes ? this.paintSize(this.joined(item, sizes), this.spoilt(item), sizes) : this.paintNames(item);
+  }
+
+  legend(): Legend {
+    const title = COLOR_NAMES[this.by];
+    const line = this.themes.color("operation_line");
+    const sizes = this.sizes();
+    if (sizes) {
+      const entries = [];
+      if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
+      if (this.seen.zero) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
+      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: "not recorded", hatched: false });
+      const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at).fill);
+      const [low, high] = this.range;
+      return { title, entries, scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high) } : null };
+    }
+    if (this.by === "role") {
+      const entries = ROLES.filter((role) => this.roles.has(role)).map((role) => ({
+        fill: this.themes.color(role === "failed" ? "background" : role),
+        line: this.themes.color(role === "failed" ? "error" : `${role}_line`),
+        said: MEANINGS[role] ?? role,
+        hatched: false,
+      }));
+      return { title, entries, scale: null };
+    }
+    if (this.by === "difference") {
+      const entries = MARKS.map((mark) => ({ fill: this.tint(mark), line: this.themes.color(mark), said: `${SIGNS[mark]} ${mark}`, hatched: false }));
+      return { title, entries, scale: null };
+    }
+    const shown = [...this.names].slice(0, MOST_NAMES);
+    const entries = shown.map(([name, at]) => ({ fill: this.themes.category(at), line, said: name || "none", hatched: false }));
+    if (this.names.size > MOST_NAMES)
+      entries.push({ fill: "none", line: "none", said: `and ${this.names.size - MOST_NAMES} more`, hatched: false });
+    return { title, entries, scale: null };
+  }
+
+  private sizes(): Sizes | null {
+    const { model } = this;
+    switch (this.by) {
+      case "gradient":
+        return { of: (node) => model.norm(node), join: "max", say: number };
+      case "seconds":
+        return { of: (node) => model.seconds(node), join: "sum", say: seconds };
+      case "saved":
+        return { of: (node) => model.savedBytes[node] as number, join: "sum", say: bytes };
+      default:
+        return null;
+    }
+  }
+
+  /** Take in which cards are to be seen: the legend tells of them, and the scale spreads over them. */
+  measure(items: Iterable<number>): void {
+    if (this.by === "role") this.roles = this.cards.roles(items);
+    const sizes = this.sizes();
+    if (!sizes) return;
+    let [low, high] = [Number.POSITIVE_INFINITY, 0];
+    this.seen = { missing: false, nonfinite: false, zero: false };
+    for (const item of items) {
+      const value = this.joined(item, sizes);
+      if (this.spoilt(item)) this.seen.nonfinite = true;
+      else if (Number.isNaN(value)) this.seen.missing = true;
+      else if (value === 0) this.seen.zero = true;
+      else if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    }
+    this.range = [Math.min(low, high), high];
+  }
+
+  private joined(item: number, { of, join }: Sizes): number {
+    let joined = Number.NaN;
+    for (const node of this.tree.nodes(item)) {
+      const value = of(node);
+      if (Number.isNaN(value)) continue;
+      if (Number.isNaN(joined)) joined = value;
+      else joined = join === "sum" ? joined + value : Math.max(joined, value);
+    }
+    return joined;
+  }
+
+  private spoilt(item: number): number {
+    if (this.by !== "gradient") return 0;
+    return this.tree.nodes(item).reduce((sum, node) => sum + this.model.nonfinite(node), 0);
+  }
+
+  private paintSize(value: number, spoilt: number, sizes: Sizes): Paint {
+    const ink = this.themes.color("ink");
+    if (spoilt) return { fill: this.themes.nonfinite, ink, said: `${spoilt} NaN or Inf` };
+    if (Number.isNaN(value)) return { fill: this.themes.color("background"), ink, said: "not recorded" };
+    if (value === 0) return { fill: this.themes.category(0), ink, said: "0" };
+    const [low, high] = this.range;
+    const share = high > low ? Math.log(value / low) / Math.log(high / low) : 1;
+    const step = Math.max(0, Math.min(this.themes.steps - 1, Math.floor(share * this.themes.steps)));
+    return { ...this.themes.step(step), said: sizes.say(value) };
+  }
+
+  private paintMark(item: number): Paint {
+    const marks = new Set<Mark>();
+    for (const node of this.tree.nodes(item)) for (const mark of [this.model.mark(node)]) if (mark) marks.add(mark);
+    const [mark] = marks;
+    const fill = mark ? this.tint(marks.size === 1 ? mark : "changed") : this.themes.color("operation");
+    return { fill, ink: this.themes.color("ink"), said: [...marks].join(", ") || "the same in both" };
+  }
+
+  private tint(mark: Mark): string {
+    return this.themes.mix(mark, "background", TINT);
+  }
+
+  private nameOf(node: number): string {
+    if (this.by === "module") return topModule(this.model.text("module", node));
+    const meta = this.model.firstOutput(node);
+    return (this.by === "device" ? meta?.device : meta?.dtype) ?? "";
+  }
+
+  private countNames(): void {
+    const counts = new Map<string, number>();
+    if (this.by === "device" || this.by === "dtype" || this.by === "module")
+      for (let node = 0; node < this.model.count; node++) {
+        const name = this.nameOf(node);
+        counts.set(name, (counts.get(name) ?? 0) + 1);
+      }
+    const neutral = (name: string) => name === "" || name === "cpu";
+    const first = [...counts.keys()];
+    if (this.by !== "module") first.sort();
+    const ordered = [...first.filter(neutral), ...first.filter((name) => !neutral(name))];
+    let next = 0;
+    this.names = new Map(ordered.map((name) => [name, neutral(name) ? 0 : ++next]));
+  }
+
+  private paintNames(item: number): Paint {
+    const counts = new Map<string, number>();
+    for (const node of this.tree.nodes(item)) {
+      const name = this.nameOf(node);
+      counts.set(name, (counts.get(name) ?? 0) + 1);
+    }
+    const [most = ["", 0]] = [...counts].sort((a, b) => b[1] - a[1]);
+    const said = counts.size > 1 ? `mostly ${most[0] || "none"}` : most[0] || "none";
+    return { fill: this.themes.category(this.names.get(most[0]) ?? 0), ink: this.themes.color("ink"), said };
+  }
+}
+
+/** The part of a module's path that colours tell apart: its first name, with the number of a block. */
+function topModule(path: string): string {
+  const [first = "", second = ""] = path.split(".");
+  return /^\d+$/.test(second) ? `${first}.${second}` : first;
+}

@@ -1,0 +1,259 @@
+// What is to be seen: which groups are open, the levels that makes, and where everything lies.
+
+import type { Arranger } from "../layout/arranger";
+import type { Card, Cards } from "./cards";
+import type { Placed, Task } from "../layout/layout";
+import type { Link, Slicer } from "../graph/slice";
+import { TOP, type Tree } from "../graph/tree";
+
+export interface PlacedCard {
+  readonly card: Card;
+  readonly x: number;
+  readonly y: number;
+}
+
+export interface Frame {
+  readonly item: number;
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+  readonly depth: number;
+}
+
+export interface Path {
+  readonly points: number[];
+  /** Null for the piece of an edge between a frame and an item inside it. */
+  readonly link: Link | null;
+  /** Items at its ends; the level itself where it begins or ends on the frame. */
+  readonly from: number;
+  readonly to: number;
+  readonly far: boolean;
+  /** Stubs stand for it. */
+  readonly cut: boolean;
+}
+
+/** The end of edges that reach too far, and are too many, to be drawn while nothing is selected. */
+export interface Stub {
+  readonly item: number;
+  readonly side: "from" | "to";
+  readonly x: number;
+  readonly y: number;
+  /** The items at the other ends. */
+  readonly others: number[];
+}
+
+export interface Scene {
+  readonly cards: PlacedCard[];
+  readonly frames: Frame[];
+  readonly paths: Path[];
+  readonly stubs: Stub[];
+  /** Where the first card has its middle. */
+  readonly begin: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+/** More than this many cards are too many for a reader, and for a browser to move smoothly. */
+export const MOST_CARDS = 1500;
+const OPEN_AT_START = 60;
+/** Fewer cards than this show nothing: then groups open at the start until there are more. */
+const FEW_CARDS = 8;
+const MOST_AT_START = 150;
+const MOST_BOWS = 8; // of one level
+const HEADER = 24;
+const FRAME_PADDING = 14;
+
+export class Scenes {
+  /** Open groups; in the order they were opened. */
+  readonly open = new Set<number>();
+
+  constructor(
+    private readonly tree: Tree,
+    private readonly cards: Cards,
+    private readonly slicer: Slicer,
+    private readonly arranger: Arranger,
+    first: Iterable<number>,
+  ) {
+    // A small graph opens whole; of a larger one groups that are alike open at the first.
+    const small = tree.drawn <= OPEN_AT_START;
+    this.openAll(OPEN_AT_START, (item) => small || tree.like(item) === item - tree.count);
+    this.openLargest();
+    this.openAround(first);
+  }
+
+  /** Open the groups around these nodes as far as a first picture can hold them. */
+  private openAround(nodes: Iterable<number>): void {
+    let seen = this.visible().size;
+    const wanted = new Set([...nodes].flatMap((node) => this.tree.around(node)));
+    for (const group of [...wanted].sort((a, b) => this.tree.depthOf(a) - this.tree.depthOf(b))) {
+      const [outer] = this.tree.around(group);
+      const more = this.tree.items(group).length - 1;
+      if (this.open.has(group) || (outer !== undefined && !this.open.has(outer)) || seen + more > MOST_AT_START) continue;
+      this.open.add(group);
+      seen += more;
+    }
+  }
+
+  /** Where hardly a card is seen (one module around all, halves of a long stack), open the largest. */
+  private openLargest(): void {
+    const { tree } = this;
+    for (;;) {
+      const seen = [...this.visible()];
+      const fits = (item: number) => tree.isGroup(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
+      if (seen.length >= FEW_CARDS || !seen.some(fits)) return;
+      const size = (item: number) => tree.nodes(item).length;
+      this.open.add(seen.filter(fits).reduce((most, item) => (size(item) > size(most) ? item : most)));
+    }
+  }
+
+  /** Open a group and those around it. Others close, oldest first, where it gets too much. */
+  reveal(group: number): void {
+    const wanted = [...this.tree.around(group).reverse(), group];
+    for (const item of wanted) {
+      this.open.delete(item);
+      this.open.add(item);
+    }
+    for (const item of this.open) {
+      if (this.visible().size <= MOST_CARDS) break;
+      if (!wanted.includes(item)) this.open.delete(item);
+    }
+  }
+
+  close(group: number): void {
+    this.open.delete(group);
+  }
+
+  /** The groups that were open before, and no others. */
+  reopen(groups: Iterable<number>): void {
+    this.open.clear();
+    for (const group of groups) this.open.add(group);
+  }
+
+  closeAll(): void {
+    this.open.clear();
+  }
+
+  /** Open a group and, as far as the picture can hold them, all groups inside. */
+  openInside(group: number): void {
+    this.reveal(group);
+    this.openAll(MOST_CARDS, () => true, [group]);
+  }
+
+  /** Open groups, outer ones first, as far as the picture can hold them. */
+  openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true, from = this.tree.items(TOP)): void {
+    let level = from;
+    let seen = this.visible().size;
+    while (level.length) {
+      const next: number[] = [];
+      for (const item of level) {
+        if (!this.tree.isGroup(item)) continue;
+        const inside = this.tree.items(item);
+        if (!this.open.has(item)) {
+          if (seen + inside.length - 1 > most || !wanted(item)) continue;
+          seen += inside.length - 1;
+          this.open.add(item);
+        }
+        next.push(...inside);
+      }
+      level = next;
+    }
+  }
+
+  /** The items that are cards now: nodes and closed groups. */
+  visible(): Set<number> {
+    const found = new Set<number>();
+    for (const level of this.levels()) for (const item of this.tree.items(level)) if (!this.open.has(item)) found.add(item);
+    return found;
+  }
+
+  /** Open levels, inner ones before those around them. */
+  private levels(): number[] {
+    const found = [TOP];
+    for (let at = 0; at < found.length; at++)
+      for (const item of this.tree.items(found[at] as number)) if (this.open.has(item)) found.push(item);
+    return found.reverse();
+  }
+
+  /** The picture; null where another one was asked for meanwhile. */
+  async scene(): Promise<Scene | null> {
+    const levels = this.levels();
+    const tasks = levels.map((level) => this.task(level));
+    const keys = new Map<number, string>();
+    for (const level of levels) {
+      const inner = this.tree.items(level).filter((item) => this.open.has(item));
+      keys.set(level, `${level}(${inner.map((item) => keys.get(item)).join()})`);
+    }
+    const placed = await this.arranger.arrange(tasks, levels.map((level) => keys.get(level) as string));
+    return placed && this.compose(placed);
+  }
+
+  private task(level: number): Task {
+    const slice = this.slicer.slice(level);
+    return {
+      level,
+      boxes: slice.items.map((item) => {
+        if (this.open.has(item)) return { item, width: 0, height: 0 };
+        const { width, height } = this.cards.card(item);
+        return { item, width, height };
+      }),
+      links: slice.links.map(({ from, to }) => [from, to]),
+      entries: slice.entries,
+      exits: slice.exits,
+      header: level === TOP ? 0 : HEADER,
+      padding: level === TOP ? 0 : FRAME_PADDING,
+      leastWidth: level === TOP ? 0 : this.cards.title(level).width,
+    };
+  }
+
+  private compose(placed: ReadonlyMap<number, Placed>): Scene {
+    const scene = { cards: [], frames: [], paths: [], stubs: [], begin: 0, ...size(placed.get(TOP)) } as Changing<Scene>;
+    const stack: [number, number, number][] = [[TOP, 0, 0]];
+    for (let next = stack.pop(); next; next = stack.pop()) {
+      const [level, x, y] = next;
+      const found = placed.get(level);
+      if (!found) continue;
+      const shift = (path: readonly number[]) => path.map((value, at) => value + (at % 2 ? y : x));
+      const { items, links, entries, exits } = this.slicer.slice(level);
+      items.forEach((item, at) => {
+        const [left, top] = found.at[at] as [number, number];
+        if (this.open.has(item)) {
+          const depth = this.tree.depthOf(item);
+          scene.frames.push({ item, x: x + left, y: y + top, ...size(placed.get(item)), depth });
+          stack.push([item, x + left, y + top]);
+        } else scene.cards.push({ card: this.cards.card(item), x: x + left, y: y + top });
+      });
+      const cut = found.far.filter(Boolean).length > MOST_BOWS;
+      const stubs = new Map<string, Stub>();
+      found.paths.forEach((path, at) => {
+        const link = links[at] as Link;
+        const [points, far] = [shift(path), found.far[at] as boolean];
+        scene.paths.push({ points, link, from: link.from, to: link.to, far, cut: far && cut });
+        if (!far || !cut) return;
+        for (const side of ["from", "to"] as const) {
+          const key = `${side} ${link[side]}`;
+          const [x, y] = (side === "from" ? points.slice(0, 2) : points.slice(-2)) as [number, number];
+          if (!stubs.has(key)) stubs.set(key, { item: link[side], side, x, y, others: [] });
+          stubs.get(key)?.others.push(side === "from" ? link.to : link.from);
+        }
+      });
+      scene.stubs.push(...stubs.values());
+      found.entryPaths.forEach((path, at) =>
+        scene.paths.push({ points: shift(path), link: null, from: level, to: entries[at] as number, far: false, cut: false }),
+      );
+      found.exitPaths.forEach((path, at) =>
+        scene.paths.push({ points: shift(path), link: null, from: exits[at] as number, to: level, far: false, cut: false }),
+      );
+    }
+    scene.frames.sort((a, b) => a.depth - b.depth);
+    const first = scene.cards.reduce((top, one) => (one.y < top.y ? one : top), scene.cards[0] as PlacedCard);
+    if (first) scene.begin = first.x + first.card.width / 2;
+    return scene;
+  }
+}
+
+type Changing<T> = { -readonly [K in keyof T]: T[K] };
+
+function size(level: Placed | undefined): { width: number; height: number } {
+  return { width: level?.width ?? 0, height: level?.height ?? 0 };
+}

@@ -1,0 +1,171 @@
+// Reads what payload.py wrote: a header, and columns of numbers in planes of bytes.
+
+/** A colour in light and in dark. */
+export type Pair = [string, string];
+
+export interface Style {
+  readonly colors: Record<string, Pair>;
+  readonly scale: Pair[];
+  readonly scaleTurns: number;
+  readonly onStrong: Pair;
+  readonly nonfinite: Pair;
+  readonly categories: Pair[];
+}
+
+export interface Header {
+  title: string;
+  style: Style;
+  count: number;
+  ordered: boolean;
+  outputs: [number, number][];
+  lossScale: number | null;
+  failure: Failure | null;
+  /** Does a finding tell of the failure? */
+  failureTold: boolean;
+  /** The last node stands for the operation that raised an exception. */
+  failed: boolean;
+  difference: Difference | null;
+  cuts: Cut[];
+  findings: Finding[];
+  transfers: Transfer[];
+  metas: [number[], string, string, number | null][];
+  shapes: number[][];
+  saved: [string, number, number, string, number | null][][];
+  values: Record<string, (number | string)[]>;
+  groups: number;
+  groupName: string[];
+  name: string[];
+  operation: string[];
+  /** In a list: what follows the module's path and a dot. */
+  label: (string | [string])[];
+  module: string[];
+  /** Only those that differ from the module's path. */
+  scope: string[];
+  source: string[];
+  note: string[];
+  columns: [string, "number" | "step" | "signed" | "measured", number, number][];
+}
+
+export interface Failure {
+  error: string;
+  message: string;
+  operation: string;
+  where: string;
+  node: number | null;
+}
+
+export type Mark = "added" | "removed" | "changed";
+
+/** Of two graphs drawn as one: what is in one of them alone, and what differs. */
+export interface Difference {
+  marks: [number, Mark][];
+  changes: Record<string, [string, string, string][]>;
+  /** Edges between nodes of both graphs that are in one of them alone, in words. */
+  edges: string[];
+  /** Those of them that are drawn, as positions in the edge columns. */
+  addedEdges: number[];
+}
+
+export interface Cut {
+  how: string;
+  before: number | null;
+  after: number[];
+  where: string;
+  label: string;
+}
+
+export interface Finding {
+  rule: string;
+  severity: "error" | "warning" | "info";
+  message: string;
+  advice: string;
+  cause: string;
+  where: string;
+  nodes: number[];
+  transfers: number[];
+}
+
+export interface Transfer {
+  kind: string;
+  source: string;
+  target: string;
+  tensor: number;
+  phase: string;
+  node: number | null;
+  where: string;
+  label: string;
+  pinned: boolean | null;
+  non_blocking: boolean | null;
+  seconds: number | null;
+  nbytes: number | null;
+}
+
+export type Column = ArrayLike<number>;
+
+export class Payload {
+  private readonly places = new Map<string, { kind: string; size: number; rows: number; planes: Uint8Array }>();
+  private readonly read = new Map<string, Column>();
+
+  constructor(
+    readonly header: Header,
+    data: Uint8Array,
+  ) {
+    let at = 0;
+    for (const [name, kind, size, rows] of header.columns) {
+      this.places.set(name, { kind, size, rows, planes: data.subarray(at, at + size * rows) });
+      at += size * rows;
+    }
+  }
+
+  has(name: string): boolean {
+    return this.places.has(name);
+  }
+
+  /** A column of `rows` numbers, NaN for what was not measured; zeros where it was left out. */
+  column(name: string, rows: number): Column {
+    let column = this.read.get(name);
+    if (!column) {
+      const place = this.places.get(name);
+      if (!place) column = new Uint8Array(rows);
+      else if (place.kind === "measured") column = reals(place.planes, rows);
+      else column = integers(place.planes, rows, place.size, place.kind);
+      this.read.set(name, column);
+    }
+    return column;
+  }
+}
+
+export async function decode(text: string): Promise<Payload> {
+  const binary = atob(text.trim());
+  const packed = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) packed[i] = binary.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const data = new Uint8Array(await new Response(stream).arrayBuffer());
+
+  const length = new DataView(data.buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(data.subarray(4, 4 + length))) as Header;
+  return new Payload(header, data.subarray(4 + length));
+}
+
+function reals(planes: Uint8Array, rows: number): Float64Array {
+  const joined = new Uint8Array(8 * rows);
+  for (let plane = 0; plane < 8; plane++)
+    for (let row = 0; row < rows; row++) joined[8 * row + plane] = planes[plane * rows + row] as number;
+  return new Float64Array(joined.buffer);
+}
+
+function integers(planes: Uint8Array, rows: number, size: number, kind: string): Column {
+  const values = size <= 3 ? new Int32Array(rows) : new Float64Array(rows);
+  for (let plane = size - 1; plane >= 0; plane--)
+    for (let row = 0; row < rows; row++)
+      values[row] = (values[row] as number) * 256 + (planes[plane * rows + row] as number);
+  if (kind === "number") return values;
+  let sum = 0;
+  for (let row = 0; row < rows; row++) {
+    const folded = values[row] as number;
+    const value = folded % 2 ? -(folded + 1) / 2 : folded / 2;
+    sum += value;
+    values[row] = kind === "step" ? sum : value;
+  }
+  return values;
+}

@@ -1,0 +1,69 @@
+// Numbers, tensors and names as text. Python's graph/units.py writes the same: tests/golden/units.json
+// holds cases for both.
+
+import type { Meta } from "./model";
+
+const SHORT: Record<string, string> = { float: "f", complex: "c", int: "i", uint: "u", qint: "q", quint: "qu" };
+
+export function bytes(count: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (count >= 1000 && unit < units.length - 1) {
+    count /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || count >= 99.95 ? count.toFixed(0) : count.toPrecision(2 + Number(count >= 10))} ${units[unit]}`;
+}
+
+export function seconds(value: number): string {
+  if (value >= 1) return `${number(value, 3)} s`;
+  if (value >= 1e-3) return `${number(value * 1e3, 3)} ms`;
+  return `${number(value * 1e6, 3)} µs`;
+}
+
+export function number(value: number, digits = 4): string {
+  if (value === 0 || !Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function count(value: number, noun: string): string {
+  return `${value.toLocaleString("en")} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** The elements of a small gradient: [2.0000, 2.6667, 3.3333], nested as the shape says. */
+export function tensor(values: readonly (number | string)[], shape: readonly number[]): string {
+  const plain = values.every((v) => typeof v === "number" && (v === 0 || (Math.abs(v) < 1e5 && Math.abs(v) >= 1e-3)));
+  const texts = values.map((v) => (typeof v === "string" ? v : plain ? v.toFixed(4) : number(v)));
+  if (shape.length === 0) return texts[0] ?? "";
+  const nest = (from: number, to: number, depth: number): string => {
+    const parts = shape[depth] ?? 1;
+    if (depth >= shape.length - 1 || parts <= 0) return `[${texts.slice(from, to).join(", ")}]`;
+    const step = (to - from) / parts;
+    const rows = Array.from({ length: parts }, (_, row) => nest(from + row * step, from + (row + 1) * step, depth + 1));
+    return `[${rows.join(", ")}]`;
+  };
+  return nest(0, texts.length, 0);
+}
+
+/** A text in one line: a break in it shows as a sign. */
+export function inLine(text: string): string {
+  return text.replaceAll(/[\n\r\u2028\u2029]+/g, "⏎");
+}
+
+export function shorten(long: string, most: number): string {
+  const text = inLine(long);
+  return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+}
+
+export function dtype(name: string): string {
+  if (name === "bfloat16") return "bf16";
+  const match = /^([a-z]+)(\d+)(_\w+)?$/.exec(name);
+  const letter = match && SHORT[match[1] as string];
+  return match && letter ? letter + match[2] + (match[3] ?? "").replaceAll("_", "") : name;
+}
+
+export function shaped(meta: Meta): string {
+  return `${dtype(meta.dtype)}[${meta.shape.join(", ")}]`;
+}

@@ -1,0 +1,51 @@
+// What a group holds, summed over its nodes.
+
+import { html } from "../dom";
+import type { Model } from "../graph/model";
+import type { Finding } from "../graph/payload";
+import type { Tree } from "../graph/tree";
+import { bytes, number, seconds } from "../graph/units";
+import { drawFinding, lead, type Leads, section, table, type Value } from "./facts";
+
+const MOST_OPERATIONS = 12;
+
+export function groupDetails(item: number, model: Model, tree: Tree, leads: Leads): HTMLElement[] {
+  const nodes = tree.nodes(item);
+  const operations = new Map<string, number>();
+  const devices = new Set<string>();
+  const findings = new Set<Finding>();
+  let [saved, time, weights, least, most] = [0, Number.NaN, 0, Number.NaN, Number.NaN];
+  for (const node of nodes) {
+    const operation = model.operation(node);
+    if (model.leaf[node]) weights += model.firstOutput(node)?.nbytes ?? 0;
+    else operations.set(operation, (operations.get(operation) ?? 0) + 1);
+    const meta = model.firstOutput(node);
+    if (meta) devices.add(meta.device);
+    saved += model.savedBytes[node] as number;
+    const [spent, norm] = [model.seconds(node), model.norm(node)];
+    if (!Number.isNaN(spent)) time = (Number.isNaN(time) ? 0 : time) + spent;
+    if (!(norm >= least) && !Number.isNaN(norm)) least = norm;
+    if (!(norm <= most) && !Number.isNaN(norm)) most = norm;
+    for (const finding of model.findingsOf.get(node) ?? []) findings.add(finding);
+  }
+  const facts: [string, Value][] = [
+    ["nodes", nodes.length.toLocaleString("en")],
+    ["devices", [...devices].sort().join(", ")],
+  ];
+  const marks = model.marked(nodes);
+  if (marks) facts.unshift(["difference", marks]);
+  if (weights) facts.push(["leaves", bytes(weights)]);
+  if (saved) facts.push(["saved", bytes(saved)]);
+  if (!Number.isNaN(most)) facts.push(["gradient norms", least === most ? number(most) : `${number(least)} to ${number(most)}`]);
+  if (!Number.isNaN(time)) facts.push(["backward time", seconds(time)]);
+  if (tree.alikes(item) > 1) {
+    const like = tree.like(item) + tree.count;
+    facts.push(["alike", html("span", {}, `${tree.alikes(item)} groups, first `, lead(tree.path(like), like, leads))]);
+  }
+  const often = [...operations].sort((a, b) => b[1] - a[1]).slice(0, MOST_OPERATIONS);
+  return [
+    ...[...findings].map((finding) => drawFinding(finding, leads)),
+    table(facts),
+    section("Operations", table(often.map(([name, times]) => [name, `× ${times.toLocaleString("en")}`]))),
+  ];
+}

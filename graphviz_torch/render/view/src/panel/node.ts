@@ -1,0 +1,68 @@
+// All that is known about one node.
+
+import { html } from "../dom";
+import type { Edge, Model } from "../graph/model";
+import type { Tree } from "../graph/tree";
+import { bytes, seconds, shaped } from "../graph/units";
+import { drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
+
+const STATES = ["", "no", "yes"];
+const MOST_ROWS = 40;
+
+export function nodeDetails(node: number, model: Model, tree: Tree, leads: Leads): HTMLElement[] {
+  const parts = (model.findingsOf.get(node) ?? []).map((finding) => drawFinding(finding));
+  parts.push(table(facts(node, model, tree, leads)));
+  const changes = model.changes(node);
+  if (changes.length) parts.push(section("Changed", table(changes.map(({ what, before, after }) => [what, `${before} → ${after}`]))));
+  model.gradients(node).forEach((gradient, at, all) => {
+    if (gradient) parts.push(section(all.length > 1 ? `Gradient of output ${at}` : "Gradient", table(gradientFacts(gradient))));
+  });
+  const saved = model.saved(node);
+  if (saved.length) {
+    const rows = saved.map(({ name, tensor, nbytes, kind, sharedWith }): [string, Value] => {
+      if (sharedWith === null) return [name || kind, `${shaped(tensor)} · ${bytes(nbytes)} · ${kind}`];
+      return [name || kind, html("span", {}, `${shaped(tensor)} · counted at `, lead(model.caption(sharedWith), sharedWith, leads))];
+    });
+    parts.push(section(`Saved for backward: ${bytes(model.savedBytes[node] as number)}`, table(rows)));
+  }
+  const transfers = model.transfersOf.get(node);
+  if (transfers) parts.push(section("Transfers", table(transfers.map((transfer) => [transfer.kind, transferText(transfer)]))));
+  const neighbours = (title: string, edges: readonly Edge[], how: (edge: Edge) => string): void => {
+    if (edges.length) parts.push(section(title, list(edges, MOST_ROWS, (edge) => neighbour(edge.node, how(edge), model, leads))));
+  };
+  neighbours("Inputs", model.inputs(node), (edge) => (edge.outputNr ? `output ${edge.outputNr}` : ""));
+  neighbours("Users", model.users(node), (edge) => `as input ${edge.inputNr}`);
+  return parts;
+}
+
+function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, Value][] {
+  const rows: [string, Value][] = model
+    .outputsOf(node)
+    .map((meta, at, all) => [all.length > 1 ? `output ${at}` : "output", meta ? metaText(meta) : "none"]);
+  const mark = model.mark(node);
+  if (mark) rows.unshift(["difference", mark]);
+  const [module, source, note] = [model.text("module", node), model.text("source", node), model.text("note", node)];
+  if (module) rows.push(["module", module]);
+  const level = tree.levelOf(node);
+  if (level >= 0) rows.push(["inside", lead(tree.path(level), level, leads)]);
+  if (source) rows.push(["line", html("code", {}, source)]);
+  if (note) rows.push(["note", note]);
+  const order = model.order?.[node] ?? -1;
+  if (order >= 0) rows.push(["backward", `step ${(order + 1).toLocaleString("en")}`]);
+  const time = model.seconds(node);
+  if (!Number.isNaN(time)) rows.push(["time", seconds(time)]);
+  const state = model.parameterState[node] as number;
+  for (const [at, name] of ["module was called", "has .grad", "in the optimizer"].entries()) {
+    const said = STATES[(state >> (2 * at)) & 3];
+    if (said) rows.push([name, said]);
+  }
+  for (const cut of model.cuts) if (cut.before === node) rows.push(["cut", `${cut.how}${cut.where ? ` at ${cut.where}` : ""}`]);
+  return rows;
+}
+
+function neighbour(node: number, how: string, model: Model, leads: Leads): Value[] {
+  const meta = model.firstOutput(node);
+  const name = model.text("label", node) ? `${model.caption(node)} (${model.operation(node)})` : model.operation(node);
+  const said = [meta ? shaped(meta) : "", how].filter(Boolean).join(" · ");
+  return [lead(name, node, leads), quiet(` ${said}`)];
+}

@@ -1,0 +1,31 @@
+"""What a page calls a graph that was given no title."""
+
+from __future__ import annotations
+
+from ...graph import Graph
+from .difference import Difference
+
+_MOST = 3  # outputs that are named
+
+
+def title_of(graph: Graph | Difference) -> str:
+    """`"Autograd graph of loss"`: by its outputs.
+
+    >>> from graphviz_torch.graph import Node
+    >>> title_of(Graph((Node(0, "MeanBackward0", (None,), label="loss"),), outputs=((0, 0),)))
+    'Autograd graph of loss'
+    >>> title_of(Graph(()))
+    'Autograd graph'
+    """
+    if isinstance(graph, Difference):
+        before, after = _names(graph.a) or "a graph", _names(graph.b) or "a graph"
+        return f"From {before} to {after}" if before != after else f"Two graphs of {after}"
+    names = _names(graph)
+    return f"Autograd graph of {names}" if names else "Autograd graph"
+
+
+def _names(graph: Graph) -> str:
+    nodes = [graph.nodes[node] for node, _ in graph.outputs]
+    names = list(dict.fromkeys(node.label or node.title for node in nodes))
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"{', '.join(names[:_MOST])}{more}"

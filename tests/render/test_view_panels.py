@@ -1,0 +1,163 @@
+"""Where everything lies in panels of 320 to 3,840 CSS pixels, measured."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import FloatRect, Page
+
+from graphviz_torch.graph import Graph
+from tests.support.viewed import Open, mlp, worked
+
+pytest_plugins = ["tests.support.view_fixtures"]
+
+SIZES = [(320, 640), (590, 500), (1280, 800), (3840, 2000)]
+sizes = pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size[0]))
+
+
+class Box(NamedTuple):
+    """A rectangle of the page, in CSS pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def holds(self, other: Box, slack: float = 1) -> bool:
+        return (
+            self.left - slack <= other.left
+            and self.top - slack <= other.top
+            and other.right <= self.right + slack
+            and other.bottom <= self.bottom + slack
+        )
+
+    def apart(self, other: Box, slack: float = 1) -> bool:
+        return (
+            self.right <= other.left + slack
+            or other.right <= self.left + slack
+            or self.bottom <= other.top + slack
+            or other.bottom <= self.top + slack
+        )
+
+
+def box(page: Page, selector: str) -> Box:
+    found = page.locator(selector).first.bounding_box()
+    assert found is not None, selector
+    return as_box(found)
+
+
+def as_box(found: FloatRect) -> Box:
+    x, y, width, height = (found[side] for side in ("x", "y", "width", "height"))
+    return Box(x, y, x + width, y + height)
+
+
+def boxes(page: Page, selector: str) -> list[Box]:
+    found = [each.bounding_box() for each in page.locator(selector).all()]
+    return [as_box(each) for each in found if each is not None]
+
+
+@sizes
+def test_the_whole_graph_stands_in_the_middle(opened: Open, size: tuple[int, int]) -> None:
+    page = opened(worked(), size=size)
+    page.get_by_role("button", name="See all").click()
+    canvas, cards = box(page, "svg.drawing"), boxes(page, ".card > .form")
+    assert all(canvas.holds(card) for card in cards)
+    left = min(card.left for card in cards) - canvas.left
+    right = canvas.right - max(card.right for card in cards)
+    above = min(card.top for card in cards) - canvas.top
+    below = canvas.bottom - max(card.bottom for card in cards)
+    assert left == pytest.approx(right, abs=4)
+    assert above == pytest.approx(below, abs=4)
+
+
+@sizes
+def test_it_opens_with_its_first_card_in_sight(
+    opened: Open, size: tuple[int, int], transformer: Graph
+) -> None:
+    page = opened(transformer, size=size)
+    assert box(page, "svg.drawing").holds(box(page, ".card > .form"))
+
+
+@sizes
+def test_nothing_overlaps_and_nothing_is_cut_off(
+    opened: Open, size: tuple[int, int], transformer: Graph
+) -> None:
+    page = opened(transformer, size=size)
+    page.locator(".card").first.click()
+    page.wait_for_selector(".card.selected")
+    parts = [".bar", ".crumbs", "svg.drawing", ".panel", ".legend", ".player"]
+    found = {name: box(page, name) for name in parts}
+    if page.locator(".minimap").is_visible():
+        found[".minimap"] = box(page, ".minimap")
+    view = box(page, ".view")
+    assert view == Box(0, 0, *size)
+    assert all(view.holds(each) for each in found.values())
+    overlaps = [pair for pair in combinations(found, 2) if not found[pair[0]].apart(found[pair[1]])]
+    assert overlaps == []
+    for name in (".bar", ".legend", ".player", ".panel"):
+        assert page.locator(name).evaluate("one => one.scrollWidth - one.clientWidth") == 0, name
+    for button in boxes(page, ".bar button:visible"):
+        assert found[".bar"].holds(button)
+
+
+@sizes
+def test_details_never_cover_their_node(opened: Open, size: tuple[int, int]) -> None:
+    page = opened(mlp(), size=size)
+    page.get_by_role("button", name="See all").click()
+    for card in page.locator(".card").all():
+        item = card.get_attribute("data-item")
+        page.evaluate(
+            "item => document.querySelector('#view').firstChild.shadowRoot"
+            ".querySelector(`.card[data-item='${item}']`).dispatchEvent(new MouseEvent('click', "
+            "{bubbles: true}))",
+            item,
+        )
+        page.wait_for_selector(f'.card.selected[data-item="{item}"]')
+        selected = box(page, ".card.selected > .form")
+        assert box(page, "svg.drawing").holds(selected)
+        assert box(page, ".panel").apart(selected)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: str(size[0]))
+def test_a_narrow_panel_gives_its_room_back(opened: Open, size: tuple[int, int]) -> None:
+    page = opened(worked(), size=size)
+    before = box(page, "svg.drawing")
+    page.locator(".card").first.click()
+    page.wait_for_selector(".view.selecting")
+    assert box(page, "svg.drawing").bottom < before.bottom - 50
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".view:not(.selecting)")
+    assert box(page, "svg.drawing") == before
+    assert not page.locator(".panel").is_visible()
+
+
+def test_a_panel_that_changes_its_width_keeps_the_graph_in_the_middle(opened: Open) -> None:
+    page = opened(worked())
+    for width in (590, 320, 1000):
+        page.set_viewport_size({"width": width, "height": 800})
+        narrow = ".view.narrow" if width < 700 else ".view:not(.narrow)"
+        page.wait_for_selector(narrow)
+        page.wait_for_function(
+            """() => {
+              const view = document.querySelector("#view").firstChild.shadowRoot;
+              const middle = (one) => {
+                const box = one.getBoundingClientRect();
+                return box.left + box.width / 2;
+              };
+              const card = view.querySelector(".card > .form");
+              return Math.abs(middle(card) - middle(view.querySelector("svg.drawing"))) < 4;
+            }"""
+        )
+
+
+def test_buttons_that_have_no_room_come_out_at_a_press(opened: Open) -> None:
+    page = opened(worked(), size=(320, 640))
+    save = page.get_by_role("button", name="Save the picture as SVG")
+    assert not save.is_visible()
+    page.get_by_role("button", name="More buttons").click()
+    assert box(page, ".bar").holds(
+        as_box(save.bounding_box() or FloatRect(x=0, y=0, width=0, height=0))
+    )
+    assert page.locator(".bar").evaluate("one => one.scrollWidth - one.clientWidth") == 0
