@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .graph import Graph, Names
 from .graph.argument import read_with
-from .graph.values import show_with
+from .graph.graph import show_with
 
 __version__ = "1.0.0"
 

@@ -1,68 +1,219 @@
-"""Who imports whom: downwards only, read from the source with `ast`."""
+"""The house: which room may import which, how large a room gets, who names torch's insides.
+
+All is read from the source with `ast`, imports inside functions and for type checkers included.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import graphviz_torch
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
-STANDARD = sys.stdlib_module_names
-# Recorders stand side by side; record.py alone knows them all.
-RECORDERS = {"modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands"}
+
+# Room -> the rooms that it may import. A room is a folder of the package.
+MAY_IMPORT = {
+    "graph": "",
+    "internals": "graph",
+    "tracing": "graph internals",
+    "recording": "graph internals tracing",
+    "findings": "graph",
+    "comparison": "graph",
+    "render": "graph",
+    "tensorboard": "graph internals findings render",
+    "devices": "graph internals render",
+    "checkpoint": "graph internals tracing devices",
+    "integrations": "graph findings comparison render tensorboard",
+}
+# Rooms in which nothing imports torch: what reads a saved graph.
+WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
+# Listeners of a recording stand side by side: recording.py alone knows them all.
+LISTENERS = ("modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands")
+
+# Folders hold at most so many entries; the package's root, so many.
+FILES, ENTRIES = 16, 15
+
+# The files outside internals/ that name what PyTorch calls private, and why (at most 8).
+PRIVATE = {
+    "devices/simulated/accelerator.py": "stands in for a device: patches what torch asks of one",
+    "devices/simulated/data_parallel.py": "stands in for the replicas of nn.DataParallel",
+    "devices/simulated/patches.py": "walks the containers that torch itself walks",
+    "devices/simulated/tensor.py": "a tensor subclass with a device that does not exist",
+    "checkpoint/verify.py": "sees each value that a node computes, with a dispatch mode",
+}
+# Not yet behind a seam of internals/. A file that leaves this list does not come back.
+PRIVATE_TO_GO = {
+    "devices/compare.py",
+    "recording/backward.py",
+    "recording/calls.py",
+    "recording/failures/in_place.py",
+    "recording/gradients/recorder.py",
+    "recording/gradients/statistics.py",
+    "recording/history.py",
+    "recording/memory.py",
+    "recording/profiler.py",
+    "recording/recording.py",
+    "recording/tracking.py",
+    "tracing/nodes.py",
+    "tracing/tracer.py",
+}
+TOO_FULL_TO_GO = {"graphviz_torch/render/dot", "tests/findings", "tests/recording"}
 
 
-def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
-    """Absolute names of what a file imports: "torch.nn", "graphviz_torch.graph"."""
-    tree = ast.parse(path.read_text())
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    nodes = ast.walk(tree) if inside_functions else tree.body
-    found: set[str] = set()
-    for node in nodes:
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "node_modules" not in path.parts)
+
+
+def dotted(path: Path) -> str:
+    """The name that imports call a file by; a room's own file ends in ".__init__"."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+TREES = {dotted(path): ast.parse(path.read_text()) for path in sources(PACKAGE)}
+
+
+def imported(name: str) -> Iterator[str]:
+    """Absolute names that a file of ours imports: "torch.nn", "graphviz_torch.graph.Node"."""
+    parts = name.split(".")
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(node.module or "")
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = parts[: len(parts) - node.level]
+            base = parts[: len(parts) - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found.update([module] if node.module else [f"{module}.{a.name}" for a in node.names])
-    return found
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def files(*patterns: str) -> list[Path]:
-    found = [path for pattern in patterns for path in sorted(PACKAGE.glob(pattern))]
-    return [path for path in found if "node_modules" not in path.parts]
+def file_of(name: str) -> str | None:
+    """The file of ours that an imported name stands in, if it is ours."""
+    if name.split(".")[0] != "graphviz_torch":
+        return None
+    for each in (name, name.rpartition(".")[0]):
+        for file in (each, f"{each}.__init__"):
+            if file in TREES:
+                return file
+    raise AssertionError(f"{name} stands in no file")
 
 
-def test_the_graph_stands_on_the_standard_library_alone() -> None:
-    used = {
-        name.split(".")[0]
-        for name in imports(PACKAGE / "graph" / "values.py", inside_functions=False)
-    } - {""}
-    assert used <= STANDARD
+ARROWS = {
+    name: {file for each in imported(name) if (file := file_of(each))} - {name} for name in TREES
+}
 
 
-@pytest.mark.parametrize(
-    "path",
-    files("render/**/*.py", "findings/*.py", "comparison/*.py", "graph/*.py"),
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_what_reads_a_graph_never_imports_torch(path: Path) -> None:
-    assert not {name for name in imports(path) if name.split(".")[0] == "torch"}
+def room(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 2 else ""
 
 
-@pytest.mark.parametrize("name", sorted(RECORDERS))
-def test_a_recorder_does_not_know_the_other_recorders(name: str) -> None:
-    others = {f"graphviz_torch.recording.{other}" for other in RECORDERS - {name}}
-    others |= {"graphviz_torch.recording.recording", "graphviz_torch.findings"}
-    assert not imports(PACKAGE / "recording" / f"{name.replace('.', '/')}.py") & others
+def folder(name: str) -> str:
+    return "/".join(name.split(".")[1:])
+
+
+def test_every_room_stands_in_the_table() -> None:
+    assert {room(name) for name in TREES} - {""} == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("name", TREES, ids=folder)
+def test_a_file_imports_from_the_rooms_that_its_room_may(name: str) -> None:
+    if here := room(name):  # the root hands on what the rooms have
+        allowed = {here, *MAY_IMPORT[here].split()}
+        assert {room(other) for other in ARROWS[name]} <= allowed
+
+
+def test_no_circle_of_files() -> None:
+    left = {name: set(others) for name, others in ARROWS.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in circles, or above one: {sorted(left)}"
+
+
+def test_what_reads_a_saved_graph_never_imports_torch() -> None:
+    for name in TREES:
+        if folder(name).startswith(WITHOUT_TORCH):
+            assert "torch" not in {each.split(".")[0] for each in imported(name)}, name
+
+
+def test_the_values_stand_on_the_standard_library_alone() -> None:
+    for name in TREES:
+        if room(name) == "graph":
+            used = {each.split(".")[0] for each in imported(name)} - {"graphviz_torch"}
+            assert used <= sys.stdlib_module_names, name
+
+
+@pytest.mark.parametrize("name", LISTENERS)
+def test_a_listener_does_not_know_the_other_listeners(name: str) -> None:
+    others = {f"graphviz_torch.recording.{other}" for other in LISTENERS if other != name}
+    others.add("graphviz_torch.recording.recording")
+    assert not ARROWS[f"graphviz_torch.recording.{name}"] & others
 
 
 def test_the_app_uses_public_names_only() -> None:
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        ours = {name for name in imports(path) if name.split(".")[0] == "graphviz_torch"}
-        assert ours <= {"graphviz_torch"}, path
+    for path in sources(ROOT / "app"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not any(a.name.startswith("graphviz_torch.") for a in node.names), path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("graphviz_"):
+                assert node.module == "graphviz_torch", path
+
+
+def private(tree: ast.AST) -> Iterator[str]:
+    """What a file names of torch that begins with "_": `torch._C`, `torch.utils._pytree`."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        yield from (name for name in names if re.match(r"torch\b(\.\w+)*\._[a-zA-Z]", name))
+
+
+def test_what_torch_calls_private_is_named_in_internals_alone() -> None:
+    naming = {
+        f"{folder(name)}.py"
+        for name, tree in TREES.items()
+        if room(name) != "internals" and any(private(tree))
+    }
+    assert len(PRIVATE) <= 8
+    assert naming == PRIVATE.keys() | PRIVATE_TO_GO
+
+
+def folders() -> Iterator[Path]:
+    for top in (PACKAGE, ROOT / "app", ROOT / "tests"):
+        yield from {path.parent for path in sources(top)}
+
+
+def test_no_folder_is_too_full() -> None:
+    full = {
+        str(folder.relative_to(ROOT))
+        for folder in folders()
+        if len(list(folder.glob("*.py"))) > FILES
+    }
+    assert full == TOO_FULL_TO_GO
+
+
+@pytest.mark.parametrize("top", ["graphviz_torch", "app"])
+def test_the_root_is_seen_at_a_glance(top: str) -> None:
+    entries = {path.name for path in (ROOT / top).iterdir()} - {"__pycache__"}
+    assert len(entries) <= ENTRIES, sorted(entries)
+
+
+def test_no_room_has_a_public_names_name() -> None:
+    # Importing `graphviz_torch.trace` as a module would put the module in the function's place.
+    assert not {path.stem for path in PACKAGE.iterdir()} & set(graphviz_torch.__all__)
+
+
+def test_rows_of_unequal_length_are_an_error_where_graphs_are_made() -> None:
+    for name, tree in TREES.items():
+        calls = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+        zips = [call for call in calls if call.startswith("zip(")]
+        assert room(name) not in ("graph", "tracing") or all("strict=True" in z for z in zips), name

@@ -1,6 +1,7 @@
 """The values: a graph without a tensor, its files, and its units. Standard library only."""
 
 from .argument import GraphLike, Names, graph_of
+from .graph import Graph
 from .values import (
     FAILURE_RULES,
     Cut,
@@ -9,7 +10,6 @@ from .values import (
     Failure,
     Finding,
     GradientStats,
-    Graph,
     Kept,
     LeafKind,
     Node,

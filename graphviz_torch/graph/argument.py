@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from .values import Graph
+from .graph import Graph
 
 
 class HasParameters(Protocol):

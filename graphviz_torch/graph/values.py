@@ -1,4 +1,4 @@
-"""The graph of an autograd computation, as plain values: no tensor, no module, no grad_fn.
+"""What a graph is made of, as plain values: no tensor, no module, no grad_fn.
 
 Everything here can be compared, hashed, pickled, saved and drawn on a machine without torch.
 `None`, `""` and `()` mean "not recorded".
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
@@ -269,92 +267,3 @@ class Finding:
     where: str = ""  # the user's line
     nodes: tuple[int, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
-
-
-@dataclass(frozen=True)
-class Graph:
-    """An autograd graph. Node ids are positions in `nodes`, a topological order.
-
-    Made by `trace` and `record`; `Graph.annotate` returns a copy with columns filled in.
-    """
-
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...] = ()
-    outputs: tuple[tuple[int, int], ...] = ()  # (node id, output_nr), in the order given
-    transfers: tuple[Transfer, ...] = ()
-    parameters: tuple[Parameter, ...] = ()
-    cuts: tuple[Cut, ...] = ()
-    failure: Failure | None = None
-    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
-    kept: Kept | None = None  # graphs of earlier steps that are still alive
-    uncleared: str = ""  # the line of an optimizer's step that used gradients it had used before
-    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
-    # that is an earlier one.
-    spoilt: int | None = None
-
-    def annotate(self, **columns: Mapping[int, Any]) -> Graph:
-        """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
-
-        Args:
-            columns: for each Node field, `{node id: value}`; other nodes keep theirs.
-
-        Raises:
-            ValueError: for a field that Node does not have, or an id that the graph does not have.
-        """
-        changes: dict[int, dict[str, Any]] = {}
-        for field, values in columns.items():
-            if field not in Node._fields or field == "id":
-                raise ValueError(f"annotate({field}=...): Node has no such column to fill.")
-            for node, value in values.items():
-                changes.setdefault(node, {})[field] = value
-        nodes = list(self.nodes)
-        for node, change in changes.items():
-            if not 0 <= node < len(nodes):
-                raise ValueError(f"annotate: node {node} is not among the {len(nodes)} nodes.")
-            nodes[node] = nodes[node]._replace(**change)
-        return replace(self, nodes=tuple(nodes))
-
-    def inputs(self) -> list[list[Edge]]:
-        """For each node, the edges that end at it, by `input_nr`."""
-        return _group(self.edges, len(self.nodes), 1)
-
-    def users(self) -> list[list[Edge]]:
-        """For each node, the edges that start at it, in the order of `edges`."""
-        return _group(self.edges, len(self.nodes), 0)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
-
-        Returns the path written. Raises OSError as `open` does.
-        """
-        # The one import that runs upwards: a method for what users expect on the value itself.
-        from .json import save
-
-        return save(self, path)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return _show(self, include, exclude)
-
-
-# What a notebook shows of a graph: (graph, include, exclude) -> text by MIME type.
-Show = Callable[[Graph, Any, Any], dict[str, Any]]
-
-
-def _as_text(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
-    return {"text/plain": repr(graph)}
-
-
-_show: Show = _as_text
-
-
-def show_with(show: Show) -> None:
-    """From now on `show` says what a notebook shows of a graph: drawing stands above the values."""
-    global _show
-    _show = show
-
-
-def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
-    groups: list[list[Edge]] = [[] for _ in range(count)]
-    for edge in edges:
-        groups[edge[end]].append(edge)
-    return groups

@@ -71,12 +71,19 @@ class Reading:
     owners: dict[int, set[str]]  # for the leaves that are parameters, the modules that have them
 
     def graph(self, **columns: Iterable[Any]) -> Graph:
-        """The Graph, with these columns beside those read, or in their place."""
+        """The Graph, with these columns beside those read, or in their place.
+
+        Raises:
+            ValueError: for a column that is not a field of Node, or not one value for each node.
+        """
         names, outputs = self.columns["name"], self.columns["outputs"]
+        count = len(names)
         known = {**self.columns, **columns}
         defaults = Node._field_defaults
-        rows = (known[k] if k in known else repeat(defaults[k]) for k in Node._fields)
-        nodes = tuple(map(_new, repeat(Node), zip(*rows, strict=False)))
+        if unknown := known.keys() - set(Node._fields):
+            raise ValueError(f"Node has no field {min(unknown)!r} for a column to fill.")
+        rows = (known[k] if k in known else repeat(defaults[k], count) for k in Node._fields)
+        nodes = tuple(map(_new, repeat(Node), zip(*rows, strict=True)))
         copies = not COPIES.isdisjoint(names)
         transfers = backward_copies(self.edges, names, outputs) if copies else ()
         return Graph(nodes, self.edges, self.ends, transfers)

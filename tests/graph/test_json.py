@@ -32,7 +32,8 @@ from graphviz_torch.graph import (
     Transfer,
 )
 from graphviz_torch.graph.columns import codec
-from graphviz_torch.graph.json import VERSION, from_json, to_json
+from graphviz_torch.graph.file import VERSION
+from graphviz_torch.graph.json import from_json, to_json
 
 HOSTILE = 'a"b\\c\n<b>&\x00\u2028☃\ud800'
 META = TensorMeta((2, -1), "float32", "cuda:0")
@@ -225,14 +226,14 @@ def changed(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("{", "cut short"),
-        ("[]", "no saved graph"),
-        ('{"nodes": []}', "no saved graph"),
+        ("[]", "not a saved graph"),
+        ('{"nodes": []}', "not a saved graph"),
         (changed(version=VERSION + 1), f"version {VERSION + 1}.*Update"),
-        (changed(version="1"), "no version"),
-        (changed(version=True), "no version"),
-        (changed(version=0), "no version"),
+        (changed(version="1"), "not a version"),
+        (changed(version=True), "not a version"),
+        (changed(version=0), "not a version"),
         (changed(nodes=None), "no field 'nodes'"),
         (changed(extra=1), "unknown field 'extra'"),
         (changed(nodes=[]), "nodes is no object"),
@@ -271,8 +272,8 @@ def changed(**changes: Any) -> str:
         (changed(failure__items__operands__items__node=[9]), "failure names node 9"),
         (changed(failure__lengths=[2]), "values for 2"),
         (changed(nodes__items__saved__items__shared_with=[7]), "saved names node 7"),
-        (changed(loss_scale=[math.nan]), "NaN is no number"),
-        (changed(loss_scale=[math.inf]), "Infinity is no number"),
+        (changed(loss_scale=[math.nan]), "NaN is not a number"),
+        (changed(loss_scale=[math.inf]), "Infinity is not a number"),
         (to_json(full_graph()).replace('"edges"', '"nodes"'), "same key twice"),
         ("[" * 10**6, "nested too deeply"),
         ('{"format":' * 10**6, "nested too deeply"),
@@ -306,7 +307,7 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path, suffix: str) -> No
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "g.json"
     path.write_bytes(b'{"format": "\xff\xfe"}')
-    with pytest.raises(ValueError, match="no JSON text"):
+    with pytest.raises(ValueError, match="not JSON text"):
         load(path)
 
 

@@ -1,0 +1,147 @@
+"""A frozen value as a JSON file, and back: what is read equals what was written.
+
+The layout is columns, not rows: a tuple of 100,000 nodes is one object with a list for each field,
+and a field that is default everywhere is left out. It follows from the value's class alone, so a
+new field with a default needs nothing here, and older files are read without it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+from .columns import codec
+
+FORMAT = "graphviz_torch"
+VERSION = 1
+MAX_BYTES = 1 << 28  # of JSON text: about four million nodes
+
+_CHUNK = 1 << 20
+
+
+class Checked(Protocol):
+    """A frozen value that knows what it may hold beyond the types of its fields."""
+
+    def check(self) -> None:
+        """Raises ValueError if it could not be read again."""
+
+
+Kind = TypeVar("Kind", bound=Checked)
+
+
+def write(value: Checked, path: str | Path) -> Path:
+    """Write `value` to `path`, compressed if it ends in ".gz". Returns the path.
+
+    Raises:
+        ValueError: for a value that could not be read again; nothing is written.
+        OSError: as `open` does.
+    """
+    path = Path(path)
+    parts = _parts(value)
+    first = next(parts)  # a value that cannot be written fails here, before the file is opened
+    raw: IO[bytes]
+    with open(path, "wb") as raw:
+        # No name and no time in the header: the same value gives the same bytes.
+        file: Any = raw
+        if path.suffix == ".gz":
+            file = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
+        file.write(first.encode())
+        for part in parts:
+            file.write(part.encode())
+        if file is not raw:
+            file.close()
+    return path
+
+
+def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
+    """The value of class `kind` that `write` wrote to `path`, compressed or not.
+
+    Raises:
+        ValueError: for a file that holds none, or more than `max_bytes` of text.
+        OSError: as `open` does.
+    """
+    with open(path, "rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            data = _read(gzip.GzipFile(fileobj=raw) if packed else raw, max_bytes)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: the compressed data is damaged or cut short.") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    try:
+        return value_of(data.decode(), kind)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: this is not JSON text.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def text_of(value: Checked) -> str:
+    """The text that `write` writes."""
+    return "".join(_parts(value))
+
+
+def value_of(text: str, kind: type[Kind]) -> Kind:
+    """The value of class `kind` that `text_of` gave.
+
+    Raises:
+        ValueError: for any other text.
+    """
+    try:
+        values = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except RecursionError:
+        raise ValueError("this is not a saved graph: it is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is not JSON, or it was cut short: {error}.") from None
+    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+        raise ValueError('this is JSON, but not a saved graph: "format" is not "graphviz_torch".')
+    version = values.pop("version", None)
+    if type(version) is not int or version < 1:
+        raise ValueError(f'"version" is {version!r}, which is not a version.')
+    if version > VERSION:
+        raise ValueError(
+            f"the file has version {version}, and this graphviz_torch reads up to {VERSION}. "
+            "Update graphviz_torch."
+        )
+    value: Kind = codec(kind).decode(values, 1, "graph")[0]
+    value.check()
+    return value
+
+
+def _parts(value: Checked) -> Iterator[str]:
+    value.check()
+    columns = codec(type(value)).encode([value], "graph")
+    yield f'{{"format": "{FORMAT}", "version": {VERSION}'
+    for name, column in columns.items():
+        yield f', "{name}": {json.dumps(column, allow_nan=False, separators=(",", ":"))}'
+    yield "}\n"
+
+
+def _read(file: Any, limit: int) -> bytes:
+    chunks = []
+    size = 0
+    while chunk := file.read(_CHUNK):
+        size += len(chunk)
+        if size > limit:
+            raise ValueError(
+                f"it holds more than {limit:,} bytes of text. "
+                "If you trust it, raise the limit: load(path, max_bytes=...)."
+            )
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it is not a saved graph: an object has the same key twice.")
+    return found
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"it is not JSON: {name} is not a number there.")

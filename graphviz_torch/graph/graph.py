@@ -1,0 +1,150 @@
+"""The graph of an autograd computation: nodes, edges, and what was recorded of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .file import write
+from .values import Cut, Edge, Failure, Kept, Node, Parameter, Transfer
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An autograd graph. Node ids are positions in `nodes`, a topological order.
+
+    Made by `trace` and `record`; `Graph.annotate` returns a copy with columns filled in.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...] = ()
+    outputs: tuple[tuple[int, int], ...] = ()  # (node id, output_nr), in the order given
+    transfers: tuple[Transfer, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    failure: Failure | None = None
+    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
+    kept: Kept | None = None  # graphs of earlier steps that are still alive
+    uncleared: str = ""  # the line of an optimizer's step that used gradients it had used before
+    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
+    # that is an earlier one.
+    spoilt: int | None = None
+
+    def annotate(self, **columns: Mapping[int, Any]) -> Graph:
+        """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
+
+        Args:
+            columns: for each Node field, `{node id: value}`; other nodes keep theirs.
+
+        Raises:
+            ValueError: for a field that Node does not have, or an id that the graph does not have.
+        """
+        changes: dict[int, dict[str, Any]] = {}
+        for field, values in columns.items():
+            if field not in Node._fields or field == "id":
+                raise ValueError(f"annotate({field}=...): Node has no such column to fill.")
+            for node, value in values.items():
+                changes.setdefault(node, {})[field] = value
+        nodes = list(self.nodes)
+        for node, change in changes.items():
+            if not 0 <= node < len(nodes):
+                raise ValueError(f"annotate: node {node} is not among the {len(nodes)} nodes.")
+            nodes[node] = nodes[node]._replace(**change)
+        return replace(self, nodes=tuple(nodes))
+
+    def inputs(self) -> list[list[Edge]]:
+        """For each node, the edges that end at it, by `input_nr`."""
+        return _group(self.edges, len(self.nodes), 1)
+
+    def users(self) -> list[list[Edge]]:
+        """For each node, the edges that start at it, in the order of `edges`."""
+        return _group(self.edges, len(self.nodes), 0)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
+
+        Returns the path written.
+
+        Raises:
+            ValueError: for a graph that could not be loaded again (see `load`); nothing is written.
+            OSError: as `open` does.
+        """
+        return write(self, path)
+
+    def check(self) -> None:
+        """Raises ValueError unless every id is that of a node, and every edge runs forwards."""
+        _check(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return _show(self, include, exclude)
+
+
+# What a notebook shows of a graph: (graph, include, exclude) -> text by MIME type.
+Show = Callable[[Graph, Any, Any], dict[str, Any]]
+
+
+def _as_text(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
+    return {"text/plain": repr(graph)}
+
+
+_show: Show = _as_text
+
+
+def show_with(show: Show) -> None:
+    """From now on `show` says what a notebook shows of a graph: drawing stands above the values."""
+    global _show
+    _show = show
+
+
+def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
+    groups: list[list[Edge]] = [[] for _ in range(count)]
+    for edge in edges:
+        groups[edge[end]].append(edge)
+    return groups
+
+
+def _check(graph: Graph) -> None:
+    count = len(graph.nodes)
+    for i, node in enumerate(graph.nodes):
+        if node.id != i:
+            raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
+    for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
+        if not 0 <= source < target < count:
+            raise ValueError(
+                f"graph.edges[{i}] runs from node {source} to {target} among {count} nodes; "
+                "an edge runs from a node to a later one."
+            )
+        if output_nr < 0 or input_nr < 0:
+            raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
+    for where, node_id in _mentioned(graph):
+        if not 0 <= node_id < count:
+            raise ValueError(f"graph.{where} names node {node_id} among {count} nodes.")
+    if any(output_nr < 0 for _, output_nr in graph.outputs):
+        raise ValueError("graph.outputs has a negative output_nr.")
+
+
+def _of_failure(failure: Failure) -> Iterator[int | None]:
+    yield failure.node
+    yield from (operand.node for operand in (*failure.operands, failure.kept) if operand)
+    yield from (node for earlier in failure.earlier for node in earlier.nodes)
+
+
+def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Every node id that stands outside `edges`, with where it stands."""
+    for node in graph.nodes:
+        for saved in node.saved:
+            if saved.shared_with is not None:
+                yield f"nodes[{node.id}].saved", saved.shared_with
+    for name, ids in (
+        ("outputs", [node_id for node_id, _ in graph.outputs]),
+        ("transfers", [transfer.node for transfer in graph.transfers]),
+        ("parameters", [parameter.node for parameter in graph.parameters]),
+        ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
+        ("kept", [graph.kept.node] if graph.kept else []),
+        ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
+    ):
+        for node_id in ids:
+            if node_id is not None:
+                yield name, node_id
