@@ -7,6 +7,8 @@ import { decode } from "./graph/payload";
 import styles from "./view.css";
 import { type Options, View } from "./view";
 
+export * as units from "./graph/units";
+
 export interface Handle {
   /** Select a node and show it; null clears the selection. */
   select(node: number | null): void;

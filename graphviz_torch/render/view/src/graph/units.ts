@@ -3,22 +3,21 @@
 
 import type { Meta } from "./model";
 
+const UNITS = ["KiB", "MiB", "GiB", "TiB"];
+const TIMES: [string, number][] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]];
 const SHORT: Record<string, string> = { float: "f", complex: "c", int: "i", uint: "u", qint: "q", quint: "qu" };
 
 export function bytes(count: number): string {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  while (count >= 1000 && unit < units.length - 1) {
-    count /= 1024;
-    unit += 1;
-  }
-  return `${unit === 0 || count >= 99.95 ? count.toFixed(0) : count.toPrecision(2 + Number(count >= 10))} ${units[unit]}`;
+  if (count < 1024) return `${count} B`;
+  let [size, unit] = [count / 1024, 0];
+  for (; size >= 999.5 && unit < UNITS.length - 1; unit++) size /= 1024;
+  return `${size < 99.95 ? size.toFixed(1) : size.toFixed(0)} ${UNITS[unit]}`;
 }
 
 export function seconds(value: number): string {
-  if (value >= 1) return `${number(value, 3)} s`;
-  if (value >= 1e-3) return `${number(value * 1e3, 3)} ms`;
-  return `${number(value * 1e6, 3)} µs`;
+  if (value === 0) return "0 s";
+  const [unit, size] = TIMES.find(([, size]) => value >= 0.9995 * size) ?? ["ns", 1e-9];
+  return `${number(value / size, 3)} ${unit}`;
 }
 
 export function number(value: number, digits = 4): string {
