@@ -35,7 +35,8 @@ MAY_IMPORT = {
 # Rooms in which nothing imports torch: what reads a saved graph.
 WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
 # Listeners of a recording stand side by side: recording.py alone knows them all.
-LISTENERS = ("modules", "gradients.recorder", "memory", "transfers", "cuts", "failures.operands")
+LISTENERS = ("modules.call_stack", "gradients.recorder", "memory", "transfers", "cuts")
+LISTENERS += ("failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
 
 # Folders hold at most so many entries; the package's root, so many.
 FILES, ENTRIES = 16, 15
@@ -51,15 +52,16 @@ PRIVATE = {
 # Not yet behind a seam of internals/. A file that leaves this list does not come back.
 PRIVATE_TO_GO = {
     "devices/compare.py",
-    "recording/backward.py",
     "recording/calls.py",
+    "recording/copies.py",
     "recording/failures/in_place.py",
     "recording/gradients/recorder.py",
     "recording/gradients/statistics.py",
-    "recording/history.py",
+    "recording/live.py",
     "recording/memory.py",
     "recording/profiler.py",
     "recording/recording.py",
+    "recording/steps/history.py",
     "recording/tracking.py",
     "tracing/nodes.py",
     "tracing/tracer.py",

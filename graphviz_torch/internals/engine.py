@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from .frames import hide
 from .installation import Installation
 
 
@@ -55,6 +56,13 @@ class EngineWatch:
         """Watch no more, if it does."""
         _INSTALLATION.discard(self)
 
+    def __enter__(self) -> EngineWatch:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _replace() -> None:
     current = torch.autograd.graph._engine_run_backward
@@ -86,18 +94,20 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
-            return _told(theirs, outputs, args, kwargs)
-        except BaseException:
+            return _run(theirs, outputs, args, kwargs)
+        except BaseException as error:
             # An interrupt may have come just where we had switched one of these off.
             torch._C._set_grad_enabled(enabled)
             if collects:
                 gc.enable()
+            hide(error)
+            hide(error)  # of the function below
             raise
 
     return watched
 
 
-def _told(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> Any:
+def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> Any:
     """Run backward, and tell this thread's watchers before and after."""
     thread = threading.get_ident()
     _, keeps, _, inputs = args[:4]

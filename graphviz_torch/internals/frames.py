@@ -36,3 +36,12 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     shared = frame.f_globals
     read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
     return found | {name: shared[name] for name in read if name not in found}
+
+
+def hide(error: BaseException) -> None:
+    """Take the frame that caught an error out of its traceback.
+
+    To be called in that frame's `except`, before a bare `raise`, which puts nothing back.
+    """
+    trace = error.__traceback__
+    error.__traceback__ = None if trace is None else trace.tb_next

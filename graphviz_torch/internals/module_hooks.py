@@ -45,6 +45,13 @@ class ModuleWatch:
         """Watch no more, if it does."""
         _INSTALLATION.discard(self)
 
+    def __enter__(self) -> ModuleWatch:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 @uncompiled
 def _before(module: Any, args: Any) -> None:

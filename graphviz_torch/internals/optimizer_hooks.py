@@ -49,6 +49,13 @@ class StepWatch:
         """Watch no more, if it does."""
         _INSTALLATION.discard(self)
 
+    def __enter__(self) -> StepWatch:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def held_by_optimizers() -> set[int]:
     """id() of the parameters that the optimizers of this process hold."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -13,16 +13,15 @@ from torch.overrides import TorchFunctionMode
 
 from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled_itself
-from ..internals.frames import local_variables
+from ..internals.frames import hide
 from ..internals.modes import FUNCTIONS, leave
-from ..internals.pytree import tensors
+from .copies import Copies
 from .cuts import Cuts, sources
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
-from .failures.operands import Error, Failed, operand
-from .modules import Modules
-from .source_lines import Place, user_frame
-from .tracking import ASIDE, Following, name_of
-from .transfers import Seen
+from .failures.operands import FailedCalls
+from .program import Program
+from .steps.optimizers import Steps
+from .tracking import ASIDE, Following
 
 # Private (2.13): is torch.jit.trace at work. It would note what we read, and our names for it.
 _jit_tracing = torch._C._get_tracing_state
@@ -35,23 +34,42 @@ _SCALING = {part.co_name: part for part in _parts}  # by name: a code object is 
 
 
 class Calls(TorchFunctionMode):
-    """A context that tells modules, cuts and copies what each call did.
+    """A mode that tells, of each call, those whom it concerns: plain facts, and the calling frame.
 
     Args:
-        modules: what names nodes and lines.
+        program: is told which nodes a call made.
+        steps: say which calls are an optimizer's own.
+        following, cuts, copies: are told what a call took and gave.
+        changes: of what it changes in place.
+        failures: of what it raised.
     """
 
-    def __init__(self, modules: Modules) -> None:
+    def __init__(
+        self,
+        program: Program,
+        steps: Steps,
+        following: Following,
+        cuts: Cuts,
+        copies: Copies,
+        changes: Changes,
+        failures: FailedCalls,
+    ) -> None:
         super().__init__()
-        self.modules = modules
-        self.following = Following()
-        self.cuts = Cuts(self.following, self._here)
-        self.changes = Changes(modules.place)
         self.calling: Any = None  # what the user called
-        self.stepping = False  # is an optimizer's step running: it cuts nothing
-        self.copied: list[tuple[Tensor, Seen]] = []  # copies that the running call made
         self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
-        self.failed: Failed | None = None  # the last call that raised, since then
+        self._program = program
+        self._stack = program.stack
+        self._origins = program.origins
+        self._steps = steps
+        self._following = following
+        self._cuts = cuts
+        self._copies = copies
+        self._changes = changes
+        self._failures = failures
+
+    def begin_step(self) -> None:
+        """A backward has been read: what was noted before it is over."""
+        self.scaler = None
 
     def __exit__(self, *_: object) -> None:
         leave(self, FUNCTIONS)  # where recordings overlap, another's may be uppermost
@@ -60,78 +78,44 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_dynamo_compiling() or _jit_tracing() is not None:
+        if is_dynamo_compiling() or _jit_tracing() is not None or not self._program.is_here():
             return func(*args, **(kwargs or {}))
         self.calling = func
         # After it nothing tells that the tensor ever needed a gradient.
         freed = sources(args) if func is _DETACH_ else None
+        changes = func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs))
+        stepping = self._steps.running and self._steps.own(sys._getframe(1))
         versions = None
-        stepping = self.stepping
-        if not stepping and (func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs))):
-            versions = self.changes.before(func, args, kwargs, sys._getframe(1))
+        if changes and not stepping:
+            versions = self._changes.before(func, args, kwargs, sys._getframe(1))
         start = sequence_number()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            self._raised(error, func, (args, kwargs), sys._getframe(1))
+            self._failures.note(error, func, (args, kwargs), sys._getframe(1))
+            hide(error)
             raise
         end = sequence_number()
         self.calling = None
         if versions:
-            self.changes.after(versions, func, kwargs, sys._getframe(1), start, end)
-        if start != self.modules.reached:
-            self.modules.skipped(start, sys._getframe(1))
+            self._changes.after(versions, func, kwargs, sys._getframe(1), start, end)
+        if start != self._origins.end:
+            self._stack.skipped(start, sys._getframe(1))
         if end != start:
             frame = sys._getframe(1)
-            self.modules.made(start, end, frame)
+            self._stack.made(start, end, frame)
             if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
             if type(result) is not Tensor or not result.requires_grad:
-                self.cuts.see(func, (args, kwargs), result)
+                self._cuts.see(func, (args, kwargs), result)
         elif func in ASIDE:
             return result
         elif freed:
-            self.cuts.cut("detach_", freed, [result])
+            self._cuts.cut("detach_", freed, [result])
         elif not stepping:
-            self.cuts.see(func, (args, kwargs), result)
-        if self.following.trails:
-            self.following.call(func, (args, kwargs), start, end, result)
-        if self.copied:
-            self._follow(result)
+            self._cuts.see(func, (args, kwargs), result)
+        if self._following.trails:
+            self._following.call(func, (args, kwargs), start, end, result)
+        if self._copies.made:
+            self._copies.follow(result)
         return result
-
-    def label(self, tensor: Tensor, frame: FrameType | None) -> str:
-        """What the user calls a tensor, in this frame or in the model."""
-        local = () if frame is None else local_variables(frame).items()
-        for name, value in (*self.modules.parameters(), *local):
-            if value is tensor:
-                return str(name)
-        return ""
-
-    def _here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str, bool]:
-        frame = user_frame(sys._getframe(1))
-        labels = [self.label(tensor, frame) for tensor in operands]
-        modules = self.modules
-        return labels, modules.place(frame), modules.module, modules.in_forward
-
-    def _follow(self, result: Any) -> None:
-        """Follow the copies that the call made, as far as it returned them."""
-        returned = {id(tensor) for tensor in tensors(result)}
-        for made, seen in self.copied:
-            if id(made) in returned:
-                self.following.add(made, seen)
-        self.copied.clear()
-
-    def _raised(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
-        """Note a call that raised; its operands go by what the user's own frames call them."""
-        told = Error.of(error)
-        if self.failed is not None and self.failed.error == told:
-            return  # it passes through an outer call
-        operands = []
-        for tensor in tensors(arguments):
-            label = ""
-            outer = user_frame(frame)
-            while not label and outer is not None:
-                label, outer = self.label(tensor, outer), outer.f_back
-            operands.append(operand(label, tensor))
-        self.failed = Failed(told, name_of(func), self.modules.place(frame), operands)

@@ -7,40 +7,38 @@ region compiled by `torch.compile` does inside.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
-from threading import get_ident
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._guards import TracingContext
 
-from ..graph import Graph, Parameter, SavedKind, Transfer
+from ..graph import Graph, SavedKind, Transfer
 from ..graph.gc import uncollected
 from ..internals.dispatch import Call, Watch, sequence_number
 from ..internals.engine import Called, EngineWatch
-from ..internals.frames import caller, local_variables
-from ..internals.metadata import tensor_meta
-from ..internals.optimizer_hooks import StepWatch, held_by_optimizers
-from ..internals.pytree import flatten, is_nesting
-from ..tracing.names import caller_names
-from ..tracing.nodes import made_by
-from .across import with_others
-from .backward import End, Run, sinks
+from ..internals.frames import caller
+from ..internals.module_hooks import ModuleWatch
+from ..internals.optimizer_hooks import StepWatch
+from ..internals.pytree import flatten
+from .backward import Backward
 from .calls import Calls
-from .cause import explained
-from .failures.operands import Error, Failed
-from .history import KeptGraphs
-from .modules import Modules
+from .copies import Copies
+from .cuts import Cuts
+from .failures.in_place import Changes
+from .failures.operands import Error, Failed, FailedCalls
+from .graphs import graphs_of
+from .live import Call as BackwardCall
+from .live import End, LiveBackward, ends_of, sinks
 from .profiler import Clock, match
-from .source_lines import Place, raised, user_frame
-from .tracking import name_of
-from .transfers import OPERATORS, Transfers
-from .zero_grad import Cleared
-
-_CALLS = 20  # frames
+from .program import Program
+from .source_lines import raised, user_frame
+from .steps.history import KeptGraphs
+from .steps.optimizers import Steps
+from .tracking import Following
+from .transfers import OPERATORS
 
 
 def record(
@@ -107,66 +105,43 @@ class Recording:
         self._model = model
         self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
         self._clock = Clock() if clock else None
-        self._unmatched: list[Transfer] = []
         self._entered = False
-        self._open = False
+        self._session: _Session | None = None  # while the block is open
+        self._seams: list[Any] = []  # what tells the session
         self._graphs: list[Graph] = []
 
     def __enter__(self) -> Recording:
         if self._entered:
             raise RuntimeError("a recording is entered once: call record() for every block.")
         self._entered = True
-        self._frame = caller()
-        self._thread = get_ident()
-        self._first = sequence_number()  # nodes from this number on are in no run yet
-        self._runs: list[Run] = []
-        self._reached: set[int] = set()  # id() of the variables that these reached
-        self._running: Run | None = None
-        self._ends: list[End] = []  # outputs of the last outermost module call
-        self._cleared = Cleared()
-        self._uncleared: Place | None = None  # where gradients were used a second time
-        self._steps = 0  # of optimizers
-        self._stepped: set[int] | None = None  # id() of what they updated
-        self._held: set[int] | None = None  # id() of what any optimizer holds
-        self._kept = KeptGraphs(self._variable, lambda n: self._modules.found([n])["source"][0])
-        self._modules = Modules(self._model, self._returned)
-        self._transfers = Transfers()
-        self._calls = Calls(self._modules)
-        with ExitStack() as stack:
-            stack.enter_context(self._modules)
-            backwards = EngineWatch(self._begin, self._end)
-            stack.callback(backwards.close)
-            backwards.open()
-            steps = StepWatch(self._step, self._stepped_by)
-            stack.callback(steps.close)
-            steps.open()
-            if self._clock is not None:
-                stack.enter_context(self._clock)
-            if self._with["transfers"]:
-                stack.enter_context(Watch(OPERATORS, self._copied))
-            stack.enter_context(self._calls)
-            self._stack = stack.pop_all()
-        self._open = True
+        session = _Session(self._model, caller(), self._with)
+        try:
+            self._open(session)
+        except BaseException:
+            self._close()
+            raise
+        self._session = session
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if not self._entered:
+            raise RuntimeError("this recording was not entered: with record() as recording.")
+        session = self._session
+        if session is None:
+            return  # it is left already
         enabled = torch.is_grad_enabled()
         try:
-            self._stack.close()
-            for run in self._runs:
-                run.unhook()
-            if self._clock is not None:
-                self._unmatched = match(self._transfers.seen, self._clock.copies)
+            self._close()
+            unmatched = (
+                [] if self._clock is None else match(session.copies.seen, self._clock.copies)
+            )
             if error is not None:
-                self._fail(error)
-            self._graphs = self.graphs
+                session.fail(error)
+            self._graphs = session.graphs(unmatched)
         finally:
             torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
-            self._open = False
-            self._model = None
-            self._modules.close()
-            for name in ("_frame", "_runs", "_ends", "_calls", "_transfers", "_kept", "_cleared"):
-                delattr(self, name)
+            self._close()
+            self._session = self._model = None
 
     @property
     def graph(self) -> Graph:
@@ -189,228 +164,226 @@ class Recording:
     @property
     def graphs(self) -> list[Graph]:
         """A graph for each backward that ran in the block, in order."""
-        if not self._open:
-            return self._graphs
-        runs = list(self._runs)
-        if not runs and (ends := self._last_ends()):
-            runs = [self._read(ends)]
-            runs[0].finish()
-        self._held = None  # looked for once for all graphs
+        return self._graphs if self._session is None else self._session.graphs()
+
+    def _open(self, session: _Session) -> None:
+        """Let PyTorch's seams tell the session what happens."""
+        seams: list[Any] = [
+            session.program,
+            ModuleWatch(session.before_module, session.after_module),
+            EngineWatch(session.begin, session.end),
+            StepWatch(session.begin_step, session.end_step),
+        ]
+        if self._clock is not None:
+            seams.append(self._clock)
+        if self._with["transfers"]:
+            seams.append(Watch(OPERATORS, session.copied))
+        seams.append(session.calls)
+        for seam in seams:
+            self._seams.append(seam)  # first: an interrupt may come between the two
+            seam.__enter__()
+
+    def _close(self) -> None:
+        """Let nothing tell the session any more; once more after an interrupt."""
+        while self._seams:
+            self._seams[-1].__exit__(None, None, None)
+            self._seams.pop()
+        if self._session is not None:
+            self._session.close()
+
+
+class _Session:
+    """All that lives inside the block alone: what listens, and what it has noted so far.
+
+    Args:
+        model: as `record` is given it.
+        frame: the one that enters the block.
+        options: of `record`.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, frame: FrameType | None, options: dict[str, bool]
+    ) -> None:
+        self._with = options
+        self.program = program = Program(model, frame)
+        self.steps = Steps()
+        following = Following()
+        self.cuts = Cuts(following, program.here)
+        self.copies = Copies(program, following)
+        self.changes = Changes(program.place)
+        self.failed_calls = FailedCalls(program)
+        self.alive = KeptGraphs(program.variable, program.source)
+        self.calls = Calls(
+            *(program, self.steps, following, self.cuts, self.copies),
+            *(self.changes, self.failed_calls),
+        )
+        self.backwards: list[Backward] = []
+        self.live: LiveBackward | None = None
+        self.failed: Failed | None = None  # the exception that ended the block
+        self._first = sequence_number()  # nodes from this number on are in no backward yet
+        self._ends: list[End] = []  # outputs of the last outermost module call
+
+    # What the seams tell.
+
+    def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
+        """A module's forward is about to run."""
+        if self.program.is_here():
+            self.program.stack.before(module, args, frame)
+
+    def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
+        """It has run; `output` is None if it raised."""
+        if self.program.is_here():
+            outermost = self.program.stack.after(module, frame)
+            if outermost and output is not None:
+                tensors = flatten(output, ask=False)
+                self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], frame: FrameType
+    ) -> None:
+        """An optimizer is about to step."""
+        if self.program.is_here():
+            place = self.program.place(frame)
+            self.changes.steps(optimizer, place)
+            if self.steps.begin(optimizer, args, frame, place):
+                self._use_again()
+
+    def end_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has stepped."""
+        if self.program.is_here():
+            self.changes.stepped(optimizer)
+            if self.steps.end(optimizer):
+                self._use_again()
+
+    def copied(self, call: Call) -> None:
+        """An operator was dispatched that may copy between devices."""
+        live = self.live  # read once: another thread's call may find that it has just ended
+        self.copies.see(call, self.calls.calling, live, len(self.backwards) + (live is not None))
+
+    def begin(self, called: Called) -> LiveBackward | None:
+        """Backward is about to run."""
+        if not self.program.is_here():
+            return None
+        ends = [end for output in called.outputs for end in ends_of(output)]
+        if not ends or self.live is not None or _is_trial():
+            return None  # the engine will object; or inside a node: reentrant checkpointing
         with uncollected():
-            return with_others([self._graph(run) for run in runs])
+            self.steps.begin_backward()
+            live = self.live = self._read(ends, sys._getframe(1), called)
+            if self._with["gradients"]:
+                live.hook([end for value in called.inputs for end in ends_of(value)])
+        live.look(self.alive)
+        return live
+
+    def end(self, live: LiveBackward | None, gradients: Any, error: BaseException | None) -> None:
+        """Backward has run, or raised."""
+        if live is not None:
+            with uncollected():
+                if error is not None:
+                    live.fail(error, self.changes, self.backwards)
+                self.backwards.append(live.finish(gradients or ()))
+            self.live = None
+            self.steps.end_backward()
+            self._first = sequence_number()
+
+    def fail(self, error: BaseException) -> None:
+        """An exception ends the block."""
+        failed, place = self.failed_calls.last, raised(error, self.program.stack.foreign)
+        known = Error.of(error)
+        if failed is None or failed.error != known:
+            failed = Failed(known, place=place)
+        if self.backwards and self.backwards[-1].error == known:
+            failed = replace(failed, raised=None if place == failed.place else place)
+        else:
+            ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
+            ends = ends or self._last_ends()
+            if ends or not self.backwards:
+                live = self._read(ends, sys._getframe(1), failed=True)
+                failed = failed.among(live.ids)
+                self.backwards.append(live.finish())
+        self.failed = failed
+
+    def close(self) -> None:
+        """The block is over, or was interrupted."""
+        if self.live is not None:
+            self.live.unhook()
+
+    def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
+        """A graph for each backward so far; where there is none, of what the forward made."""
+        backwards = list(self.backwards)
+        if not backwards and (ends := self._last_ends()):
+            backwards = [self._read(ends, sys._getframe(1)).finish()]
+        with uncollected():
+            return graphs_of(
+                *(backwards, self.program, self.copies.seen, unmatched or []),
+                *(self.steps.updated, self.failed),
+            )
+
+    def _use_again(self) -> None:
+        """Gradients are used that an optimizer has used before."""
+        if self.backwards:
+            last = self.backwards.pop()
+            self.backwards.append(replace(last, uncleared=self.steps.uncleared))
 
     def _last_ends(self) -> list[End]:
-        assert self._frame is not None
         ends = list(self._ends)
-        for _, tensor in self._names_in(self._frame):
+        for _, tensor in self.program.names_in(self.program.frame):
             if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
                 ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
-    def _read(self, ends: list[End], *, failed: bool = False) -> Run:
-        parameters = self._modules.parameters()
-        here = user_frame(sys._getframe(1))
-        named = self._names_in(here)
-        if here is not self._frame:
-            named += self._names_in(self._frame)
-        cuts = self._calls.cuts.take()
-        known_as = parameters + named
-        run = Run(ends, known_as, parameters, len(self._runs), self._reached, cuts, failed)
-        run.place = self._modules.place(here)
+    def _read(
+        self,
+        ends: list[End],
+        frame: FrameType,
+        called: Called | None = None,
+        *,
+        failed: bool = False,
+    ) -> LiveBackward:
+        """Read what leads to these ends, while it is alive; the next step begins."""
+        program = self.program
+        here = user_frame(frame)
+        named = program.names_in(here)
+        if here is not program.frame:
+            named += program.names_in(program.frame)
+        parameters = program.table.known()
+        live = LiveBackward(
+            ends,
+            parameters + named,
+            parameters,
+            self.cuts.take(),
+            BackwardCall(
+                program.place(here),
+                program.callers(here),
+                self.steps.count,
+                called is not None and called.keeps,
+                called is None or called.accumulates,
+                self._loss_scale(),
+                self.steps.uncleared,
+            ),
+            position=len(self.backwards),
+            reached={key for other in self.backwards for key in other.reached},
+            failed=failed,
+        )
         if self._with["memory"]:
-            known: list[tuple[SavedKind, Tensor]] = []
+            known: list[tuple[SavedKind, torch.Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
-            known += [("buffer", tensor) for tensor in self._modules.buffers()]
-            known += [("input", tensor) for tensor in self._modules.inputs()]
-            run.keep(known)
-        if self._calls.scaler is not None:
-            scale = self._calls.scaler._scale  # private: get_scale() would wait for the device
-            with suppress(RuntimeError):  # of a device that has failed: the user is told by others
-                run.loss_scale = None if scale is None else scale.detach().clone()
+            known += [("buffer", tensor) for tensor in program.table.buffers()]
+            known += [("input", tensor) for tensor in program.stack.inputs()]
+            live.keep(known)
         self._ends = []
-        self._calls.scaler = self._calls.failed = None
-        self._modules.new_step()
-        return run
+        for listener in (self.calls, self.failed_calls, program):
+            listener.begin_step()
+        return live
 
-    def _names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        variables = {} if frame is None else local_variables(frame)
-        modules = [
-            value for value in variables.values() if issubclass(type(value), torch.nn.Module)
-        ]
-        named = caller_names(
-            {k: v for k, v in variables.items() if issubclass(type(v), Tensor) or is_nesting(v)}
-        )
-        if self._model is None:
-            named += [pair for module in modules for pair in caller_names(module)]
-        return named
-
-    def _graph(self, run: Run) -> Graph:
-        graph = run.annotated(self._modules)
-        line = self._modules.lines()
-        found = [
-            seen.transfer(run.node_of(seen), line(seen.place)) for seen in self._transfers.seen
-        ]
-        # Of the copies that trace reads from the graph alone, those that backward did not run.
-        ahead = [
-            copy
-            for copy in graph.transfers
-            if copy.node is None or graph.nodes[copy.node].order is None
-        ]
-        failure = None
-        if run.failed is not None:
-            failure = run.failed.value(lambda n: self._modules.found([n])["source"][0], line)
-            if run.failed.error == run.error:
-                failure = explained(failure, run, self._runs[: run.position], self._modules)
-        return replace(
-            graph,
-            transfers=(*found, *ahead, *self._unmatched),
-            parameters=self._parameters(run),
-            failure=failure,
-        )
-
-    def _parameters(self, run: Run) -> tuple[Parameter, ...]:
-        # What a compiled region calls inside is not known.
-        columns = run.reading.columns
-        unseen = None if any("compile" in note for note in set(columns["note"])) else False
-        stepped, called = self._stepped, self._modules.was_called
-        outputs = columns["outputs"]
-        listed = self._modules.listed()
-        if not listed:  # no module was called: what should learn is not known, but what cannot is
-            named = ((key, node, columns["label"][node]) for key, node in run.cut_off.items())
-            reached = {key for other in self._runs for key in other.reached}
-            return tuple(
-                Parameter(label, meta, True, node, reached=key in reached)
-                for key, node, label in named
-                if label and (meta := outputs[node][0]) is not None
-            )
-        idle = stepped is not None and any(
-            id(tensor) not in stepped and tensor.grad is not None for _, tensor in listed
-        )
-        if idle and self._held is None:
-            self._held = held_by_optimizers()
-        found = []
-        for name, tensor in listed:
-            node = run.parameters.get(name)
-            meta = None if node is None else outputs[node][0]
-            found.append(
-                Parameter(
-                    name,
-                    meta or tensor_meta(tensor),
-                    tensor.requires_grad,
-                    node,
-                    node is not None or called(name) or unseen,
-                    tensor.grad is not None,
-                    None if stepped is None else id(tensor) in stepped,
-                    held=None if self._held is None else id(tensor) in self._held,
-                )
-            )
-        return tuple(found)
-
-    def _variable(self, tensor: Tensor) -> str:
-        """The variable that a tensor is in, as itself or in a list or the like."""
-        for frame in (user_frame(sys._getframe(1)), self._frame):
-            for name, value in local_variables(frame).items() if frame is not None else ():
-                if any(part is tensor for _, part in flatten(value, ask=False)):
-                    return name
-        return ""
-
-    # What the recorders report.
-
-    def _returned(self, outputs: Any) -> None:
-        self._ends = [end for _, tensor in flatten(outputs, ask=False) for end in _end(tensor)]
-
-    def _copied(self, call: Call) -> None:
-        fn = torch._C._current_autograd_node()
-        run = self._running  # read once: another thread's call may find that it has just ended
-        ours = {} if run is None else run.ids
-        if get_ident() != self._thread and fn not in ours:
-            return  # another recording's; the engine's threads for devices work for this one
-        for seen, source, made in self._transfers.see(call):
-            frame = user_frame(sys._getframe(1))
-            # The engine's threads have no frames of the user's.
-            seen.place = self._modules.place(frame) or (None if run is None else run.place)
-            seen.module = self._modules.module
-            seen.in_forward = self._modules.in_forward
-            seen.moment = self._modules.calls + len(self._runs)
-            if fn is not None:
-                seen.run = len(self._runs)
-                seen.node = ours.get(fn)
-            else:
-                seen.operation = name_of(self._calls.calling)
-                seen.label = self._calls.label(source, frame)
-                if made is not None:
-                    self._calls.copied.append((made, seen))
-
-    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if get_ident() != self._thread:
-            return
-        self._steps += 1
-        place = self._modules.place(user_frame(sys._getframe(1)))
-        self._calls.changes.steps(optimizer, place)
-        self._calls.stepping = True
-        if self._cleared.step(optimizer) and self._runs:
-            self._runs[-1].uncleared = self._uncleared = place
-        self._stepped = self._stepped or set()
-        self._stepped.update(id(p) for group in optimizer.param_groups for p in group["params"])
-
-    def _stepped_by(self, optimizer: torch.optim.Optimizer) -> None:
-        if get_ident() == self._thread:
-            self._calls.changes.stepped(optimizer)
-            self._calls.stepping = False
-
-    def _begin(self, called: Called) -> Run | None:
-        ends = [end for output in called.outputs for end in _end(output)]
-        if not ends or self._running is not None or _is_trial():
-            return None  # the engine will object; or inside a node: reentrant checkpointing
-        self._calls.stepping = False  # of a step that raised nothing is told
-        with uncollected():
-            self._cleared.begin()
-            run = self._running = self._read(ends)
-            run.uncleared = self._uncleared
-            run.keeps, run.grads = called.keeps, not called.accumulates
-            run.step, run.calls = self._steps, self._calls_of(user_frame(sys._getframe(1)))
-            self._runs.append(run)
-            self._reached |= run.reached
-            if self._with["gradients"]:
-                run.start([end for value in called.inputs for end in _end(value)])
-        run.look(self._kept, self._steps)
-        return run
-
-    def _calls_of(self, frame: FrameType | None) -> list[Place]:
-        """The user's lines that lead to a frame from the one that entered the recording."""
-        found: list[Place] = []
-        while frame is not None and len(found) < _CALLS:
-            found.append((frame.f_code, frame.f_lasti))
-            frame = None if frame is self._frame else user_frame(frame.f_back)
-        return found
-
-    def _end(self, run: Run | None, gradients: Any, error: BaseException | None) -> None:
-        if run is not None:
-            with uncollected():
-                if error is not None:
-                    run.fail(error, self._calls.changes, self._runs[: run.position])
-                run.finish(gradients)
-            self._cleared.end()
-            self._running = None
-            self._first = sequence_number()
-
-    def _fail(self, error: BaseException) -> None:
-        failed = self._calls.failed
-        told, inner = Error.of(error), raised(error, self._modules.foreign)
-        if failed is None or failed.error != told:
-            failed = Failed(told, place=inner)
-        if self._runs and self._runs[-1].error == told:
-            failed.raised = None if inner == failed.place else inner
-        else:
-            ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
-            ends = ends or self._last_ends()
-            if ends or not self._runs:
-                run = self._read(ends, failed=True)
-                for part in failed.operands:
-                    part.node = run.ids.get(part.fn)
-                run.finish()
-                self._runs.append(run)
-        self._runs[-1].failed = failed
+    def _loss_scale(self) -> torch.Tensor | None:
+        """What the last backward's loss was multiplied by, copied where it is."""
+        scaler = self.calls.scaler
+        # Private: get_scale() would wait for the device.
+        scale = None if scaler is None else scaler._scale
+        with suppress(RuntimeError):  # of a device that has failed: the user is told by others
+            return None if scale is None else scale.detach().clone()
+        return None
 
 
 def _is_trial() -> bool:
@@ -418,10 +391,3 @@ def _is_trial() -> bool:
     # Private (2.13).
     transformed = torch._C._functorch.maybe_current_level() is not None
     return transformed or TracingContext.try_get() is not None
-
-
-def _end(output: Any) -> list[End]:
-    if isinstance(output, Tensor):
-        fn = made_by(output)
-        return [] if fn is None else [(fn, output.output_nr)]
-    return [(output.node, output.output_nr)]

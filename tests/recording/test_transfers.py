@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from graphviz_torch import Graph, record, simulate_accelerator, trace
-from graphviz_torch.internals.dispatch import _KEY, Call, _watchers
+from graphviz_torch.internals.dispatch import _KERNELS, _KEY, Call
 from graphviz_torch.internals.metadata import DEVICE_LABELS
 from graphviz_torch.recording.transfers import Transfers
 
@@ -339,7 +339,7 @@ def test_the_watch_leaves_nothing_behind() -> None:
             torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
             torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
             torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "AutocastIPU"),
-            list(_watchers),
+            list(_KERNELS.watchers),
         )
 
     before = installed()

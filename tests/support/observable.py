@@ -85,8 +85,9 @@ def observable() -> dict[str, Any]:
 
 
 # What is alive only while something is recorded or simulated.
-_RECORDING = {"Modules", "Calls", "Cuts", "Gradients", "Run", "Following", "Watch", "EngineWatch"}
-_RECORDING |= {"StepWatch", "_Placement", "_Construction", "_ModuleCall", "SeenCut"}
+_RECORDING = {"_Session", "Program", "CallStack", "ParameterTable", "_ModuleCall", "LiveBackward"}
+_RECORDING |= {"Calls", "Cuts", "SeenCut", "Following", "Copies", "Changes", "Steps", "Gradients"}
+_RECORDING |= {"ModuleWatch", "EngineWatch", "StepWatch", "Watch", "_Placement", "_Construction"}
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ from torch.nn import Module
 from ...graph import Failure, Operand, TensorMeta
 from ...internals.frames import local_variables
 from ...internals.metadata import tensor_meta
-from ...internals.pytree import is_nesting
+from ...internals.pytree import is_nesting, tensors
 from ...tracing.nodes import GradFn, made_by
+from ..program import Program
 from ..source_lines import Place, user_frame
+from ..tracking import name_of
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class Failed:
     operands: list[SeenOperand] = field(default_factory=list)
     raised: Place | None = None  # where an exception came from that backward handed on
 
+    def among(self, ids: Mapping[GradFn, int]) -> Failed:
+        """The same with the nodes of the operands, and without what made them."""
+        operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
+        return replace(self, operands=operands)
+
     def value(self, line: Callable[[int], str], where: Callable[[Place | None], str]) -> Failure:
         """The plain value. `line` gives the user's line that made the node with a number."""
         return Failure(
@@ -76,6 +83,36 @@ class Failed:
             ),
             where(self.raised),
         )
+
+
+class FailedCalls:
+    """The last call that raised since the last backward, with its operands.
+
+    Args:
+        program: what names tensors and lines.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.last: Failed | None = None
+        self._program = program
+
+    def note(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
+        """A call raised; its operands go by what the user's own frames call them."""
+        known = Error.of(error)
+        if self.last is not None and self.last.error == known:
+            return  # it passes through an outer call
+        operands = []
+        for tensor in tensors(arguments):
+            label = ""
+            outer = user_frame(frame)
+            while not label and outer is not None:
+                label, outer = self._program.label(tensor, outer), outer.f_back
+            operands.append(operand(label, tensor))
+        self.last = Failed(known, name_of(func), self._program.place(frame), operands)
+
+    def begin_step(self) -> None:
+        """A backward has been read: what was raised before it was caught."""
+        self.last = None
 
 
 def operand(label: str, tensor: Tensor) -> SeenOperand:

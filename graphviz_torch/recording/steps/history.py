@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..internals.dispatch import sequence_number
-from ..tracing.nodes import GradFn
-from ..tracing.tracer import connected
-from .source_lines import Place
+from ...internals.dispatch import sequence_number
+from ...tracing.nodes import GradFn
+from ...tracing.tracer import connected
+from ..source_lines import Place
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..graph import Earlier, Failure, Operand
-from .backward import Run
-from .modules import Modules
-from .source_lines import source_text
+from ...graph import Earlier, Failure, Operand
+from ..backward import Backward
+from ..program import Program
+from ..source_lines import source_text
 
 
-def explained(failure: Failure, run: Run, before: Sequence[Run], modules: Modules) -> Failure:
+def explained(
+    failure: Failure, run: Backward, before: Sequence[Backward], program: Program
+) -> Failure:
     """A failure, with the node that backward could not run and what had been done before to it.
 
     Args:
         failure: the exception that ended a recording.
         run: the backward that raised it.
         before: the runs before that one.
-        modules: what names lines.
+        program: what names lines.
     """
     stuck = run.stuck
     if stuck is None:
         return failure
-    line = modules.lines()
+    line = program.line()
     changes = [
         Earlier(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
         for c in stuck.changes
@@ -34,28 +36,30 @@ def explained(failure: Failure, run: Run, before: Sequence[Run], modules: Module
         kept = Operand(label, stuck.kept, "", stuck.leaf)
     number = run.numbers[stuck.node]
     ran = [other for other in before if (other.spent if stuck.freed else other.ran)(number)]
-    found = [_parted(run, stuck.node, other, modules) for other in ran[-1:]]
+    found = [_parted(run, stuck.node, other, program) for other in ran[-1:]]
     if stuck.freed and not found:
-        old = number < modules.first  # from before the recording
-        last, user = _parts(run, stuck.node, lambda n: n < modules.first if old else n == number)
-        found = [Earlier("backward", "", _known(last, user), label=_name(run, last, modules))]
+        old = number < program.origins.first  # from before the recording
+        last, user = _parts(
+            run, stuck.node, lambda n: n < program.origins.first if old else n == number
+        )
+        found = [Earlier("backward", "", _known(last, user), label=_name(run, last, program))]
     if not stuck.freed:  # it came over from an earlier step, or it has nothing to do with that
         found = [each for each in found if each.again and len(each.nodes) > 1]
     return replace(failure, node=stuck.node, kept=kept, earlier=(*changes, *found))
 
 
-def _parted(run: Run, node: int, other: Run, modules: Modules) -> Earlier:
+def _parted(run: Backward, node: int, other: Backward, program: Program) -> Earlier:
     """An earlier run of a node, and where the two part."""
     last, user = _parts(run, node, other.ran)
     # What was made later is the program's next step; what was made before it, not run, leads there.
     newest = max(other.numbers)
     before, later = _parts(run, last, lambda number: number <= newest)
     return Earlier(
-        "grad" if other.grads else "backward",
-        modules.lines()(other.place),
+        "grad" if not other.accumulates else "backward",
+        program.line()(other.place),
         _known(last, user if later is None else later),
-        label=_name(run, last if later is None else before, modules),
-        again=other.calls == run.calls,
+        label=_name(run, last if later is None else before, program),
+        again=other.callers == run.callers,
         stepped=other.step != run.step,
     )
 
@@ -64,7 +68,7 @@ def _known(*nodes: int | None) -> tuple[int, ...]:
     return tuple(node for node in nodes if node is not None)
 
 
-def _parts(run: Run, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
+def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
     """From a node towards the outputs: the last whose number is known, and its user.
 
     None for the user where an output is reached.
@@ -84,14 +88,14 @@ def _parts(run: Run, node: int, known: Callable[[int], bool]) -> tuple[int, int 
     return node, None
 
 
-def _name(run: Run, node: int, modules: Modules) -> str:
+def _name(run: Backward, node: int, program: Program) -> str:
     """What the caller calls a node's result, or what the same line has made of the kind since."""
     columns = run.reading.columns
     label: str = columns["label"][node]
     if label and "," not in label:  # of one output
         return label
-    (source,) = modules.found([run.numbers[node]])["source"]
+    source = program.source(run.numbers[node])
     for name, number, kind in run.others if source else ():
-        if kind == columns["name"][node] and modules.found([number])["source"] == [source]:
+        if kind == columns["name"][node] and program.source(number) == source:
             return name
     return ""

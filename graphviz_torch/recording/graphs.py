@@ -1,0 +1,220 @@
+"""From what was recorded to the graphs: plain values in, plain values out.
+
+Backward ─► graph_of_backward ─► Graph ─► with what the recording's other graphs tell of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ..graph import Cut, Graph, Kept, Parameter, Transfer
+from ..internals.dispatch import unseen
+from ..internals.metadata import tensor_meta
+from ..internals.optimizer_hooks import held_by_optimizers
+from .backward import Backward
+from .failures.cause import explained
+from .failures.operands import Failed
+from .program import Program
+from .source_lines import Place
+from .transfers import Seen
+
+Line = Callable[[Place | None], str]
+
+
+def graphs_of(
+    backwards: Sequence[Backward],
+    program: Program,
+    copies: Sequence[Seen],
+    unmatched: Sequence[Transfer],
+    updated: set[int] | None,
+    failed: Failed | None,
+) -> list[Graph]:
+    """A graph for each backward of a recording, in order.
+
+    Args:
+        backwards: in order.
+        program: names modules and lines, and knows the parameters.
+        copies: all copies between devices.
+        unmatched: copies that only the profiler saw.
+        updated: id() of the parameters that an optimizer updated; None if none stepped.
+        failed: the exception that ended the recording, during or after the last backward.
+    """
+    line = program.line()
+    held = _held(program, updated)
+    graphs = []
+    for backward in backwards:
+        graph = graph_of_backward(backward, program, line)
+        failure = None
+        if failed is not None and backward is backwards[-1]:
+            failure = failed.value(program.source, line)
+            if failed.error == backward.error:
+                failure = explained(failure, backward, backwards[: backward.position], program)
+        graphs.append(
+            replace(
+                graph,
+                transfers=(*_transfers(graph, backward, copies, line), *unmatched),
+                parameters=_parameters(backward, backwards, program, updated, held),
+                failure=failure,
+            )
+        )
+    return with_others(graphs)
+
+
+def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph:
+    """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
+    columns = backward.reading.columns
+    length = len(backward.numbers)
+    made = program.origins.columns(backward.numbers, line)
+    for name, i in backward.parameters.items():
+        made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
+        made["source"][i] = ""
+    rows: dict[str, list[Any]] = dict(made)
+    if backward.notes:
+        notes = columns["note"]
+        rows["note"] = [note or backward.notes.get(i, "") for i, note in enumerate(notes)]
+    rows["saved"] = _column(backward.saved, length, ())
+    gradients = backward.gradients
+    if gradients is not None:
+        order = {node: k for k, node in enumerate(gradients.order)}
+        rows["grad_outputs"] = _column(gradients.statistics(columns["outputs"]), length, ())
+        rows["order"] = _column(order, length, None)
+        rows["seconds"] = _column(gradients.seconds(), length, None)
+    cuts = [
+        Cut(
+            cut.name,
+            cut.tensor,
+            before,
+            tuple(dict.fromkeys(backward.made(cut.after))),
+            line(cut.place),
+            cut.module,
+            label,
+            cut.in_forward,
+        )
+        for cut, label, before in backward.cuts
+    ]
+    return replace(
+        backward.reading.graph(**rows),
+        cuts=tuple(cuts),
+        kept=_alive(backward, program),
+        uncleared=line(backward.uncleared),
+        loss_scale=_loss_scale(backward),
+    )
+
+
+def with_others(graphs: list[Graph]) -> list[Graph]:
+    """The graphs of a recording, each with what is known from the others."""
+    if len(graphs) < 2:
+        return graphs
+    got = {
+        p.name
+        for graph in graphs
+        for p in graph.parameters
+        if p.node is not None and any(graph.nodes[p.node].grad_outputs)
+    }
+    first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
+    return [
+        replace(
+            g,
+            parameters=tuple(
+                p if p.reached is not None else replace(p, reached=p.name in got)
+                for p in g.parameters
+            ),
+            spoilt=first if first < i else None,
+        )
+        for i, g in enumerate(graphs)
+    ]
+
+
+def _spoils(graph: Graph) -> bool:
+    """Is a parameter's gradient NaN or Inf, for an optimizer to make the parameter that too."""
+    # A scaler sees to it that none does.
+    given = (graph.nodes[p.node].grad_outputs for p in graph.parameters if p.node is not None)
+    found = any(stats is not None and stats.nonfinite for row in given for stats in row)
+    return found and graph.loss_scale is None
+
+
+def _loss_scale(backward: Backward) -> float | None:
+    if backward.loss_scale is not None:
+        with unseen(), suppress(RuntimeError):  # a device that has failed tells no value
+            return float(backward.loss_scale)
+    return None
+
+
+def _alive(backward: Backward, program: Program) -> Kept | None:
+    if backward.alive is None:
+        return None
+    steps, number, label, inside = backward.alive
+    if number is None:
+        return Kept(steps, label)
+    return Kept(steps, label, program.source(number), backward.node(number) if inside else None)
+
+
+def _transfers(
+    graph: Graph, backward: Backward, copies: Sequence[Seen], line: Line
+) -> list[Transfer]:
+    found = [seen.transfer(backward.node_of(seen), line(seen.place)) for seen in copies]
+    # Of the copies that trace reads from the graph alone, those that backward did not run.
+    ahead = [
+        copy
+        for copy in graph.transfers
+        if copy.node is None or graph.nodes[copy.node].order is None
+    ]
+    return found + ahead
+
+
+def _held(program: Program, updated: set[int] | None) -> set[int] | None:
+    """id() of what any optimizer holds; None where that need not be known."""
+    if updated is None or all(id(tensor) in updated for _, tensor in program.table.listed()):
+        return None
+    return held_by_optimizers()
+
+
+def _parameters(
+    backward: Backward,
+    backwards: Sequence[Backward],
+    program: Program,
+    updated: set[int] | None,
+    held: set[int] | None,
+) -> tuple[Parameter, ...]:
+    columns = backward.reading.columns
+    # What a compiled region calls inside is not known.
+    unseen = None if any("compile" in note for note in set(columns["note"])) else False
+    called = program.table.was_called
+    outputs = columns["outputs"]
+    listed = program.table.listed()
+    if not listed:  # no module was called: what should learn is not known, but what cannot is
+        named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
+        reached = {key for other in backwards for key in other.reached}
+        return tuple(
+            Parameter(label, meta, True, node, reached=key in reached)
+            for key, node, label in named
+            if label and (meta := outputs[node][0]) is not None
+        )
+    found = []
+    for name, tensor in listed:
+        node = backward.parameters.get(name)
+        meta = None if node is None else outputs[node][0]
+        found.append(
+            Parameter(
+                name,
+                meta or tensor_meta(tensor),
+                tensor.requires_grad,
+                node,
+                node is not None or called(name) or unseen,
+                tensor.grad is not None,
+                None if updated is None else id(tensor) in updated,
+                held=None if held is None else id(tensor) in held,
+            )
+        )
+    return tuple(found)
+
+
+def _column(values: Mapping[int, Any], length: int, missing: Any) -> list[Any]:
+    """A list with the value of each node."""
+    column = [missing] * length
+    for i, value in values.items():
+        column[i] = value
+    return column

@@ -1,0 +1,281 @@
+"""One backward while its nodes are alive: read before it runs, hooked while it runs.
+
+LiveBackward(ends, ...)     all is read that backward may free
+    .hook(...)              hooks on its nodes
+    .fail(error, ...)       only if it raised
+    .finish(...)            hooks off ─► Backward, which holds no node
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..graph import SavedKind, SavedTensor
+from ..tracing.nodes import GradFn, is_stale, made_by, read
+from ..tracing.tracer import connected
+from .backward import Backward
+from .cuts import SeenCut
+from .failures.in_place import Changes
+from .failures.node import Stuck, stuck
+from .failures.operands import Error
+from .gradients.recorder import Gradients
+from .memory import saved
+from .source_lines import Place
+from .steps.history import KeptGraphs, SeenKept
+
+End = tuple[GradFn, int]  # a live node and the number of its output
+
+
+class Call(NamedTuple):
+    """How a backward was called."""
+
+    place: Place | None = None
+    callers: list[Place] = []  # noqa: RUF012
+    step: int = 0
+    retains: bool = False
+    accumulates: bool = True
+    loss_scale: Tensor | None = None
+    uncleared: Place | None = None
+
+
+class LiveBackward:
+    """A graph that is read while its nodes are alive, and what backward then does.
+
+    Args:
+        ends: what backward starts from.
+        named: names and tensors; the first of a node wins.
+        parameters: the model's parameters by name.
+        cuts: where gradients were cut on the way here.
+        call: how it was called.
+        position: how many backwards the recording had before this one.
+        reached: id() of the variables that those reached.
+        failed: an exception ended the recording; any of the cuts may be why.
+    """
+
+    def __init__(
+        self,
+        ends: list[End],
+        named: list[tuple[str, Tensor]],
+        parameters: list[tuple[str, Tensor]],
+        cuts: list[SeenCut],
+        call: Call,
+        *,
+        position: int,
+        reached: set[int],
+        failed: bool = False,
+    ) -> None:
+        names = {id(tensor): name for name, tensor in reversed(parameters)}
+        ids, edges = connected([fn for fn, _ in ends])
+        if not failed:
+            for cut in cuts:
+                if cut.aside:
+                    cut.fns = []
+        hidden = _behind(cuts)
+        if not failed:
+            logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
+            cut_off = [fn for fn in hidden if fn not in logged]
+            # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
+            hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
+        own = ids
+        if hidden:  # what lies before a cut is drawn too, before what came after
+            ids, edges = connected(hidden + [fn for fn, _ in ends])
+        self.call = call
+        self.position = position
+        self.ids = ids  # the live nodes
+        self._own = own  # those that can run: not what lies before a cut
+        self._reading = read(ids, edges, ends, named)
+        leaves = self._reading.leaves
+        self.reached = set(leaves)  # id() of the variables that backward reaches
+        if hidden:
+            self.reached = {id(leaf.variable) for leaf in _leaves(own)}
+        # By name, for another tensor may take the place of one.
+        self._parameters = {names[key]: i for key, i in leaves.items() if key in names}
+        self._numbers = _numbers(ids, leaves)
+        shown = set(hidden)
+        self._cuts = [
+            (cut, label, ids.get(fn))
+            for cut in cuts
+            for label, fn in zip(cut.labels, cut.fns, strict=False)
+            if failed or cut.after or fn in shown
+        ]
+        if failed:  # a cut of which nothing is left may be the reason too
+            self._cuts += [(cut, cut.labels[0], None) for cut in cuts if not cut.fns]
+        for cut in cuts:
+            cut.fns = []
+        self._saved: dict[int, tuple[SavedTensor, ...]] = {}
+        self._notes: dict[int, str] = {}
+        self._gradients: Gradients | None = None
+        self._asked: list[End] = []
+        self._named = named
+        self._alive: SeenKept | None = None
+        self._error: Error | None = None
+        self._stuck: Stuck | None = None
+        self._others: list[tuple[str, int, str]] = []
+
+    @property
+    def place(self) -> Place | None:
+        """The line that called it."""
+        return self.call.place
+
+    def look(self, graphs: KeptGraphs) -> None:
+        """Look for graphs of earlier steps that are still alive."""
+        known = zip(self.ids, self._numbers, strict=True)
+        nodes = {fn: number for fn, number in known if number >= 0}
+        self._alive = graphs.see(nodes, self._own, self.call.step, self.call.place)
+
+    def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
+        """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
+        with torch._C.DisableTorchFunction():  # no subclass is to see what is read
+            self._saved, self._notes = saved(list(self.ids), known)
+
+    def hook(self, asked: list[End]) -> None:
+        """Hook every node, unless a CUDA graph is captured.
+
+        Args:
+            asked: the inputs of `autograd.grad`, in order.
+        """
+        self._asked = asked
+        outputs = self._reading.columns["outputs"]
+        devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
+        cuda = any(device.startswith("cuda") for device in devices)
+        if cuda and torch.cuda.is_current_stream_capturing():
+            return  # what we do on the device would become a part of the CUDA graph
+        nodes = zip(self.ids, outputs, strict=True)
+        self._gradients = Gradients(nodes, cuda, mixed=len(devices) > 1)
+        self._gradients.__enter__()
+
+    def fail(self, error: BaseException, changes: Changes, before: Sequence[Backward]) -> None:
+        """Look, while the nodes are alive, at which one backward ended with an error.
+
+        Args:
+            error: as it came from the engine.
+            changes: what was changed in place.
+            before: the backwards before this one.
+        """
+        self._error = Error.of(error)
+        fns = {i: fn for fn, i in self.ids.items() if fn in self._own}
+        order: list[int] = []
+        if self._gradients is not None:
+            self._gradients.fail()
+            order = self._gradients.order
+        # The error is to pass, whatever the user's tensors are.
+        with torch._C.DisableTorchFunction(), suppress(Exception):
+            self._others = _made_of(self._named)
+            self._stuck = stuck(
+                fns,
+                order,
+                error,
+                changes,
+                lambda node: any(other.spent(self._numbers[node]) for other in before),
+            )
+
+    def unhook(self) -> None:
+        """Take the hooks off, if there are any."""
+        if self._gradients is not None:
+            self._gradients.unhook()
+
+    def finish(self, gradients: Iterable[Tensor | None] = ()) -> Backward:
+        """Take the hooks off, and hold no live node any more.
+
+        Args:
+            gradients: what `autograd.grad` returned.
+        """
+        if self._gradients is not None:
+            # The engine hands these out without running their nodes.
+            self._gradients.add(
+                (self.ids[fn], output_nr, gradient)
+                for (fn, output_nr), gradient in zip(self._asked, gradients, strict=False)
+                if fn in self.ids
+            )
+            self._gradients.__exit__()
+        leaves = self._reading.leaves
+        found = Backward(
+            position=self.position,
+            reading=self._reading,
+            numbers=self._numbers,
+            reached=frozenset(self.reached),
+            cut_off={key: i for key, i in leaves.items() if key not in self.reached},
+            parameters=self._parameters,
+            cuts=self._cuts,
+            saved=self._saved,
+            notes=self._notes,
+            alive=self._alive,
+            gradients=self._gradients,
+            error=self._error,
+            stuck=self._stuck,
+            others=self._others,
+            **self.call._asdict(),
+        )
+        self.ids, self._own, self._named, self._asked = {}, {}, [], []
+        return found
+
+
+def ends_of(output: Any) -> list[End]:
+    """The live node behind a tensor or a gradient edge, if there is one."""
+    if isinstance(output, Tensor):
+        fn = made_by(output)
+        return [] if fn is None else [(fn, output.output_nr)]
+    return [(output.node, output.output_nr)]
+
+
+def sinks(ends: list[End]) -> list[End]:
+    """The ends that no other end is computed from, each once."""
+    fns, _ = connected([fn for fn, _ in ends])
+    used = {source for fn in fns for source in fn.next_functions}
+    return [end for end in dict.fromkeys(ends) if end not in used]
+
+
+def _made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
+    """Of tensors that were computed: name, and sequence number and kind of the node that did."""
+    fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
+    return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
+
+
+def _behind(cuts: Iterable[SeenCut]) -> list[GradFn]:
+    """What made the operands of the cuts, each once."""
+    return list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
+
+
+def _hidden(
+    cut_off: list[GradFn], seen: Container[GradFn], names: dict[int, str], reached: set[int]
+) -> list[GradFn]:
+    """Those behind which there is a parameter that the graph does not have.
+
+    Args:
+        cut_off: nodes before cuts.
+        seen: the nodes of the graph.
+        names: the parameters that matter, by id(); all of them if empty.
+        reached: id() of the parameters that do not.
+    """
+    found = []
+    for fn in cut_off:
+        if fn not in seen:
+            fns, _ = connected([fn])
+            variables = [id(leaf.variable) for leaf in _leaves(fns) if leaf not in seen]
+            if any(v not in reached and (not names or v in names) for v in variables):
+                found.append(fn)
+    return found
+
+
+def _leaves(fns: Iterable[GradFn]) -> list[GradFn]:
+    return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
+
+
+def _numbers(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
+    """The nodes' sequence numbers; -1 for leaves, and where a number is there twice.
+
+    Threads count apart: of two nodes with one number, one is another thread's.
+    """
+    numbers: list[int] = [fn._sequence_nr() for fn in ids]
+    for i in leaves.values():
+        numbers[i] = -1
+    if len(set(numbers)) < len(ids) - len(leaves) + bool(leaves):
+        counts = Counter(numbers)
+        return [number if counts[number] == 1 else -1 for number in numbers]
+    return numbers

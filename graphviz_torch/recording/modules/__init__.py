@@ -1,0 +1,1 @@
+"""Which module call and which line made each node, and what parameters are called."""

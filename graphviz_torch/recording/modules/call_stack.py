@@ -1,0 +1,194 @@
+"""Which modules' forwards are running, and the user's line that each was called from.
+
+Not known: what a compiled region did inside, and the line of a node that no Python call is seen to
+make. Another thread counts for itself: of its nodes nothing is known, and one whose number this
+thread reached too may pass for this thread's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ...internals.dispatch import sequence_number
+from ...internals.dynamo import uncompiled
+from ...internals.frames import local_variables
+from ...internals.pytree import tensors
+from ..source_lines import Foreign, Place, user_frame
+from .origins import Names, Origins
+from .parameters import ParameterTable, wrapped_by
+
+
+class _ModuleCall:
+    """A module call that is running."""
+
+    __slots__ = ("counts", "frame", "module", "names", "place")
+
+    def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
+        self.module = module
+        self.names = names  # path and scope
+        self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
+        self.place: Place | None = None
+        self.counts: dict[str, int] = {}  # calls of each child so far
+
+
+class CallStack:
+    """The module calls that are running in one thread.
+
+    Args:
+        table: of the modules. One that is called and not there goes by the variable that holds it,
+            else by its class.
+        origins: is told which modules and lines make the nodes.
+    """
+
+    def __init__(self, table: ParameterTable, origins: Origins[Place]) -> None:
+        self.foreign = Foreign()
+        self._table = table
+        self._origins = origins
+        self._running: list[_ModuleCall] = []
+        self._counts: dict[str, int] = {}  # outermost calls since the last backward
+        self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
+        self._inputs: list[weakref.ref[Tensor]] = []  # of the last outermost call
+
+    @property
+    def module(self) -> str:
+        """Path of the module whose forward is running; "" where none is, or the root's is."""
+        return self._running[-1].names[0] if self._running else ""
+
+    @property
+    def in_forward(self) -> bool:
+        """Is a module's forward running in this thread."""
+        return bool(self._running)
+
+    def inputs(self) -> list[Tensor]:
+        """Arguments of the last outermost call that are still there."""
+        found = (ref() for ref in self._inputs)
+        return [tensor for tensor in found if tensor is not None]
+
+    def begin_step(self) -> None:
+        """Count outermost calls from one again."""
+        self._counts = {}
+
+    def before(self, module: Module, args: Any, frame: FrameType) -> None:
+        """A module's forward is about to be called from `frame`."""
+        running = self._running
+        if running and wrapped_by(running[-1].module) is module:
+            return  # a compiled module calls what it wraps: one call, not two
+        table = self._table
+        path = table.path(module)
+        if path is None:
+            path = table.add(module, _variable(module, frame) if len(table) else "")
+        counts, scope, below = self._counts, "", path
+        if not running:
+            table.parameters()  # noted before another may be put in the place of one
+            variables = local_variables(frame)
+            given = tensors(variables.get("args", args), variables.get("kwargs"))
+            self._inputs = [weakref.ref(tensor) for tensor in given]
+        for call in reversed(running):
+            # The scope hangs below the innermost running call whose path leads here.
+            above, outer = call.names
+            if not above or path.startswith(above + "."):
+                counts, scope = call.counts, outer
+                below = path[len(above) + 1 :] if above else path
+                break
+        count = counts[below] = counts.get(below, 0) + 1
+        if count > 1:
+            below = f"{below}#{count}"
+        names = (path, f"{scope}.{below}" if scope and below else scope or below)
+        number = sequence_number()
+        if number != self._origins.end:
+            self.skipped(number, frame)
+        running.append(_ModuleCall(module, names, frame))
+        self._origins.enter(number, names)
+        table.call(path)
+
+    def after(self, module: Module, frame: FrameType) -> bool:
+        """It has ended; was it the outermost one?"""
+        number = sequence_number()
+        if number != self._origins.end:  # made unseen, inside this call: the line that called it
+            self.made(self._origins.end, number, frame)
+        running = self._running
+        depth = len(running) - 1
+        while depth >= 0 and running[depth].module is not module:
+            depth -= 1  # its end was not seen: an interrupt that somebody caught
+        if depth < 0:
+            return False  # its begin was not seen: another's hook raised before ours
+        del running[depth:]
+        self._origins.enter(number, running[-1].names if running else ("", ""))
+        return not running
+
+    @uncompiled
+    def made(self, start: int, end: int, frame: FrameType | None) -> None:
+        """The nodes start <= number < end were made by a call in `frame`."""
+        self._origins.made(start, end, self.place(frame))
+
+    @uncompiled
+    def skipped(self, start: int, frame: FrameType | None) -> None:
+        """Before a call in `frame` nodes were made, up to `start`, by no call seen.
+
+        If `frame` is inside a custom Function's forward, they are that Function's.
+        """
+        outer = frame
+        while outer is not None and not self._is_of_function(outer.f_code):
+            outer = outer.f_back
+        if outer is not None:
+            self.made(self._origins.end, start, outer.f_back)
+        self._origins.skip(start)
+
+    def place(self, frame: FrameType | None) -> Place | None:
+        """The innermost place in the user's own code from `frame` outwards."""
+        foreign, running = self.foreign, self._running
+        depth = innermost = len(running) - 1
+        call = running[depth] if running else None
+        found = None
+        while frame is not None:
+            code = frame.f_code
+            if not foreign[code.co_filename]:
+                found = (code, frame.f_lasti)
+                break
+            if call is not None and frame is call.frame:
+                if call.place is not None:
+                    found = call.place
+                    break
+                depth -= 1
+                call = running[depth] if depth >= 0 else None
+            frame = frame.f_back
+        if depth < innermost:  # met calls whose line was not known yet
+            for call in running[depth + 1 :]:
+                call.place = found
+        return found
+
+    def _is_of_function(self, code: CodeType) -> bool:
+        # By the forward itself: apply, which calls it, has no frame from torch 2.14 on.
+        if code.co_name != "forward":
+            return False
+        known = self._forwards.get(code)
+        if known is None:
+            known = self._forwards[code] = code in _forwards()
+        return known
+
+
+def _variable(module: Module, caller: FrameType) -> str:
+    """What the user's code that calls a module calls it; the name of its class if nothing."""
+    frame = user_frame(caller)
+    variables = {} if frame is None else local_variables(frame)
+    found = (name for name, value in variables.items() if value is module)
+    return next(found, type(module).__name__)
+
+
+def _forwards() -> set[CodeType]:
+    """The code of the forward of every custom Function."""
+    found, stack = set(), [torch.autograd.Function]
+    while stack:
+        kind = stack.pop()
+        stack.extend(kind.__subclasses__())
+        code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+        if code is not None:
+            found.add(code)
+    return found

@@ -1,0 +1,93 @@
+"""Which module call and which line made each node: sequence numbers in, names out.
+
+Every autograd node has a number, counted up in the thread that made it. What is noted is the number
+at which a module call begins or ends, and the line of every call that made nodes. Here are numbers
+and names alone, nothing of PyTorch's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+Names = tuple[str, str]  # a module's path, and the scope of a call of it
+Line = TypeVar("Line")  # what stands for a line
+
+
+class Origins(Generic[Line]):
+    """What made the nodes from `first` on.
+
+    >>> origins = Origins[str](10)
+    >>> origins.enter(12, ("fc", "fc"))
+    >>> origins.made(12, 14, "train.py:3")
+    >>> origins.enter(14, ("", ""))
+    >>> origins.columns([11, 13, 14, -1], str)["module"]
+    ['', 'fc', '', '']
+    >>> origins.columns([11, 13, 14, -1], str)["source"]
+    ['', 'train.py:3', '', '']
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.end = first  # the nodes before this number have been looked at
+        self._numbers = [first]  # from this number on, nodes were made in ...
+        self._names: list[Names] = [("", "")]  # ... this module and scope
+        self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
+
+    @property
+    def moments(self) -> int:
+        """How many calls of modules have begun or ended so far."""
+        return len(self._numbers)
+
+    def enter(self, number: int, names: Names) -> None:
+        """The nodes from this number on are made in another module and scope."""
+        self._numbers.append(number)
+        self._names.append(names)
+
+    def made(self, start: int, end: int, line: Line | None) -> None:
+        """The nodes start <= number < end were made by this line; None if it is not known."""
+        self.end = end
+        if line is not None:
+            self._lines.append((start, end, line))
+
+    def skip(self, end: int) -> None:
+        """Of the nodes before this number no line is known."""
+        self.end = end
+
+    def source(self, number: int, text: Callable[[Line], str]) -> str:
+        """The line that made one node; "" where that is not known."""
+        return self.columns([number], text)["source"][0]
+
+    def columns(self, numbers: Sequence[int], text: Callable[[Line], str]) -> dict[str, list[str]]:
+        """Columns for the nodes with these numbers: module, scope, source.
+
+        "" where one is not known. `text` writes a line.
+        """
+        # Those of one backward lie close together, among those of all that the block has made.
+        last = max(self.end, self._numbers[-1])
+        known = [min(number, last) for number in numbers if number >= self.first]
+        first = min(known, default=last)
+        length = max(known, default=last) + 1 - first
+        names: list[Names] = [("", "")] * length
+        begin = bisect_right(self._numbers, first) - 1
+        stop = bisect_left(self._numbers, first + length)
+        ends = [*self._numbers[begin + 1 : stop], first + length]
+        for name, start, end in zip(self._names[begin:stop], [first, *ends], ends, strict=False):
+            names[start - first : end - first] = [name] * (end - start)
+        sources = [""] * length
+        begin = bisect_right(self._lines, first, key=itemgetter(1))
+        stop = bisect_left(self._lines, first + length, key=itemgetter(0))
+        for start, end, line in self._lines[begin:stop]:
+            start, end = max(start - first, 0), min(end - first, length)
+            sources[start:end] = [text(line)] * (end - start)
+        # Before the block nothing is known, and a leaf has the number -1.
+        names.append(("", ""))
+        sources.append("")
+        places = [min(n, last) - first if n >= self.first else -1 for n in numbers]
+        return {
+            "module": [names[i][0] for i in places],
+            "scope": [names[i][1] for i in places],
+            "source": [sources[i] for i in places],
+        }

@@ -1,0 +1,117 @@
+"""The modules of a recording by path, and the names of their parameters."""
+
+from __future__ import annotations
+
+from operator import is_
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+
+class ParameterTable:
+    """What modules, parameters and buffers are called.
+
+    Args:
+        model: its submodules are called as in `named_modules()`. None: the first module that is
+            added is the model.
+    """
+
+    def __init__(self, model: Module | None) -> None:
+        self._modules: dict[int, tuple[Module, str]] = {}  # by id()
+        self._called: set[str] = set()  # paths of the modules whose forward ran
+        self._named: list[tuple[str, Tensor]] = []
+        self._named_of: list[Tensor | None] = []  # what they are the names of ...
+        self._named_modules = 0  # ... in how many modules
+        self._named_own = 0  # how many of them are the model's
+        self._replaced: list[tuple[str, Tensor]] = []  # that had a name until others took it
+        if model is not None:
+            self.add(model, "")
+        self._own = len(self._modules)  # these are the model's; 0 where none was given
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def path(self, module: Module) -> str | None:
+        """The module's path; None for one that is not here."""
+        known = self._modules.get(id(module))
+        return None if known is None else known[1]
+
+    def add(self, module: Module, path: str) -> str:
+        """Add a module and those below it; returns its path."""
+        # As named_modules(), in half the time; a module that is there twice has its first name.
+        stack = [(path, module)]
+        while stack:
+            path, module_ = stack.pop()
+            if id(module_) in self._modules:
+                continue
+            inner = self._modules.get(id(wrapped_by(module_)))
+            if inner is not None:
+                path = inner[1]
+            self._modules[id(module_)] = (module_, path)
+            for name, child in reversed(module_._modules.items()):
+                if child is not None:
+                    # A compiled module goes by the name of what it wraps.
+                    below = "" if name == "_orig_mod" else name
+                    stack.append((f"{path}.{below}" if path and below else path or below, child))
+        return self._modules[id(module)][1]
+
+    def call(self, path: str) -> None:
+        """The forward of the module at this path runs."""
+        self._called.add(path)
+
+    def was_called(self, parameter: str) -> bool:
+        """Did the forward of the module run that owns the parameter of this name."""
+        return parameter.rpartition(".")[0] in self._called
+
+    def buffers(self) -> list[Tensor]:
+        """Buffers of the model and of every other module called."""
+        found = (b for module, _ in self._modules.values() for b in module._buffers.values())
+        return [buffer for buffer in found if buffer is not None]
+
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """Names and parameters of the model and of every other module called."""
+        # Another may have been put in the place of any meanwhile.
+        modules = [module for module, _ in self._modules.values()]
+        now: list[Tensor | None] = [p for m in modules for p in m._parameters.values()]
+        known = (self._named_modules, len(self._named_of)) == (len(self._modules), len(now))
+        if not known or not all(map(is_, now, self._named_of)):
+            self._name(now)
+        return self._named
+
+    def known(self) -> list[tuple[str, Tensor]]:
+        """Also those that others have replaced since the last backward: a graph may hold them."""
+        return self.parameters() + self._replaced
+
+    def listed(self) -> list[tuple[str, Tensor]]:
+        """Those of the model; where none was given, those of every module called."""
+        named = self.parameters()
+        return named[: self._named_own] if self._own else named
+
+    def begin_step(self) -> None:
+        """A backward has been read: what was replaced before it is in no graph to come."""
+        self._replaced = []
+
+    def _name(self, now: list[Tensor | None]) -> None:
+        named: dict[int, tuple[str, Tensor]] = {}
+        for i, (module, path) in enumerate(self._modules.values()):
+            if i == self._own:
+                self._named_own = len(named)
+            for name, parameter in module._parameters.items():
+                if parameter is not None:  # the first name of a shared one
+                    named.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
+        # The last ones alone, for they would keep the memory of all before them.
+        gone = [pair for pair in self._named if id(pair[1]) not in named]
+        self._replaced = gone or self._replaced
+        self._named = list(named.values())
+        self._named_modules, self._named_of = len(self._modules), now
+        if self._own == len(self._modules):
+            self._named_own = len(named)
+
+
+def wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
+    """What torch.compile made this module of, if it did."""
+    inside = module._modules  # of a scripted module it is no dict, and has no `get`
+    if "_orig_mod" not in inside:
+        return None
+    return inside["_orig_mod"]

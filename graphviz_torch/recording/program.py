@@ -1,0 +1,127 @@
+"""Where the watched program is: in which modules, at which line of the user's, with which names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from threading import get_ident
+from types import FrameType
+
+from torch import Tensor
+from torch.nn import Module
+
+from ..internals.dispatch import sequence_number
+from ..internals.frames import local_variables
+from ..internals.pytree import flatten, is_nesting
+from ..tracing.names import caller_names
+from .modules.call_stack import CallStack
+from .modules.origins import Origins
+from .modules.parameters import ParameterTable
+from .source_lines import Place, lines, user_frame
+
+_CALLS = 20  # frames
+# Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
+_recorded: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
+
+
+class Program:
+    """A context: what one thread runs while it is recorded, and in asyncio one task.
+
+    Args:
+        model: gives modules and parameters their names; None: the first module called is it.
+        frame: the one that enters the recording.
+    """
+
+    def __init__(self, model: Module | None, frame: FrameType | None) -> None:
+        self.frame = frame
+        self.origins: Origins[Place] = Origins(sequence_number())
+        self.table = ParameterTable(model)
+        self.stack = CallStack(self.table, self.origins)
+        self._model = model
+        self._thread = get_ident()
+        self._key = object()
+
+    def __enter__(self) -> Program:
+        """What runs from here on, and in tasks that are made here, is this program."""
+        _recorded.set(_recorded.get() | {self._key})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _recorded.set(_recorded.get() - {self._key})
+
+    def is_here(self) -> bool:
+        """Is it this program that runs, and not another thread or another task."""
+        return self._key in _recorded.get() and get_ident() == self._thread
+
+    @property
+    def module(self) -> str:
+        """Path of the module whose forward is running; "" where none is, or the root's is."""
+        return self.stack.module
+
+    @property
+    def in_forward(self) -> bool:
+        """Is a module's forward running."""
+        return self.stack.in_forward
+
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """Names and parameters of the model and of every other module called."""
+        return self.table.parameters()
+
+    def place(self, frame: FrameType | None) -> Place | None:
+        """The innermost place in the user's own code from `frame` outwards."""
+        return self.stack.place(frame)
+
+    def line(self) -> Callable[[Place | None], str]:
+        """What turns a place into "train.py:41", with as many folders as tell files apart."""
+        return lines(file for file, foreign in self.stack.foreign.items() if not foreign)
+
+    def source(self, number: int) -> str:
+        """The line that made the node with this sequence number."""
+        return self.origins.source(number, self.line())
+
+    def label(self, tensor: Tensor, frame: FrameType | None) -> str:
+        """What the user calls a tensor, in this frame or in the model."""
+        local = () if frame is None else local_variables(frame).items()
+        for name, value in (*self.parameters(), *local):
+            if value is tensor:
+                return str(name)
+        return ""
+
+    def here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str, bool]:
+        """Of a call that runs: its operands' names, its line, its module, is a forward running."""
+        frame = user_frame(sys._getframe(1))
+        labels = [self.label(tensor, frame) for tensor in operands]
+        return labels, self.place(frame), self.module, self.in_forward
+
+    def variable(self, tensor: Tensor) -> str:
+        """The variable that a tensor is in, as itself or in a list or the like."""
+        for frame in (user_frame(sys._getframe(1)), self.frame):
+            for name, value in local_variables(frame).items() if frame is not None else ():
+                if any(part is tensor for _, part in flatten(value, ask=False)):
+                    return name
+        return ""
+
+    def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
+        """The tensors in a frame's variables, and in its modules where no model was given."""
+        variables = {} if frame is None else local_variables(frame)
+        modules = [value for value in variables.values() if issubclass(type(value), Module)]
+        named = caller_names(
+            {k: v for k, v in variables.items() if issubclass(type(v), Tensor) or is_nesting(v)}
+        )
+        if self._model is None:
+            named += [pair for module in modules for pair in caller_names(module)]
+        return named
+
+    def callers(self, frame: FrameType | None) -> list[Place]:
+        """The user's lines that lead to a frame from the one that entered the recording."""
+        found: list[Place] = []
+        while frame is not None and len(found) < _CALLS:
+            found.append((frame.f_code, frame.f_lasti))
+            frame = None if frame is self.frame else user_frame(frame.f_back)
+        return found
+
+    def begin_step(self) -> None:
+        """A backward has been read."""
+        self.table.begin_step()
+        self.stack.begin_step()

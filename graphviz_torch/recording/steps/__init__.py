@@ -1,0 +1,1 @@
+"""What lasts from one step of an optimizer to the next."""

@@ -1,0 +1,57 @@
+"""Which module call and which line made a node: numbers in, names out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphviz_torch.recording.modules.origins import Origins
+
+
+def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made() -> None:
+    origins = Origins[int](100)
+    origins.enter(100, ("", ""))
+    origins.enter(101, ("fc", "fc"))
+    origins.made(101, 103, 7)
+    origins.enter(103, ("", ""))
+    origins.made(104, 105, 9)
+    columns = origins.columns([100, 102, 103, 104], "train.py:{}".format)
+    assert columns["module"] == ["", "fc", "", ""]
+    assert columns["source"] == ["", "train.py:7", "", "train.py:9"]
+
+
+def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None:
+    origins = Origins[int](100)
+    origins.enter(100, ("fc", "fc"))
+    origins.made(100, 110, 7)
+    assert origins.columns([-1, 99], str) == {
+        "module": [""] * 2,
+        "scope": [""] * 2,
+        "source": [""] * 2,
+    }
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=20),
+    st.lists(st.integers(-1, 80), max_size=20),
+)
+def test_any_order_of_calls_gives_what_a_slow_reading_of_them_gives(
+    calls: list[tuple[int, int, bool]], asked: list[int]
+) -> None:
+    origins = Origins[int](10)
+    number = 10
+    modules = dict.fromkeys(range(-1, 81), "")
+    lines = dict.fromkeys(range(-1, 81), "")
+    for line, (skipped, nodes, enters) in enumerate(calls):
+        number += skipped
+        origins.skip(number)
+        if enters:
+            origins.enter(number, (f"m{line}", f"m{line}"))
+            modules |= dict.fromkeys(range(number, 81), f"m{line}")
+        origins.made(number, number + nodes, line)
+        lines |= {n: str(line) for n in range(number, min(number + nodes, 81))}
+        number += nodes
+    asked = [n for n in asked if n < number]
+    columns = origins.columns(asked, str)
+    assert columns["module"] == [modules[n] if n >= 10 else "" for n in asked]
+    assert columns["source"] == [lines[n] if n >= 10 else "" for n in asked]
