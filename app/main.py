@@ -1,25 +1,54 @@
 """The app's frame: page config and navigation. `streamlit run app/main.py`."""
 
+import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
 
-ROOT = str(Path(__file__).resolve().parent.parent)
-if ROOT not in sys.path:  # Streamlit adds app/, where this file is, and not what holds it
-    sys.path.insert(0, ROOT)
+FOLDER = Path(__file__).resolve().parent
 
-from app.jobs import job  # noqa: E402
 
-job.start()
-st.set_page_config("graphviz_torch", f"{ROOT}/app/icon.svg", layout="wide")
+def package() -> str:
+    """The name under which this folder is imported: "app", or that of a package around it."""
+    names, folder = [FOLDER.name], FOLDER.parent
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return ".".join(names)
+
+
+NAME = package()
+importlib.import_module(f"{NAME}.jobs.job").start()  # it loads torch while the page is drawn
+
+
+def page(name: str) -> Callable[[], None]:
+    """A page that is imported when it is first opened."""
+
+    def draw() -> None:
+        importlib.import_module(f"{NAME}.views.{name}").draw()
+
+    return draw
+
+
+st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
+st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
 st.navigation(
     [
-        st.Page("views/run.py", title="Run backward", icon=":material/play_arrow:", default=True),
-        st.Page("views/explore.py", title="Explore", icon=":material/search:"),
-        st.Page("views/training.py", title="Training", icon=":material/show_chart:"),
-        st.Page("views/devices.py", title="Devices", icon=":material/memory:"),
-        st.Page("views/checkpoints.py", title="Checkpoints", icon=":material/save:"),
+        st.Page(page("run"), title="Run backward", icon=":material/play_arrow:", default=True),
+        *(
+            st.Page(page(name), title=title, icon=f":material/{icon}:", url_path=name)
+            for name, title, icon in (
+                ("explore", "Explore", "search"),
+                ("training", "Training", "show_chart"),
+                ("devices", "Devices", "memory"),
+                ("processes", "Many processes", "lan"),
+                ("checkpoints", "Checkpoints", "save"),
+            )
+        ),
     ],
     position="top",
 ).run()

@@ -1,24 +1,19 @@
-"""What the app's small language may call: operators, functions with their keywords, inputs."""
+"""What the app's small language may call: functions with their keywords, where they live, inputs.
+
+Names only: the page that explains the language needs no torch. `evaluation.py` looks them up.
+"""
 
 from __future__ import annotations
 
 import ast
 import math
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Function:
-    """A torch function, the keyword arguments that a program may give it, and where it lives."""
+    """The keyword arguments that a program may give to a torch function, and where it lives."""
 
-    function: Callable[..., Any]
     keywords: tuple[str, ...] = ()
     home: str = "torch"  # what a script writes before the dot
 
@@ -26,59 +21,48 @@ class Function:
 _DIM = ("dim",)
 _REDUCE = ("dim", "keepdim")
 
-BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
+BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "truediv",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
 }
-UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+UNARY: dict[type[ast.unaryop], str] = {ast.USub: "neg", ast.UAdd: "pos"}
 CONSTANTS = {"pi": math.pi, "e": math.e}
+DEVICES = ("device", "cpu")  # what `.to()` may be given
 
 FUNCTIONS: dict[str, Function] = {
-    **{
-        name: Function(getattr(torch, name))
-        for name in (
-            "abs", "bmm", "cos", "dot", "erf", "exp", "log", "log1p", "matmul", "maximum",
-            "minimum", "mm", "mv", "neg", "outer", "pow", "reciprocal", "relu", "rsqrt", "sigmoid",
-            "sign", "sin", "sqrt", "square", "t", "tan", "tanh", "transpose",
-        )
-    },
-    **{
-        name: Function(getattr(torch, name), _REDUCE)
-        for name in ("amax", "amin", "logsumexp", "mean", "norm", "prod", "std", "sum", "var")
-    },
-    **{
-        name: Function(getattr(torch, name), _DIM)
-        for name in ("cat", "cumsum", "log_softmax", "softmax", "squeeze", "stack", "unsqueeze")
-    },
-    **{
-        name: Function(getattr(F, name), home="F")
-        for name in (
-            "cross_entropy", "elu", "gelu", "leaky_relu", "linear", "mse_loss", "silu", "softplus",
-        )
-    },
-    **{name: Function(getattr(torch, name)) for name in ("detach", "flatten", "max", "min")},
-    "clamp": Function(torch.clamp, ("min", "max")),
-    "reshape": Function(Tensor.reshape, home="torch.Tensor"),
+    **dict.fromkeys(
+        (
+            "abs", "bmm", "cos", "detach", "dot", "erf", "exp", "flatten", "log", "log1p", "matmul",
+            "max", "maximum", "min", "minimum", "mm", "mv", "neg", "outer", "pow", "reciprocal",
+            "relu", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "t", "tan", "tanh",
+            "transpose",
+        ),
+        Function(),
+    ),
+    **dict.fromkeys(
+        ("amax", "amin", "logsumexp", "mean", "norm", "prod", "std", "sum", "var"),
+        Function(_REDUCE),
+    ),
+    **dict.fromkeys(
+        ("cat", "cumsum", "log_softmax", "softmax", "squeeze", "stack", "unsqueeze"),
+        Function(_DIM),
+    ),
+    **dict.fromkeys(
+        ("cross_entropy", "elu", "gelu", "leaky_relu", "linear", "mse_loss", "silu", "softplus"),
+        Function(home="F"),
+    ),
+    "clamp": Function(("min", "max")),
+    "reshape": Function(home="torch.Tensor"),
 }  # fmt: skip
+METHODS_ONLY_AS_FUNCTIONS = frozenset(
+    {
+        "cat", "cross_entropy", "elu", "gelu", "leaky_relu", "linear", "mse_loss", "silu",
+        "softplus", "stack",
+    }
+)  # fmt: skip
 
-
-def _randint(numbers: list[int], generator: torch.Generator) -> Tensor:
-    low, high, *size = numbers
-    return torch.randint(low, high, size, generator=generator)
-
-
-INPUTS: dict[str, Callable[[list[int], torch.Generator], Tensor]] = {
-    "randn": lambda size, generator: torch.randn(size, generator=generator),
-    "rand": lambda size, generator: torch.rand(size, generator=generator),
-    "ones": lambda size, _: torch.ones(size),
-    "zeros": lambda size, _: torch.zeros(size),
-    "arange": lambda ends, _: torch.arange(*ends, dtype=torch.float32),
-    "randint": _randint,
-}
+INPUTS = ("randn", "rand", "ones", "zeros", "arange", "randint")

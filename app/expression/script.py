@@ -1,19 +1,20 @@
-"""What a visitor chose, as a script to copy: it runs alone; tables name its lines."""
+"""What a visitor chose, as a script to copy: it runs alone, and the page shows its lines."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
 
-from app.expression.expression import Program, called, input_lines
-from app.expression.functions import FUNCTIONS
+from .functions import FUNCTIONS
+from .grammar import Program, called, input_lines
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and the number of the line that makes each name."""
+    """A script, the lines of it that the page shows, and the line that makes each name."""
 
     text: str
+    shown: tuple[int, int]  # from this line to that, both counted from 1
     lines: dict[str, int]
 
     def place(self, name: str) -> str:
@@ -25,14 +26,11 @@ def expression_script(
     program: Program, inputs: str, device: str, seed: int, scalar: bool
 ) -> Script:
     """The script of a program; `scalar` tells whether its output has one element."""
-    names = ["draw_graph", "record", *["simulate_accelerator"] * device.startswith("sim")]
+    simulated = device.startswith("sim")
+    names = ["draw_graph", "record", *["simulate_accelerator"] * simulated]
     made = input_lines(inputs)
     steps = [(name, f"{name} = {_input(value)}") for name, value in made]
     written = {"pi": "torch.pi", "e": "torch.e", **{name: name for name, _ in made}}
-    if device != "cpu":
-        for name, _ in made:
-            written[name] = f"{name}_there"
-            steps.append((written[name], f"{written[name]} = {name}.to(device)"))
     for name, expression in program.lines:
         steps.append((name, f"{name} = {ast.unparse(_Written(written).visit(expression))}"))
         written[name] = name
@@ -43,30 +41,30 @@ def expression_script(
     lines += [f"from graphviz_torch import {', '.join(names)}", ""]
     if "torch.rand" in body:
         lines.append(f"torch.manual_seed({seed})")
-    if device == "cpu":
-        lines.append("with record() as recording:")
-    elif device.startswith("sim"):
-        lines.append("with simulate_accelerator() as [device], record() as recording:")
-    else:
+    if not simulated and ".to(device)" in body:
         lines.append(f'device = torch.device("{"cuda:0" if device == "cuda" else device}")')
-        lines.append("with record() as recording:")
+    with_ = "simulate_accelerator() as [device], " if simulated else ""
+    lines.append(f"with {with_}record() as recording:")
+    first = len(lines) + 1
     numbers = {}
     for name, line in steps:
         lines.append(f"    {line}")
         numbers[name] = len(lines)
     start = "" if scalar else f"torch.ones_like({program.output})"
-    lines += [f"    {program.output}.backward({start})", ""]
-    lines += [f'print("{name}.grad =", {name}.grad)' for name, _ in made]
+    lines.append(f"    {program.output}.backward({start})")
+    last = len(lines)
+    lines += ["", *(f'print("{name}.grad =", {name}.grad)' for name, _ in made)]
     lines.append('draw_graph(recording.graph).render("graph", format="svg")')
-    return Script("\n".join(lines) + "\n", numbers)
+    return Script("\n".join(lines) + "\n", (first, last), numbers)
 
 
-def model_script(code: str, device: str, seed: int) -> str:
+def model_script(code: str, device: str, seed: int) -> Script:
     """The file of a gallery's model, followed by what runs it."""
     run = [
         "model, loss = build(devices)",
         "with record(model) as recording:",
-        "    loss().backward()",
+        "    output = loss()",
+        "    output.backward()",
     ]
     names = "draw_graph, find, record"
     if device.startswith("sim"):
@@ -77,7 +75,11 @@ def model_script(code: str, device: str, seed: int) -> str:
         run.insert(0, f'devices = [torch.device("cuda", index) for index in {count}]')
     else:
         run.insert(0, f'devices = [torch.device("{device}")]')
+    shown = code.rstrip().splitlines()
     lines = [
+        *shown,
+        "",
+        "",
         'if __name__ == "__main__":',
         f"    from graphviz_torch import {names}",
         "",
@@ -87,13 +89,15 @@ def model_script(code: str, device: str, seed: int) -> str:
         "        print(finding.message)",
         '    draw_graph(recording.graph).render("graph", format="svg")',
     ]
-    return code.rstrip() + "\n\n\n" + "\n".join(lines) + "\n"
+    run_lines = ("output = loss()", "output.backward()")
+    numbers = {line.strip(): n for n, line in enumerate(lines, 1) if line.strip() in run_lines}
+    return Script("\n".join(lines) + "\n", (1, len(shown)), numbers)
 
 
 def _input(value: ast.expr) -> str:
     if not isinstance(value, ast.Call):
-        numbers = ast.unparse(ast.List(value.elts) if isinstance(value, ast.Tuple) else value)
-        return f"torch.tensor({numbers}, dtype=torch.float32, requires_grad=True)"
+        numbers = ast.unparse(_Floats().visit(_parsed(value)))
+        return f"torch.tensor({numbers}, requires_grad=True)"
     name, _ = called(value)
     if name == "randint":
         low, high, *size = (ast.unparse(argument) for argument in value.args)
@@ -101,6 +105,19 @@ def _input(value: ast.expr) -> str:
     dtype = "dtype=torch.float32, " * (name == "arange")
     arguments = ", ".join(ast.unparse(argument) for argument in value.args)
     return f"torch.{name}({arguments}, {dtype}requires_grad=True)"
+
+
+def _parsed(value: ast.expr) -> ast.expr:
+    """A copy, a tuple as a list."""
+    text = ast.unparse(ast.List(value.elts) if isinstance(value, ast.Tuple) else value)
+    return ast.parse(text, mode="eval").body
+
+
+class _Floats(ast.NodeTransformer):
+    """Whole numbers as floats, so that the tensor can have a gradient."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return ast.Constant(float(node.value))  # type: ignore[arg-type]
 
 
 class _Written(ast.NodeTransformer):
@@ -114,6 +131,8 @@ class _Written(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name, receiver = called(node)
+        if receiver is not None and name in ("to", "cpu"):
+            return ast.Call(ast.Attribute(self.visit(receiver), name), node.args, [])
         function: ast.expr = ast.Name(f"{FUNCTIONS[name].home}.{name}")
         if receiver is not None:
             function = ast.Attribute(self.visit(receiver), name)

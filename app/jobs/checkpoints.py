@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from app import gallery
-from app.jobs import choices as devices
 from graphviz_torch import (
-    CheckpointDiff,
-    Verification,
     compare_checkpoint,
     graph_beside,
     load_checkpoint,
@@ -23,33 +18,17 @@ from graphviz_torch import (
     verify,
 )
 
-FORMATS = {"PyTorch (.pt)": ".pt", "safetensors (.safetensors)": ".safetensors"}
+from . import devices
+from .backward import build, opened
+from .values import Loaded, Saved
+
 _AGREE = 1e-4  # relative: devices add up in another order
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint as bytes, the graph that lies beside it, and the code that does the same."""
-
-    name: str
-    data: bytes
-    graph: bytes
-    tensors: tuple[tuple[str, str], ...]  # name, and shape, dtype and device
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """How a file fits a model, and whether the model then does the same as before."""
-
-    differences: CheckpointDiff | None = None
-    verification: Verification | None = None
-    error: str = ""
 
 
 def save(model: str, device: str, suffix: str) -> Saved:
     """A model of the gallery after one backward, saved with its graph."""
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
-        module, loss = gallery.model(model).build(found, 0)
+        module, loss = build(model, found, 0)
         with record(module) as recording:
             torch.autograd.backward(loss())
         path = save_checkpoint(module, Path(folder) / f"{model}{suffix}", graph=recording.graph)
@@ -64,34 +43,49 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
     `disturb` changes one value after loading, to show how that is found.
     """
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / Path(name).name
+        # The visitor's name for the file decides its format, and nothing else.
+        path = Path(folder) / f"checkpoint{_suffix(name)}"
         path.write_bytes(data)
-        original, loss = gallery.model(into).build(found, 0)
-        restored, _ = gallery.model(into).build(found, 1)
+        original, loss = build(into, found, 0)
+        restored, _ = build(into, found, 1)
         inputs = _inputs(original, loss)
         try:
             value = load_checkpoint(path)
             differences = compare_checkpoint(restored, value)
             if not differences.fits:
-                return Loaded(differences)
+                return Loaded(differences=str(differences))
             load_checkpoint(path, restored)
         except (ValueError, TypeError) as error:
             return Loaded(error=str(error).replace(str(path), name))
         if disturb:
             with torch.no_grad():
                 next(restored.parameters()).view(-1)[0].add_(0.01)
-        return Loaded(differences, verify(original, restored, inputs, tolerance=_AGREE))
+        verified = verify(original, restored, inputs, tolerance=_AGREE)
+        other = differences.dtypes or differences.devices
+        return Loaded(
+            fits=True,
+            differences=str(differences) if other else "",
+            same=verified.same,
+            verification=str(verified),
+            first=verified.first.node if verified.first is not None else None,
+            opened=opened(verified.graph),
+        )
+
+
+def _suffix(name: str) -> str:
+    suffix = Path(name).suffix.lower()
+    return suffix if suffix in (".pt", ".pth", ".bin", ".safetensors") else ".pt"
 
 
 def _inputs(module: nn.Module, loss: Any) -> tuple[Any, ...]:
     """What the loss gives to the module."""
-    seen: list[tuple[Any, ...]] = []
-    hook = module.register_forward_pre_hook(lambda _, arguments: seen.append(arguments))
+    given: list[tuple[Any, ...]] = []
+    hook = module.register_forward_pre_hook(lambda _, arguments: given.append(arguments))
     try:
         loss()
     finally:
         hook.remove()
-    return seen[0]
+    return given[0]
 
 
 def _meta(tensor: torch.Tensor) -> str:

@@ -2,29 +2,33 @@
 
 One server process has torch loaded and forks for every job (about 10 ms), so visitors share no
 tensor, mode or hook; a job that crashes, fills its memory or never ends leaves the app as it was.
-Only plain values come back.
+Only plain values come back. The app's own process never loads torch.
 """
 
 from __future__ import annotations
 
-import functools
 import os
+import pickle
+import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from .places import Places, Ticket
+
 T = TypeVar("T")
 
-PLACES = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))  # jobs at once; others wait
+PLACES = Places(max(2, os.cpu_count() or 2))
 _BEAT = 0.1  # seconds between two looks at a job
-_ROOT = Path(__file__).resolve().parents[2]
+_START = 120  # seconds in which a job's process must have begun
 
 
 class JobError(Exception):
@@ -35,20 +39,41 @@ class JobError(Exception):
         self.kind = kind
 
 
+@dataclass(frozen=True)
+class Queued:
+    """What a job reports while it waits for a place."""
+
+    before: int  # jobs that stand before it in the queue
+
+
 class Job(Generic[T]):
-    """A call `function(*arguments)` in its own process, ended after `seconds`.
+    """A call in its own process, which is killed after `seconds` or when the block is left.
 
-    Iterating gives what the function reports (it may call `report(value)`), and None at least
-    every 0.1 s; after that `result` is there. Leaving the block ends the process.
+    Iterating gives what the function reports (it may call `report(value)`), `Queued` while all
+    places are taken, and None at least every 0.1 s; after that `result` is there.
 
-        with Job(work, 3, seconds=10) as job:
+        with Job("math:sqrt", 9, seconds=10, visitor="Ann") as job:
             for progress in job: ...
         job.result
+
+    Args:
+        function: where it is, "module:name"; ":name" stands for one in `backward.py`'s package.
+        arguments: plain values.
+        seconds: after so many it is killed.
+        visitor: whose job it is; a visitor's second job waits for the end of the first.
     """
 
-    def __init__(self, function: Callable[..., T], *arguments: Any, seconds: float) -> None:
-        self._call, self.seconds = (function, arguments, seconds), seconds
+    def __init__(
+        self, function: str, *arguments: Any, seconds: float, visitor: str | None = None
+    ) -> None:
+        module, _, name = function.partition(":")
+        if module.startswith("."):
+            module = f"{__package__}{module}"
+        self._call, self.seconds = (f"{module}:{name}", arguments, seconds), seconds
+        self._visitor = visitor or f"{id(self)}"
+        self._ticket: Ticket | None = None
         self._connection: Connection | None = None
+        self._life: socket.socket | None = None
         self._outcome: tuple[str, Any] | None = None
 
     def __enter__(self) -> Job[T]:
@@ -61,37 +86,47 @@ class Job(Generic[T]):
         traceback: TracebackType | None,
     ) -> None:
         if self._connection is not None:
-            self._connection.close()  # the job's process sees this and ends
+            self._connection.close()
             self._connection = None
-            PLACES.release()
+        life, ticket = self._life, self._ticket
+        self._life = self._ticket = None
+        if ticket is None:
+            return
+        if life is None:
+            ticket.leave()
+            return
+        life.shutdown(socket.SHUT_WR)  # the server sees this and kills
+        if select.select([life], [], [], _BEAT)[0]:
+            _leave(life, ticket)
+        else:  # a server that still loads torch, or a process that the kernel holds
+            threading.Thread(target=_leave, args=(life, ticket), daemon=True).start()
 
     def __iter__(self) -> Iterator[Any]:
-        while not PLACES.acquire(timeout=_BEAT):
-            yield None
-        try:
-            self._connection = connect()
-        except BaseException:
-            PLACES.release()
-            raise
-        self._connection.send(self._call)
-        end = time.monotonic() + self.seconds
+        self._ticket = PLACES.enter(self._visitor)
+        while (before := self._ticket.before) is not None:
+            yield Queued(before)
+            time.sleep(_BEAT)
+        self._connection, self._life = _connect()
+        self._connection.send_bytes(pickle.dumps(self._call))
+        end = time.monotonic() + _START  # the server may still load torch
         while self._outcome is None:
             if time.monotonic() > end:
-                self._outcome = "Timeout", f"Stopped after {self.seconds:g} s, the limit of a run."
+                message = f"Stopped after {self.seconds:g} s, the limit of a run."
+                self._outcome = "error", ("Timeout", message)
             elif not self._connection.poll(_BEAT):
                 yield None
             else:
                 try:
-                    word, value = self._connection.recv()
-                except (EOFError, ConnectionError):
-                    word, value = (
-                        "Crash",
-                        "The run's process ended: a crash in native code, or no memory left.",
-                    )
-                if word == "report":
+                    kind, value = pickle.loads(self._connection.recv_bytes())
+                except (EOFError, OSError):
+                    message = "The run's process ended: a crash in native code, or no memory left."
+                    kind, value = "error", ("Crash", message)
+                if kind == "begun":
+                    end = time.monotonic() + self.seconds
+                elif kind == "report":
                     yield value
                 else:
-                    self._outcome = word, value
+                    self._outcome = kind, value
 
     @property
     def result(self) -> T:
@@ -102,47 +137,74 @@ class Job(Generic[T]):
         """
         if self._outcome is None:
             raise JobError("Stopped", "The run was stopped.")
-        word, value = self._outcome
-        if word != "result":
-            raise JobError(word, value)
+        kind, value = self._outcome
+        if kind == "error":
+            raise JobError(*value)
         returned: T = value
         return returned
 
 
-def run(function: Callable[..., T], *arguments: Any, seconds: float = 20) -> T:
-    """`function(*arguments)` in a process of its own; for short calls without progress."""
-    with Job(function, *arguments, seconds=seconds) as job:
+def _leave(life: socket.socket, ticket: Ticket) -> None:
+    """Free the place once the job is dead."""
+    with life:
+        life.recv(1)  # b"", from the server, or because it died
+        ticket.leave()
+
+
+def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
+    """What the function returns in a process of its own; for short calls without progress.
+
+    Raises:
+        JobError: if it raises, crashes or takes longer.
+    """
+    with Job[Any](function, *arguments, seconds=seconds) as job:
         for _ in job:
             pass
     return job.result
 
 
-@functools.lru_cache(maxsize=1)
-def _server() -> tuple[socket.socket, threading.Lock, subprocess.Popen[bytes]]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        serve = f"from app.jobs.server import serve; serve({theirs.fileno()})"
-        command = [sys.executable, "-c", serve]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT)
-    return ours, threading.Lock(), process
+class _Server:
+    """The server's process, the socket to it, and the folder in which jobs have theirs."""
+
+    def __init__(self) -> None:
+        self.door, theirs = socket.socketpair()
+        self.lock = threading.Lock()
+        self.folder = tempfile.TemporaryDirectory(prefix="graphviz_torch-")
+        with theirs:
+            code = (
+                f"import sys; sys.path[:] = {sys.path!r}; from {__package__}.server import serve; "
+                f"serve({theirs.fileno()}, {self.folder.name!r})"
+            )
+            command = [sys.executable, "-c", code]
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+
+    def close(self) -> None:
+        """After the process died: remove what it left."""
+        self.door.close()
+        self.folder.cleanup()
 
 
+_server: _Server | None = None
 _STARTING = threading.Lock()
 
 
-def start() -> None:
-    """Start the server, if it does not run; it then loads torch while the page is drawn."""
+def start() -> _Server:
+    """The server, started if it does not run; it then loads torch while the page is drawn."""
+    global _server
     with _STARTING:
-        if _server()[2].poll() is not None:
-            _server.cache_clear()
-        _server()
+        if _server is not None and _server.process.poll() is not None:
+            _server.close()
+            _server = None
+        if _server is None:
+            _server = _Server()
+        return _server
 
 
-def connect() -> Connection:
-    """A connection to a fresh process."""
-    start()
-    door, lock, _ = _server()
+def _connect() -> tuple[Connection, socket.socket]:
+    """The two sockets of a fresh process: for its messages, and for its life."""
+    server = start()
     ours, theirs = socket.socketpair()
-    with theirs, lock:
-        socket.send_fds(door, [b"+"], [theirs.fileno()])
-    return Connection(ours.detach())
+    life, held = socket.socketpair()
+    with theirs, held, server.lock:
+        socket.send_fds(server.door, [b"+"], [theirs.fileno(), held.fileno()])
+    return Connection(ours.detach()), life

@@ -1,80 +1,182 @@
-"""The server that forks a process for each job, and what such a process may take."""
+"""The server that forks a process for each job, ends it from outside, and removes its files.
+
+The app sends two sockets for a job: one for its messages, one for its life. When the app closes its
+end of the second, the server kills the job and all that it started. When the job is dead and its
+folder is removed, the server closes its own end: that is how the app knows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import re
 import resource
+import selectors
+import shutil
 import signal
 import socket
 import sys
-import threading
+import tempfile
+from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 3 << 30  # that a job may allocate beyond what the server holds; CPU memory
+MAX_BYTES = 3 << 30  # that a job may allocate beyond what the server has; CPU memory
+MAX_RESULT = 128 << 20  # bytes of what a job gives back
+MAX_MESSAGE = 2_000  # characters of an error
 
+_PATH = re.compile(r"(?<![\w.])(?:/[^\s/'\":,()\[\]]+)+/([^\s/'\":,()\[\]]*)")
 _connection: Connection | None = None  # in a job's process: the way to the app
 
 
 def report(value: Any) -> None:
-    """Inside a job: hand a value to whoever waits for it. Elsewhere it does nothing."""
+    """Inside a job: hand a value to whoever waits for it. Outside a job it does nothing."""
     if _connection is not None:
-        _connection.send(("report", value))
+        _connection.send_bytes(pickle.dumps(("report", value)))
 
 
-def serve(handle: int) -> None:
-    """Fork for each socket that comes in; end when the app does."""
-    from app.jobs.run import Choice, play  # loads torch, once for all jobs
+@dataclass(frozen=True)
+class _Child:
+    """A job's process, seen from the server."""
 
-    # Without this, every job that ended would stay as a zombie.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is for the app
-    warm = False
-    with socket.socket(fileno=handle) as door:
+    life: socket.socket
+    folder: Path
+
+
+class _Server:
+    """The processes that are alive, by their ids."""
+
+    def __init__(self, door: socket.socket, folder: Path) -> None:
+        self.door, self.folder = door, folder
+        self.children: dict[int, _Child] = {}
+        self.selector = selectors.DefaultSelector()
+        self.woken, waker = socket.socketpair()
+        for end in (self.woken, waker):
+            end.setblocking(False)
+        self.waker = waker
+        signal.set_wakeup_fd(waker.fileno())  # a byte comes for each process that ended
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.selector.register(door, selectors.EVENT_READ)
+        self.selector.register(self.woken, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Until the app closes the door."""
+        warm = False
         while True:
-            message, handles, _, _ = socket.recv_fds(door, 1, 1)
-            if not message:
-                return
-            if os.fork() == 0:
-                door.close()
-                _work(Connection(handles[0]))
-                os._exit(0)
-            os.close(handles[0])
-            if not warm:
-                # What torch loads at its first operations (a second), so that no later job must.
-                # Forward only: backward starts threads on a CUDA build, and those don't fork.
-                play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
-                warm = True
+            for key, _ in self.selector.select():
+                if key.fileobj is self.door:
+                    if not self.admit():
+                        return
+                    if not warm:
+                        import_module(".backward", __package__).warm_up()
+                        warm = True
+                elif key.fileobj is self.woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self.woken.recv(4096)
+                    self.reap()
+                elif key.data in self.children:
+                    self.kill(key.data)
+
+    def admit(self) -> bool:
+        """Fork for the next pair of sockets; False once there is none."""
+        message, handles, _, _ = socket.recv_fds(self.door, 1, 2)
+        if not message:
+            return False
+        folder = Path(tempfile.mkdtemp(prefix="job-", dir=self.folder))
+        life = socket.socket(fileno=handles[1])
+        process = os.fork()
+        if process == 0:
+            self.forget(life)
+            _work(Connection(handles[0]), folder)
+            os._exit(0)
+        with contextlib.suppress(OSError):  # the job does the same: whoever comes first
+            os.setpgid(process, process)
+        os.close(handles[0])
+        self.children[process] = _Child(life, folder)
+        self.selector.register(life, selectors.EVENT_READ, process)
+        return True
+
+    def forget(self, life: socket.socket) -> None:
+        """In a job: close what is the server's, the ends of other jobs' sockets too."""
+        os.setpgid(0, 0)  # so that what the job starts ends with it
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.selector.close()
+        ends = [self.door, self.woken, self.waker, life]
+        for end in [*ends, *(child.life for child in self.children.values())]:
+            end.close()
+
+    def kill(self, process: int) -> None:
+        """End a job and all that it started."""
+        with contextlib.suppress(OSError):
+            os.killpg(process, signal.SIGKILL)
+        self.selector.unregister(self.children[process].life)
+        self.reap()
+
+    def reap(self) -> None:
+        """Remove the folders of the jobs that ended, and tell the app."""
+        for process, child in list(self.children.items()):
+            if os.waitpid(process, os.WNOHANG)[0] == 0:
+                continue
+            with contextlib.suppress(OSError):  # what it started and left behind
+                os.killpg(process, signal.SIGKILL)
+            shutil.rmtree(child.folder, ignore_errors=True)
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(child.life)
+            child.life.close()
+            del self.children[process]
+
+    def close(self) -> None:
+        """Kill all that are alive."""
+        for process in list(self.children):
+            with contextlib.suppress(OSError):
+                os.killpg(process, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _work(connection: Connection) -> None:
+def serve(handle: int, folder: str) -> None:
+    """Fork for each pair of sockets that comes in; end when the app does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is for the app
+    import_module(".backward", __package__)  # loads torch, once for all jobs
+    with socket.socket(fileno=handle) as door:
+        server = _Server(door, Path(folder))
+        try:
+            server.run()
+        finally:
+            server.close()
+
+
+def _work(connection: Connection, folder: Path) -> None:
     global _connection
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        function, arguments, seconds = connection.recv()
+        name, arguments, seconds = pickle.loads(connection.recv_bytes())
+        connection.send_bytes(pickle.dumps(("begun", None)))
     except (EOFError, ConnectionError):
         return
-    # Ends even a call that never comes back to Python.
+    # The server kills a job in time; this is for a job whose server died.
     signal.alarm(int(seconds) + 2)
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     _connection = connection
+    outcome: tuple[str, Any]
     try:
         _limit()
-        outcome = "result", function(*arguments)
+        module, _, function = name.partition(":")
+        outcome = "result", getattr(import_module(module), function)(*arguments)
+        message = pickle.dumps(outcome)
+        if len(message) > MAX_RESULT:
+            text = f"The result has {len(message) >> 20:,} MiB: at most {MAX_RESULT >> 20} MiB."
+            message = pickle.dumps(("error", ("ValueError", text)))
     except BaseException as error:
-        outcome = type(error).__name__, str(error)
+        # A path of the server is nobody's business: the file's name alone is left.
+        text = _PATH.sub(r"\1", str(error).replace(f"{folder}/", ""))[:MAX_MESSAGE]
+        message = pickle.dumps(("error", (type(error).__name__, text)))
     with contextlib.suppress(ConnectionError):
-        connection.send(outcome)
+        connection.send_bytes(message)
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _end_with(connection: Connection) -> None:
-    """The app sends nothing more: what can be read is the end of the connection."""
-    connection.poll(None)
-    os._exit(1)
 
 
 def _limit() -> None:
@@ -82,8 +184,8 @@ def _limit() -> None:
 
     # One core for each visitor: the threads of several jobs that wait for each other spin.
     torch.set_num_threads(1)
-    statm = Path("/proc/self/statm")  # Linux; elsewhere only the time is limited
+    statm = Path("/proc/self/statm")  # Linux; on other systems only the time is limited
     # A CUDA context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
-        held = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (held + MAX_BYTES, held + MAX_BYTES))
+        used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MAX_BYTES, used + MAX_BYTES))

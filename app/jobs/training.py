@@ -4,57 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from app.jobs import choices as devices
-from app.jobs.server import report
-from app.panels.downloads import zipped
-from graphviz_torch import Graph, record, to_tensorboard, watch
+from graphviz_torch import record, to_tensorboard, watch
+
+from . import devices
+from .backward import opened
+from .recordings import zipped
+from .server import report
+from .values import Settings, Step, Trained
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
     "Tanh": nn.Tanh,
     "ReLU": nn.ReLU,
 }
-MAX_STEPS = 300
-MAX_DEPTH = 24
 WIDTH = 32
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a visitor set."""
-
-    depth: int = 12
-    activation: str = "Sigmoid"
-    gain: float = 1.0  # the weights' standard deviation is gain / sqrt(width)
-    residual: bool = False
-    rate: float = 0.05
-    steps: int = 60
-    device: str = "cpu"
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one step of a training gave."""
-
-    step: int
-    loss: float
-    norms: tuple[float, ...]  # of each layer's gradient, first layer first
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The end of a training: its last step as a graph, and everything as a TensorBoard run."""
-
-    graph: Graph
-    archive: bytes
 
 
 class Deep(nn.Module):
@@ -105,7 +74,7 @@ def train(settings: Settings) -> Trained:
                 report(Step(step, loss.item(), norms.take()))
             watching.remove()
             to_tensorboard(recording.graph, writer, step=settings.steps)
-        return Trained(recording.graph, zipped(Path(folder)))
+        return Trained(opened(recording.graph), zipped(Path(folder)))
 
 
 class _Norms:

@@ -1,118 +1,132 @@
-"""What pages draw of a graph: its view, gradients, transfers, findings. Each takes values."""
+"""What pages draw of a graph: its view, gradients, copies, findings. Each takes values."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
-from app import words
-from app.panels.graph_view import view
-from app.panels.selection import name, select, selected, table
-from app.panels.timeline import draw_timeline
-from graphviz_torch import Finding, GradientStats, Graph, Node, TensorMeta, Transfer, view_payload
+from graphviz_torch import Finding, GradientStats, Graph, Node, TensorMeta, Transfer, rules
+
+from . import text
+from .graph_view import view
+from .linked import table
+from .selection import name, select, selected
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
-_SHORT = 16  # a gradient of at most so many values is spelled out
-_FEW = 4  # so many gradients are spelled out
-_MANY = 5  # findings shown before the rest is folded away
+_SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
 def draw_error(error: str) -> None:
     """An error in place: its first line, and below it the place that the rest points at."""
     first, _, rest = error.partition("\n")
-    st.error(words.plain(first), icon=_ICONS["error"])
+    st.error(text.escape(first), icon=_ICONS["error"])
     if rest:
         st.code(rest, language=None)
 
 
 def draw_graph(
-    graph: Graph, findings: Sequence[Finding], *, key: str, color_by: str = "role"
+    payload: str, *, key: str, color_by: str = "role", height: int = 700, place: str = "view"
 ) -> None:
-    """The interactive view; a click selects a node, and a selection made elsewhere shows here."""
-    held = st.session_state.get(f"{key} payload")
-    if held is None or held[0] is not graph:
-        held = st.session_state[f"{key} payload"] = (graph, view_payload(graph, findings))
+    """The interactive view; a click selects a node, and the selected node shows here."""
     view(
-        held[1],
+        payload,
         selected(key),
         lambda node: select(key, node),
         color_by=color_by,
-        height=700,
-        key=f"{key} view",
+        height=height,
+        key=f"{key} {place}",
     )
 
 
-def draw_findings(findings: Sequence[Finding]) -> None:
-    """What is wrong, worst first: the sentence, its cause, what to try, the line."""
-    for position, finding in enumerate(findings):
-        if position == _MANY:
-            with st.expander(words.count(len(findings) - _MANY, "more finding")):
-                for rest in findings[_MANY:]:
-                    _draw_finding(rest)
+def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
+    """What is wrong, on one line that opens; where nothing is, what was checked."""
+    if not findings:
+        if not ran:
             return
-        _draw_finding(finding)
-
-
-def _draw_finding(finding: Finding) -> None:
-    show = {"error": st.error, "warning": st.warning, "info": st.info}[finding.severity]
-    lines = [f"**{words.plain(finding.message)}**"]
-    if finding.advice:
-        lines.append(words.plain(finding.advice))
-    facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
-    lines.append(f":small[{words.plain(' · '.join(filter(None, facts)))}]")
-    show("  \n".join(lines), icon=_ICONS[finding.severity])
+        checks = rules()
+        with st.expander(f"{len(checks)} checks: nothing found", icon=":material/check:"):
+            st.markdown("\n".join(f"- {text.escape(sentence)}" for _, sentence in checks))
+        return
+    worst = findings[0]
+    first = text.escape(worst.message)
+    title = f"{text.count(len(findings), 'finding')}: {first}"
+    with st.expander(title, icon=_ICONS[worst.severity]):
+        for finding in findings[:50]:
+            lines = [f"**{text.escape(finding.message)}**"]
+            if finding.advice:
+                lines.append(text.escape(finding.advice))
+            facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
+            lines.append(f":small[{text.escape(' · '.join(filter(None, facts)))}]")
+            _SHOW[finding.severity]("  \n".join(lines), icon=_ICONS[finding.severity])
+        if len(findings) > 50:
+            st.caption(f"{len(findings) - 50:,} more are in the download.")
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """The gradient of every leaf, small ones spelled out, and on demand of every node."""
-    leaves = [node for node in graph.nodes if node.leaf]
-    small = [(n, s) for n in leaves if (s := _first(n)) and s.values and len(s.values) <= _SHORT]
-    if 0 < len(small) <= _FEW:
-        lines = [f"{name(node)}.grad = {_spelled(stats)}" for node, stats in small]
-        st.code("\n".join(lines), language=None, wrap_lines=True)
+    """The gradient of every leaf in the model's order, and on demand of every node."""
     every = st.toggle("Every node, in the order of backward", key=f"{key} every")
-    shown = sorted((n for n in graph.nodes if n.grad_outputs), key=_order) if every else leaves
-    rows = [_gradient_row(node, every) for node in shown]
-    nodes: list[int | None] = [node.id for node in shown]
-    if not every:
-        lost = [p for p in graph.parameters if p.node is None and p.requires_grad]
-        rows += [_empty_row(p.name, p.tensor) for p in lost]
-        nodes += [None] * len(lost)
-    table(rows, nodes, key=key, place="gradients", label="Gradients", columns=_GRADIENT_COLUMNS)
+    rows: list[dict[str, Any]] = []
+    nodes: list[int | None] = []
+    if every:
+        for node in sorted((n for n in graph.nodes if n.grad_outputs), key=_order):
+            rows.append(_gradient_row(name(node), _meta(node), _first(node)) | _time(node))
+            nodes.append(node.id)
+    else:
+        for title, node_id, meta in leaves(graph):
+            stats = None if node_id is None else _first(graph.nodes[node_id])
+            rows.append(_gradient_row(title, meta, stats))
+            nodes.append(node_id)
+    table(rows, nodes, key=key, place="gradients", label="Gradients", helps=_GRADIENT_HELPS)
 
 
-_NUMBER = st.column_config.NumberColumn
-_GRADIENT_COLUMNS = {
-    "norm": _NUMBER(format="%.4g", help="Euclidean norm of the gradient"),
-    "largest": _NUMBER(format="%.4g", help="Largest absolute value"),
-    "zeros": _NUMBER(format="%.0f %%", help="Share of elements that are 0"),
-    "NaN, Inf": _NUMBER(help="Number of elements that are not finite"),
-    "ms": _NUMBER(format="%.3f", help="Milliseconds in backward, on the device's own clock"),
+def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
+    """Name, node and shape of every leaf: inputs first, then parameters as the model has them."""
+    parameters = {p.node: p for p in graph.parameters if p.node is not None}
+    inputs = [n for n in graph.nodes if n.leaf and n.id not in parameters]
+    known = [p for p in graph.parameters if p.requires_grad]
+    return [
+        *((name(node), node.id, _meta(node)) for node in inputs),
+        *((p.name, p.node, p.tensor) for p in known),
+    ]
+
+
+_GRADIENT_HELPS = {
+    "norm": "Euclidean norm of the gradient",
+    "largest": "Largest absolute value",
+    "zeros": "Share of elements that are 0",
+    "NaN, Inf": "Number of elements that are not finite",
+    "time": "In backward, on the device's own clock",
 }
 
 
-def _gradient_row(node: Node, every: bool) -> dict[str, object]:
-    stats = _first(node)
-    meta = next((meta for meta in node.outputs if meta is not None), None)
+def _gradient_row(
+    title: str, meta: TensorMeta | None, stats: GradientStats | None
+) -> dict[str, Any]:
+    shape = str(meta or "")
     if stats is None:
-        return _empty_row(name(node), meta)
-    row: dict[str, object] = {
-        "tensor": name(node),
-        "norm": stats.norm,
-        "largest": stats.max_abs,
-        "zeros": 100 * stats.zero_fraction,
-        "NaN, Inf": stats.nonfinite,
-        "shape": str(meta or ""),
+        none = ("", None)
+        return {
+            "tensor": f"{title}: no gradient", "norm": none, "largest": none, "zeros": none,
+            "NaN, Inf": none, "shape": shape,
+        }  # fmt: skip
+    return {
+        "tensor": title,
+        "norm": (f"{stats.norm:.4g}", stats.norm),
+        "largest": (f"{stats.max_abs:.4g}", stats.max_abs),
+        "zeros": (f"{100 * stats.zero_fraction:.0f} %", stats.zero_fraction),
+        "NaN, Inf": (f"{stats.nonfinite:,}", stats.nonfinite),
+        "shape": shape,
     }
-    if every:
-        row["ms"] = None if node.seconds is None else 1000 * node.seconds
-    return row
 
 
-def _empty_row(tensor: str, meta: TensorMeta | None) -> dict[str, object]:
-    return {"tensor": f"{tensor} (no gradient)", "shape": str(meta or "")}
+def _time(node: Node) -> dict[str, Any]:
+    return {"time": ("" if node.seconds is None else text.duration(node.seconds), node.seconds)}
+
+
+def _meta(node: Node) -> TensorMeta | None:
+    return next((meta for meta in node.outputs if meta is not None), None)
 
 
 def _first(node: Node) -> GradientStats | None:
@@ -123,68 +137,58 @@ def _order(node: Node) -> int:
     return -node.id if node.order is None else node.order
 
 
-def _spelled(stats: GradientStats) -> str:
-    """The values as nested lists of the gradient's shape; a flat list where that is not known."""
-    parts = [
-        f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
-        for value in stats.values or ()
-    ]
-    shape = (len(parts),) if stats.tensor is None else stats.tensor.shape
-    if min(shape, default=1) < 1 or math.prod(shape) != len(parts):  # ragged, or a wrong file
-        shape = (len(parts),)
-    for size in reversed(shape):
-        parts = [
-            f"[{', '.join(parts[start : start + size])}]" for start in range(0, len(parts), size)
-        ]
-    return ", ".join(parts)
+def copies(graph: Graph, *, ran: bool = True) -> str:
+    """How many copies there were in forward and in backward, and of how many bytes.
+
+    Args:
+        graph: the graph.
+        ran: False while only the forward ran: copies of backward are still to come.
+    """
+    parts = []
+    for phase in ("forward", "backward"):
+        those = [transfer for transfer in graph.transfers if transfer.phase == phase]
+        if those:
+            moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
+            number = "1 copy" if len(those) == 1 else f"{len(those):,} copies"
+            where = f"to come in {phase}" if phase == "backward" and not ran else f"in {phase}"
+            parts.append(f"**{number}** {where} ({moved})")
+    if parts:
+        return ", ".join(parts) + "."
+    if any(node.grad_outputs or node.order is not None for node in graph.nodes):
+        return "None: every tensor stayed on its device."
+    return "None." if not ran else "This recording does not say."
 
 
 def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
-    """Copies between devices: a sentence, all steps on one axis, and a table.
-
-    `ran` is False while only the forward ran.
-    """
-    transfers = graph.transfers
-    parts = []
-    for phase in ("forward", "backward"):
-        those = [transfer for transfer in transfers if transfer.phase == phase]
-        if those:
-            moved = words.size(sum(transfer.nbytes or 0 for transfer in those))
-            copies = "1 copy" if len(those) == 1 else f"{len(those):,} copies"
-            parts.append(f"**{copies}** in {phase} ({moved})")
-    if parts:
-        st.markdown(" and ".join(parts) + ("." if ran else ", still to come."))
-    elif any(node.grad_outputs or node.order is not None for node in graph.nodes):
-        st.markdown("None: every tensor stayed on its device.")
-    elif ran:
-        st.markdown("No transfers were recorded in this graph.")
-    draw_timeline(graph, key=key)
-    if not transfers:
-        return
+    """Copies between devices: a sentence, and a row for each."""
+    st.markdown(copies(graph, ran=ran))
     table(
-        [_transfer_row(graph, transfer) for transfer in transfers],
-        [transfer.node for transfer in transfers],
+        [transfer_row(graph, transfer, ran) for transfer in graph.transfers],
+        [transfer.node for transfer in graph.transfers],
         key=key,
         place="transfers",
-        label="Transfers",
-        columns={"bytes": _NUMBER(format="localized")},
+        label="Copies between devices",
+        announced=[i for i, t in enumerate(graph.transfers) if t.phase == "backward" and not ran],
     )
 
 
-def _transfer_row(graph: Graph, transfer: Transfer) -> dict[str, object]:
+def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
+    """A copy as a row: what matters most comes first."""
     node = graph.nodes[transfer.node] if transfer.node is not None else None
-    row: dict[str, object] = {
+    coming = transfer.phase == "backward" and not ran
+    row: dict[str, Any] = {
         "direction": transfer.kind,
-        "bytes": transfer.nbytes,
-        "from": transfer.source,
-        "to": transfer.target,
-        "phase": transfer.phase,
+        "from → to": f"{transfer.source} → {transfer.target}",
+        "bytes": (text.size(transfer.nbytes), transfer.nbytes),
+        "phase": "to come" if coming else transfer.phase,
         "node": name(node) if node else "outside the graph",
         "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),
         "line": transfer.where,
     }
-    if transfer.pinned is not None:
-        row["host memory"] = "pinned" if transfer.pinned else "pageable"
-    if transfer.seconds is not None:
-        row["time"] = words.duration(transfer.seconds)
+    if any(each.pinned is not None for each in graph.transfers):
+        pinned = transfer.pinned
+        row["host memory"] = "" if pinned is None else "pinned" if pinned else "pageable"
+    if any(each.seconds is not None for each in graph.transfers):
+        seconds = transfer.seconds
+        row["time"] = ("" if seconds is None else text.duration(seconds), seconds)
     return row

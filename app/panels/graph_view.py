@@ -13,7 +13,7 @@ from graphviz_torch import view_script
 # Streamlit calls this with new `data` at every rerun; a view stays as the visitor left it, and only
 # another graph or theme makes a new one.
 _ADAPTER = """
-const held = new WeakMap();
+const views = new WeakMap();
 const isDark = (element) => {
   const color = getComputedStyle(element).getPropertyValue("--st-background-color");
   const context = document.createElement("canvas").getContext("2d");
@@ -25,7 +25,7 @@ const isDark = (element) => {
 export default function ({ data, parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".graph");
   place.style.height = `${data.height}px`;
-  let here = held.get(place);
+  let here = views.get(place);
   if (here?.payload !== data.payload) {
     here?.view.destroy();
     here = { payload: data.payload, selected: data.selected };
@@ -38,7 +38,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
         setTriggerValue("picked", { node });
       },
     });
-    held.set(place, here);
+    views.set(place, here);
   } else if (here.selected !== data.selected) {
     here.selected = data.selected;
     here.view.select(data.selected);

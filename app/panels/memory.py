@@ -1,4 +1,4 @@
-"""What a graph keeps for backward: by module, and the largest tensors."""
+"""What a graph saves for backward: by module, and the largest tensors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections import defaultdict
 import altair as alt
 import streamlit as st
 
-from app import words
-from app.panels.selection import name, table
 from graphviz_torch import Graph
+
+from . import text
+from .linked import table
+from .selection import name
 
 _BARS = 20
 _LARGEST = 50
 
 
 def draw_memory(graph: Graph, *, key: str) -> None:
-    """Bytes kept for backward; a storage that several nodes keep counts once."""
-    st.caption(words.SAVED)
+    """Bytes saved for backward; a storage that several nodes save counts once."""
     if not any(node.saved for node in graph.nodes):
-        st.info("This recording does not say what is kept for backward.", icon=":material/info:")
+        st.info("This recording does not say what is saved for backward.", icon=":material/info:")
         return
     modules: dict[str, int] = defaultdict(int)
     kinds: dict[str, int] = defaultdict(int)
@@ -27,12 +28,11 @@ def draw_memory(graph: Graph, *, key: str) -> None:
         modules[node.module or "outside modules"] += node.saved_bytes
         for saved in node.saved:
             kinds[saved.kind] += saved.nbytes
-    parts = [f"{words.size(nbytes)} of {kind}s" for kind, nbytes in kinds.items() if nbytes]
-    total = words.size(sum(kinds.values()))
-    st.markdown(f"**{total}** in all: " + ", ".join(parts).replace("activations", "saved results"))
+    parts = [f"**{text.size(nbytes)}** of {kind}s" for kind, nbytes in kinds.items() if nbytes]
+    st.markdown("Saved for backward: " + ", ".join(parts) + ".", help=text.SAVED)
     largest = sorted(modules.items(), key=lambda pair: -pair[1])
     bars = [
-        {"module": module, "bytes": nbytes, "size": words.size(nbytes)}
+        {"module": module, "bytes": nbytes, "size": text.size(nbytes)}
         for module, nbytes in largest[:_BARS]
         if nbytes
     ]
@@ -40,12 +40,12 @@ def draw_memory(graph: Graph, *, key: str) -> None:
         alt.Chart({"values": bars})
         .mark_bar(color="#3a94d0", cornerRadiusEnd=3)
         .encode(
-            x=alt.X("bytes:Q", title="bytes kept", axis=alt.Axis(format="~s", tickCount=4)),
+            x=alt.X("bytes:Q", title="bytes saved", axis=alt.Axis(format="~s", tickCount=4)),
             y=alt.Y("module:N", sort=None, title=None, axis=alt.Axis(labelLimit=150)),
             tooltip=["module:N", "size:N"],
         )
     )
-    st.altair_chart(chart, alt="Bytes kept for backward by module")
+    st.altair_chart(chart, alt="Bytes saved for backward by module")
     if len(largest) > _BARS:
         st.caption(f"The {_BARS} largest of {len(largest):,} modules.")
     rows = sorted(
@@ -56,7 +56,7 @@ def draw_memory(graph: Graph, *, key: str) -> None:
     table(
         [
             {
-                "kept": words.size(saved.nbytes),
+                "bytes": (text.size(saved.nbytes), saved.nbytes),
                 "tensor": str(saved.tensor),
                 "as": saved.name,
                 "kind": saved.kind,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import words
-from app.panels.selection import name, table
 from graphviz_torch import Graph, Node
 
-_MOST = 5_000  # rows sent to the browser
+from .linked import MOST_ROWS, table
+from .selection import name
+from .text import count, duration, size
 
 
 def draw_nodes(graph: Graph, *, key: str) -> None:
@@ -28,9 +28,7 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
         and (not devices or node.device in devices)
         and (not text or text.casefold() in _text(node))
     ]
-    shown = found[:_MOST]
-    more = f", the first {_MOST:,} shown" if len(found) > _MOST else ""
-    st.caption(f"{len(found):,} of {words.count(len(graph.nodes), 'node')}{more}")
+    st.caption(f"{len(found):,} of {count(len(graph.nodes), 'node')}")
     table(
         [
             {
@@ -39,16 +37,16 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
                 "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
                 "module": node.module,
                 "line": node.source,
-                "kept": words.size(node.saved_bytes) if node.saved else "",
-                "ms": None if node.seconds is None else 1000 * node.seconds,
+                "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
+                "backward": ("" if node.seconds is None else duration(node.seconds), node.seconds),
             }
-            for node in shown
+            for node in found[: MOST_ROWS + 1]
         ],
-        [node.id for node in shown],
+        [node.id for node in found[: MOST_ROWS + 1]],
         key=key,
         place="nodes",
         label="Nodes",
-        columns={"ms": st.column_config.NumberColumn(format="%.3f", help="Time in backward")},
+        helps={"backward": "Time in backward", "saved": "For backward"},
     )
 
 
@@ -58,5 +56,5 @@ def _choices(label: str, values: set[str], key: str) -> list[str]:
 
 def _text(node: Node) -> str:
     shapes = " ".join(str(meta) for meta in node.outputs)
-    words = (name(node), node.title, node.name, node.module, node.source, shapes)
-    return " ".join(words).casefold()
+    texts = (name(node), node.title, node.name, node.module, node.source, shapes)
+    return " ".join(texts).casefold()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -9,11 +10,17 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import words
-from app.jobs.job import Job, JobError
+from ..jobs.job import Job, JobError, Queued
+from .text import escape
 
 T = TypeVar("T")
 _QUIET = 0.7  # seconds: what is faster than this shows no progress
+
+
+def visitor() -> str:
+    """A name for this visitor, so that each has one job at once."""
+    made: str = st.session_state.setdefault("visitor", secrets.token_hex(8))
+    return made
 
 
 def again(key: str) -> None:
@@ -54,20 +61,25 @@ def wait(
     with job:
         for value in job:
             seconds = time.monotonic() - began
-            if value is not None and on_report is not None:
+            queue = ""
+            if isinstance(value, Queued):
+                before = {0: "you are next", 1: "1 visitor is before you"}
+                others = before.get(value.before, f"{value.before} visitors are before you")
+                queue = f"waiting for a free place, {others}"
+            elif value is not None and on_report is not None:
                 done, said = on_report(value)
             if seconds < _QUIET:
                 continue
             if bar is None:
                 bar = _bar(place, key, what)
-            limit = f"{said or f'{seconds:.0f} s'}, at most {job.seconds:g} s"
+            limit = queue or f"{said or f'{seconds:.0f} s'}, at most {job.seconds:g} s"
             share = seconds / job.seconds if done is None else done
-            bar.progress(min(1.0, share), f"{doing}: {limit}")
+            bar.progress(0.0 if queue else min(1.0, share), f"{escape(doing)}: {limit}")
     place.empty()
     try:
         return job.result
     except JobError as error:
-        st.error(words.plain(f"{error.kind}: {error}"), icon=":material/error:")
+        st.error(escape(f"{error.kind}: {error}"), icon=":material/error:")
         return None
 
 

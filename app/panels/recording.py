@@ -1,41 +1,93 @@
-"""A recording on a page: findings above, the graph, and beside it transfers and gradients."""
+"""A run on one screen: the program, the graph, the gradients, the copies and their order."""
 
 from __future__ import annotations
 
+import functools
+
 import streamlit as st
 
-from app import words
-from app.panels.downloads import draw_downloads
-from app.panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
-from app.panels.selection import follow
-from graphviz_torch import Finding, Graph
+from ..jobs.job import run
+from ..jobs.values import Opened
+from . import text
+from .figures import draw_gradients, draw_graph, draw_transfers
+from .selection import follow
+from .timeline import draw_timeline
+
+FORMATS = {
+    "SVG": ("graph.svg", "image/svg+xml"),
+    "PNG": ("graph.png", "image/png"),
+    "PDF": ("graph.pdf", "application/pdf"),
+    "DOT": ("graph.dot", "text/vnd.graphviz"),
+    "JSON": ("graph.json", "application/json"),
+    "HTML": ("graph.html", "text/html"),
+    "TensorBoard": ("tensorboard.zip", "application/zip"),
+    "Findings": ("findings.json", "application/json"),
+}
+SECONDS = 60  # for a file
+HEIGHT = 690  # of the graph, so that it ends above the fold of 900 px
 
 
-def show(graph: Graph, findings: list[Finding], *, key: str, ran: bool = True) -> None:
-    """Everything there is to see of a graph.
+def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = None) -> None:
+    """The graph, and beside it copies, their order, and gradients.
 
     Args:
-        graph: what to show.
-        findings: what `find` says of it.
+        opened: what to show.
         key: names the selection on this page.
         ran: False while only the forward ran: gradients and copies are still to come.
+        color_by: what the view's colours tell; the gradient, where backward ran.
     """
-    follow(graph, key=key)
-    if ran:
-        draw_findings(findings)
-    left, right = st.columns([5, 4], gap="large")
-    with left:
-        st.subheader("Graph", anchor=False)
-        st.caption(words.NODE)
-        draw_graph(graph, findings, key=key, color_by="gradient" if ran else "role")
+    middle, right = st.columns([1, 1], gap="medium")
+    with middle:
+        draw_graph(
+            opened.payload,
+            key=key,
+            color_by=color_by or ("gradient" if ran else "role"),
+            height=HEIGHT,
+        )
     with right:
-        st.subheader("Gradients", anchor=False)
-        st.caption(f"{words.GRADIENT} {words.LEAF}")
-        if ran:
-            draw_gradients(graph, key=key)
-        else:
-            st.info("None yet: this is what forward left. Run backward.", icon=":material/info:")
-        st.subheader("Transfers", anchor=False)
-        st.caption(words.TRANSFER)
-        draw_transfers(graph, key=key, ran=ran)
-    draw_downloads(graph, findings, key=key)
+        draw_details(opened, key=key, ran=ran)
+
+
+def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
+    """Copies, the order of everything, and gradients."""
+    graph = opened.graph
+    st.markdown("#### Copies between devices", help=text.TRANSFER)
+    draw_transfers(graph, key=key, ran=ran)
+    st.markdown(
+        "#### Order",
+        help="Order, not time: forward on the left, backward on the right, a lane for each device. "
+        "Orange arrows are copies. A click marks the same node on the whole page.",
+    )
+    left_out = draw_timeline(graph, key=key, ran=ran)
+    if left_out:
+        st.caption(f"{left_out:,} more are not drawn.")
+    if ran:
+        st.markdown("#### Gradients", help=f"{text.GRADIENT}\n\n{text.LEAF}")
+        draw_gradients(graph, key=key)
+
+
+def begin(opened: Opened, *, key: str) -> None:
+    """Before anything is drawn: the selection belongs to this graph."""
+    follow(opened.graph, key=key)
+
+
+def draw_downloads(opened: Opened, *, key: str) -> None:
+    """A button for each format."""
+    with st.expander("Take it with you", icon=":material/download:"):  # noqa: SIM117
+        with st.container(horizontal=True, gap="small"):
+            for name, (file, mime) in FORMATS.items():
+                st.download_button(
+                    name,
+                    functools.partial(_written, opened, name),
+                    file,
+                    mime,
+                    key=f"{key} {name}",
+                    on_click="ignore",
+                    icon=":material/download:",
+                )
+
+
+def _written(opened: Opened, name: str) -> bytes:
+    arguments = (opened.graph, opened.findings, name)
+    data: bytes = run(".recordings:written", *arguments, seconds=SECONDS)
+    return data

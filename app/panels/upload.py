@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import streamlit as st
 
-from app.jobs.job import Job
-from app.panels.progress import wait
-from graphviz_torch import Graph, load
+from ..jobs.job import Job
+from ..jobs.values import Opened
+from .progress import visitor, wait
 
 SECONDS = 60
-MAX_MEGABYTES = 100
+MAX_MEGABYTES = 50
 
 
-def read(data: bytes, name: str) -> Graph:
-    """The graph in an uploaded file. It is read in a job, so a hostile file breaks nothing else.
-
-    Raises:
-        ValueError: if it is no recording, or one without a node.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "recording"
-        path.write_bytes(data)
-        try:
-            graph = load(path)
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(path), name)) from None
-    if not graph.nodes:
-        raise ValueError(f"{name} is an empty recording: there is no node in it.")
-    return graph
-
-
-def open_recording(label: str, *, key: str) -> Graph | None:
-    """A place for a file, and the graph in it; None before there is one, or if it is none."""
+def open_recording(label: str, *, key: str) -> Opened | None:
+    """A place for a file, and the graph in it; None before there is one, or if it is not one."""
     file = st.file_uploader(
         label,
         type=["json", "gz"],
@@ -44,11 +23,38 @@ def open_recording(label: str, *, key: str) -> Graph | None:
     )
     if file is None:
         return None
-    held: tuple[str, Graph] | None = st.session_state.get(f"{key} graph")
-    if held is None or held[0] != file.file_id:
-        job = Job(read, file.getvalue(), file.name, seconds=SECONDS)
-        graph = wait(job, f"Reading {file.name}", file.file_id, key=key)
-        if graph is None:
+    return opened(file.getvalue(), file.name, file.file_id, key=key)
+
+
+def open_recordings(label: str, *, key: str) -> list[tuple[str, Opened]]:
+    """A place for several files, one for each rank, and their graphs with their names."""
+    files = st.file_uploader(
+        label,
+        type=["json", "gz"],
+        key=f"{key} files",
+        max_upload_size=MAX_MEGABYTES,
+        accept_multiple_files=True,
+    )
+    found = []
+    for file in sorted(files[:MOST_FILES], key=lambda file: file.name):
+        one = opened(file.getvalue(), file.name, file.file_id, key=f"{key} {file.name}")
+        if one is not None:
+            found.append((file.name, one))
+    if len(files) > MOST_FILES:
+        st.info(f"The first {MOST_FILES} files are read.", icon=":material/info:")
+    return found
+
+
+MOST_FILES = 16
+
+
+def opened(data: bytes, name: str, file_id: str, *, key: str) -> Opened | None:
+    """The recording in an uploaded file, read in a job once; None where that failed."""
+    known: tuple[str, Opened] | None = st.session_state.get(f"{key} opened")
+    if known is None or known[0] != file_id:
+        job = Job[Opened](".recordings:read", data, name, seconds=SECONDS, visitor=visitor())
+        made = wait(job, f"Reading {name}", file_id, key=key)
+        if made is None:
             return None
-        held = st.session_state[f"{key} graph"] = (file.file_id, graph)
-    return held[1]
+        known = st.session_state[f"{key} opened"] = (file_id, made)
+    return known[1]

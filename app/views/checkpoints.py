@@ -4,118 +4,129 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import gallery, words
-from app.jobs import choices as devices
-from app.jobs.checkpoints import FORMATS, Loaded, Saved, load, save
-from app.panels.figures import draw_error, draw_graph
-from app.panels.holding import hold
-from app.panels.selection import select
+from ..jobs import devices
+from ..jobs.values import Loaded, Saved
+from ..models import gallery
+from ..panels import text
+from ..panels.figures import draw_error, draw_graph
+from ..panels.results import result
+from ..panels.selection import select
 
 MAX_MEGABYTES = 100
-TITLES = {gallery.model(name).title: name for name in gallery.NAMES if name != "forgotten"}
+FORMATS = {"PyTorch (.pt)": ".pt", "safetensors (.safetensors)": ".safetensors"}
 MINE = "A file of mine"
 SAVED = "The file saved above"
 SAME = "Model of the same kind"
 
 
-def choose_device(label: str, key: str, start: str) -> str:
+def draw() -> None:
+    """The page."""
+    st.title(
+        "Checkpoints",
+        anchor=False,
+        help="Save a model, load a file into one, and verify that it does the same: same output, "
+        "same gradients, node by node. Files are read with `weights_only=True`: nothing in them "
+        "is run.",
+    )
+    titles = gallery.titles(failing=False)
+    st.subheader("Save", anchor=False)
+    left, middle, right = st.columns(3)
+    with left:
+        model = str(st.selectbox("Model", list(titles), key="model", bind="query-params"))
+    name = titles[model]
+    with middle:
+        source = _choose_device("Saved on", "from", gallery.DEVICES[name])
+    with right:
+        form = str(st.selectbox("Format", list(FORMATS), key="format", bind="query-params"))
+    saved: Saved | None = result(
+        "saved", "Saving", ".checkpoints:save", name, source, FORMATS[form]
+    )
+    if saved is not None:
+        _draw_saved(saved)
+
+    st.subheader("Load", anchor=False)
+    left, middle, right = st.columns(3)
+    with left:
+        what = st.selectbox("File", [SAVED, MINE], key="file", bind="query-params")
+    with middle:
+        into = str(st.selectbox("Into a new", [SAME, *titles], key="into", bind="query-params"))
+    chosen = titles[model if into == SAME else into]
+    with right:
+        target = _choose_device("Loaded on", "onto", gallery.DEVICES[chosen], start="cpu")
+    disturb = st.toggle(
+        "Change one value after loading, to see it found", key="disturb", bind="query-params"
+    )
+    file_name, data = (saved.name, saved.data) if saved is not None else ("", b"")
+    if what == MINE:
+        file = st.file_uploader(
+            "A checkpoint", ["pt", "pth", "bin", "safetensors"], key="checkpoint",
+            max_upload_size=MAX_MEGABYTES,
+        )  # fmt: skip
+        file_name, data = (file.name, file.getvalue()) if file is not None else ("", b"")
+    if data:
+        arguments = (file_name, data, chosen, target, disturb)
+        loaded: Loaded | None = result("loaded", "Loading", ".checkpoints:load", *arguments)
+        if loaded is not None:
+            _draw_loaded(loaded)
+    elif what == MINE:
+        st.info("Choose a file above.", icon=":material/folder_open:")
+
+
+def _choose_device(
+    label: str, key: str, simulated: tuple[int, ...], start: str | None = None
+) -> str:
     """A device of this machine, or a simulated one."""
-    choices = devices.choices()
-    index = list(choices).index(start)
+    choices = devices.choices(simulated)
+    index = 0 if start is None else list(choices).index(start)
     said = st.selectbox(label, list(choices.values()), index, key=key, bind="query-params")
-    return next(name for name, text in choices.items() if text == said)
+    return next(name for name, title in choices.items() if title == said)
 
 
-def draw_saved(saved: Saved) -> None:
+def _draw_saved(saved: Saved) -> None:
     """The file to download, and what is in it."""
     with st.container(horizontal=True):
         st.download_button(
-            f"{saved.name} ({words.size(len(saved.data))})",
+            f"{saved.name} ({text.size(len(saved.data))})",
             saved.data,
             saved.name,
             on_click="ignore",
             icon=":material/download:",
         )
         st.download_button(
-            f"Its graph ({words.size(len(saved.graph))})",
+            f"Its graph ({text.size(len(saved.graph))})",
             saved.graph,
             f"{saved.name}.graph.json",
             "application/json",
             on_click="ignore",
             icon=":material/download:",
         )
-    with st.expander(words.count(len(saved.tensors), "tensor") + " in the file"):
-        st.table([{"name": name, "tensor": meta} for name, meta in saved.tensors])
+    with st.expander(text.count(len(saved.tensors), "tensor") + " in the file"):
+        st.table([{"name": text.escape(name), "tensor": meta} for name, meta in saved.tensors])
 
 
-def draw_loaded(loaded: Loaded) -> None:
+def _draw_loaded(loaded: Loaded) -> None:
     """How the file fits, and whether outputs and gradients agree."""
     if loaded.error:
         draw_error(loaded.error)
         return
-    found, verified = loaded.differences, loaded.verification
-    if found is not None and not found.fits:
+    if not loaded.fits:
         st.error("The file does not fit, and nothing was changed.", icon=":material/error:")
-        st.code(str(found), language=None, wrap_lines=True)
+        st.code(loaded.differences, language=None, wrap_lines=True)
         return
     st.success("Every name and shape fits.", icon=":material/check:")
-    if found is not None and (found.dtypes or found.devices):
-        st.code(str(found), language=None, wrap_lines=True)
-    if verified is None:
-        return
+    if loaded.differences:
+        st.code(loaded.differences, language=None, wrap_lines=True)
     st.subheader("Verify", anchor=False)
-    if verified.same:
-        st.success(f"{str(verified).capitalize()}.", icon=":material/check:")
+    if loaded.same:
+        said = text.escape(loaded.verification)
+        st.success(f"{said[:1].upper()}{said[1:]}.", icon=":material/check:")
     else:
         st.error("The restored model does something else.", icon=":material/error:")
-        st.code(str(verified), language=None, wrap_lines=True)
-        if verified.first is not None:
+        st.code(loaded.verification, language=None, wrap_lines=True)
+        if loaded.first is not None:
             st.caption("The node where they part first is selected.")
             if st.session_state.get("verified") is not loaded:
-                select("verify", verified.first.node)
+                select("verify", loaded.first)
     st.session_state["verified"] = loaded
-    draw_graph(verified.graph, (), key="verify")
-
-
-st.title("Checkpoints", anchor=False)
-st.markdown(
-    "Save a model, load a file into one, and verify that it does the same: same output, same "
-    "gradients, node by node. Files are read with `weights_only=True`: nothing in them is run."
-)
-st.subheader("Save", anchor=False)
-left, middle, right = st.columns(3)
-with left:
-    model = str(st.selectbox("Model", list(TITLES), key="model", bind="query-params"))
-with middle:
-    source = choose_device("Saved on", "from", next(iter(devices.choices())))
-with right:
-    form = str(st.selectbox("Format", list(FORMATS), key="format", bind="query-params"))
-saved = hold("saved", "Saving", save, TITLES[model], source, FORMATS[form])
-if saved is not None:
-    draw_saved(saved)
-
-st.subheader("Load", anchor=False)
-left, middle, right = st.columns(3)
-with left:
-    what = st.selectbox("File", [SAVED, MINE], key="file", bind="query-params")
-with middle:
-    into = str(st.selectbox("Into a new", [SAME, *TITLES], key="into", bind="query-params"))
-with right:
-    target = choose_device("Loaded on", "onto", "cpu")
-disturb = st.toggle(
-    "Change one value after loading, to see it found", key="disturb", bind="query-params"
-)
-name, data = (saved.name, saved.data) if saved is not None else ("", b"")
-if what == MINE:
-    file = st.file_uploader(
-        "A checkpoint", ["pt", "pth", "bin", "safetensors"], key="checkpoint",
-        max_upload_size=MAX_MEGABYTES,
-    )  # fmt: skip
-    name, data = (file.name, file.getvalue()) if file is not None else ("", b"")
-if data:
-    chosen = TITLES[model if into == SAME else into]
-    loaded = hold("loaded", "Loading", load, name, data, chosen, target, disturb)
-    if loaded is not None:
-        draw_loaded(loaded)
-elif what == MINE:
-    st.info("No file is open yet.", icon=":material/folder_open:")
+    if loaded.opened is not None:
+        draw_graph(loaded.opened.payload, key="verify")

@@ -5,115 +5,153 @@ from __future__ import annotations
 import altair as alt
 import streamlit as st
 
-from app import words
-from app.jobs import choices as devices
-from app.jobs.devices import MOVING, SAMPLES, bandwidth, compare, divide, move, present
-from app.panels.figures import draw_graph, draw_transfers
-from app.panels.holding import forget, hold
-from graphviz_torch import DeviceComparison
+from ..jobs import devices
+from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
+from ..panels import recording, text
+from ..panels.figures import draw_graph, draw_transfers
+from ..panels.results import forget, result
 
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
-def draw_comparison(comparison: DeviceComparison) -> None:
-    """Time by size for each device, its parts, and from which size on moving pays."""
+def draw() -> None:
+    """The page."""
+    st.title(
+        "Devices",
+        anchor=False,
+        help="What moves between devices, what this machine computes on, and whether moving there "
+        "pays. A simulated accelerator has no clock, so it is never timed.",
+    )
+    present = result("present", "Looking", ".measurement:present", shared=True)
+    if present:
+        st.table([{k: text.escape(v) for k, v in row.items()} for row in present])
+    if present and any(row["device"].startswith("cuda") for row in present):
+        _draw_memory()
+    _draw_moving()
+    _draw_division()
+    _draw_worth()
+
+
+def _draw_memory() -> None:
+    st.subheader("Memory of the GPU, for one step of an MLP", anchor=False)
+    rows = result("memory", "Running a step", ".measurement:cuda_memory")
+    if rows:
+        st.table(rows)
+        st.caption(
+            "Allocated: tensors that are alive. Reserved: what PyTorch holds for more. Peak: the "
+            "most that was allocated. `nvidia-smi` shows what is reserved, and the CUDA context."
+        )
+
+
+def _draw_worth() -> None:
+    st.subheader("What a device, and a thread, is worth", anchor=False)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        work = st.segmented_control(
+            "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
+        )
+        if st.button("Measure again", icon=":material/refresh:", key="measure"):
+            forget("compare")
+    measured: Measured | None = result(
+        "compare",
+        f"Measuring {work}",
+        ".measurement:compare",
+        work,
+        on_report=lambda share: (share, f"{100 * share:.0f} %"),
+    )
+    if measured is not None:
+        _draw_measured(measured)
+        if any(timing.device == "cuda:0" for timing in measured.timings):
+            with st.expander("How fast copies are: pageable and pinned memory"):
+                rates = result("bandwidth", "Copying", ".measurement:bandwidth")
+                if rates is not None:
+                    st.code(rates, language=None)
+
+
+def _draw_measured(measured: Measured) -> None:
+    """Time by size for each device, its spread, and from which size on moving pays."""
     rows = [
         {
             "device": timing.device,
             "size": timing.size,
-            "ms": 1000 * timing.total,
-            "copy there": words.duration(timing.there) if timing.there else "none",
-            "work": words.duration(timing.work),
-            "copy back": words.duration(timing.back) if timing.back else "none",
+            "ms": 1000 * timing.seconds,
+            "low": 1000 * timing.low,
+            "high": 1000 * timing.high,
+            "parts": timing.parts,
         }
-        for timing in comparison.timings
+        for timing in measured.timings
     ]
-    chart = (
-        alt.Chart({"values": rows})
-        .mark_line(point=True)
-        .encode(
-            x=alt.X("size:Q", title="size", scale=alt.Scale(type="log", base=2)),
-            y=alt.Y("ms:Q", title="milliseconds, with copies", scale=alt.Scale(type="log")),
-            color=alt.Color("device:N", title=None, legend=alt.Legend(orient="top")),
-            strokeDash=alt.StrokeDash("device:N", legend=None),
-            tooltip=["device:N", "size:Q", "copy there:N", "work:N", "copy back:N"],
-        )
+    base = alt.Chart({"values": rows}).encode(
+        x=alt.X("size:Q", title="size", scale=alt.Scale(type="log", base=2)),
+        color=alt.Color("device:N", title=None, legend=alt.Legend(orient="top")),
     )
+    scale = alt.Scale(type="log")
+    lines = base.mark_line(point=True).encode(
+        y=alt.Y("ms:Q", title="milliseconds, with copies", scale=scale),
+        strokeDash=alt.StrokeDash("device:N", legend=None),
+        tooltip=["device:N", "size:Q", alt.Tooltip("ms:Q", format=".3g"), "parts:N"],
+    )
+    bands = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q")
     left, right = st.columns([3, 2], gap="large")
     with left:
-        st.altair_chart(chart, alt="Time by size for each device")
+        st.altair_chart(bands + lines, alt="Time by size for each device")
+        st.caption("A band holds the middle half of the measurements of each number.")
     with right:
-        for device in comparison.devices():
-            if device != "cpu":
-                size = comparison.break_even(device)
-                text = (
-                    "never pays at these sizes" if size is None else f"pays from size {size:,} on"
-                )
-                st.metric(f"Moving to {device}", text, border=True)
-        for device, reason in comparison.absent:
-            st.info(f"{device} was not timed: {words.plain(reason)}", icon=":material/info:")
-        st.dataframe(
-            [{key: row[key] for key in row if key != "ms"} for row in rows], hide_index=True
-        )
+        for device, size in measured.pays:
+            said = "not beyond the noise, at these sizes" if size is None else f"from {size:,} on"
+            st.metric(f"{device} is faster than 1 thread", said, border=True)
+        for device, reason in measured.absent:
+            st.caption(f"{text.escape(device)} was not timed: {text.escape(reason)}.")
+        wide = [t for t in measured.timings if t.high - t.low > 0.25 * t.seconds]
+        if wide:
+            st.info(
+                f"{len(wide)} of {text.count(len(measured.timings), 'number')} did not settle: "
+                "this machine is busy. Read differences inside the bands as noise.",
+                icon=":material/info:",
+            )
 
 
-st.title("Devices", anchor=False)
-st.markdown(
-    "What this machine computes on, whether moving there pays, and what moves. A simulated "
-    "accelerator has no clock, so it is never timed."
-)
-found = hold("present", "Looking", present)
-if found:
-    st.table(found)
-
-st.subheader("What a device is worth", anchor=False)
-work = st.segmented_control(
-    "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
-)
-if st.button("Measure again", icon=":material/refresh:", key="measure"):
-    forget("compare")
-compared = hold("compare", f"Measuring {work}", compare, work)
-if compared is not None:
-    draw_comparison(compared)
-    if "cuda:0" in compared.devices():
-        with st.expander("How fast copies are: pageable and pinned memory"):
-            rates = hold("bandwidth", "Copying", bandwidth)
-            if rates is not None:
-                st.code(rates.table(), language=None)
-
-st.subheader("Move everything at once", anchor=False)
-st.markdown("`to_device` takes a namespace, and what shared memory before shares it afterwards.")
-choices = {name: said for name, said in devices.choices().items() if name != "cpu"}
-said = st.selectbox("To", list(choices.values()), key="to", bind="query-params")
-left, right = st.columns(2, gap="large")
-with left:
-    st.code(MOVING)
-with right:
-    moved = hold("move", "Moving", move, next(n for n, text in choices.items() if text == said))
+def _draw_moving() -> None:
+    st.subheader(
+        "Move everything at once",
+        anchor=False,
+        help="`to_device` takes a namespace, and what shared memory before shares it afterwards.",
+    )
+    choices = {name: said for name, said in devices.choices().items() if name != "cpu"}
+    said = st.selectbox("To", list(choices.values()), key="to", bind="query-params")
+    target = next(name for name, title in choices.items() if title == said)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.code(MOVING)
+    moved: Moved | None = result("move", "Moving", ".measurement:move", target, shared=True)
     if moved is not None:
-        st.code(str(moved[0]), language=None, wrap_lines=True)
-if moved is not None:
-    with st.expander("The copies in a recording"):
-        st.caption(words.TRANSFER)
-        draw_transfers(moved[1], key="move")
+        with right:
+            st.code(moved.report, language=None, wrap_lines=True)
+        with st.expander("The copies in a recording"):
+            draw_transfers(moved.opened.graph, key="move")
 
-st.subheader("How DataParallel divides a batch", anchor=False)
-left, right = st.columns(2, gap="large")
-with left:
-    count = st.slider("Devices (simulated)", 1, 8, 2, key="count", bind="query-params")
-with right:
-    batch = st.slider(
-        f"Batch, out of {SAMPLES} samples", 5, SAMPLES, 30, key="batch", bind="query-params"
-    )
-divided = hold("divide", "Running", divide, count, batch)
-if divided is not None:
-    st.table(
-        [
-            {"batch": f"{number}: {sum(n for _, n in parts)} samples"}
-            | {f"sim:{index}": 0 for index in range(count)}
-            | dict(parts)
-            for number, parts in enumerate(divided[0], 1)
-        ]
-    )
-    st.caption("Read from the graph of each batch, not computed. The first batch:")
-    draw_graph(divided[1], (), key="divide")
+
+def _draw_division() -> None:
+    st.subheader("How DataParallel divides a batch", anchor=False)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        count = st.slider("Devices (simulated)", 1, 8, 2, key="count", bind="query-params")
+    with right:
+        batch = st.slider(
+            f"Batch, out of {SAMPLES} samples", 5, SAMPLES, 30, key="batch", bind="query-params"
+        )
+    divided: Divided | None = result("divide", "Running", ".measurement:divide", count, batch)
+    if divided is None:
+        return
+    with left:
+        st.table(
+            [
+                {"batch": f"{number}: {sum(n for _, n in parts)} samples"}
+                | {f"sim:{index}": 0 for index in range(count)}
+                | dict(parts)
+                for number, parts in enumerate(divided.batches, 1)
+            ]
+        )
+        st.caption("Read from the graph of each batch, not computed. The first batch's:")
+    with right:
+        recording.begin(divided.opened, key="divide")
+        draw_graph(divided.opened.payload, key="divide", color_by="device", height=420)

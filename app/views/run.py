@@ -1,21 +1,24 @@
-"""Run backward: choose what to run and where, and see its gradients and its transfers."""
+"""Run backward: choose what to run and where, and see its gradients and its copies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
-from app import gallery, words
-from app.expression.expression import GRAMMAR
-from app.jobs import choices as devices
-from app.jobs.job import Job
-from app.jobs.run import Choice, Run, play
-from app.panels.figures import draw_error
-from app.panels.progress import again, wait
-from app.panels.recording import show
-from app.panels.upload import open_recording
-from graphviz_torch import find
+from ..expression.grammar import GRAMMAR
+from ..jobs import devices
+from ..jobs.values import Choice, Run
+from ..models import gallery
+from ..panels import recording, text
+from ..panels.cards import choose_model
+from ..panels.figures import draw_error, draw_findings
+from ..panels.program import draw_program
+from ..panels.progress import again
+from ..panels.results import result
+from ..panels.upload import open_recording
 
-SECONDS = 30  # a run is ended after so many
+SECONDS = 20  # a run is ended after so many
 PROGRAM = "a = x + 2\nb = a ** 2\nc = b + 3\ny = mean(c)"
 INPUTS = "x = 1, 2, 3"
 SOURCES = {
@@ -24,39 +27,104 @@ SOURCES = {
     "model": "A model",
     "recording": "A recording",
 }
+LESSON = (
+    "Every operation on a tensor leaves a node behind. **Run backward** sends a gradient through "
+    "them, from the output to the inputs. The page shows what each node got, and what was copied "
+    "between devices."
+)
 
 
-def choose() -> tuple[Choice | None, bool]:
-    """The controls: what they say, None while a recording is looked at, and was the button hit."""
-    source = st.segmented_control(
-        "What to run",
-        list(SOURCES.values()),
-        default=SOURCES["example"],
-        required=True,
-        key="source",
-        bind="query-params",
-    )
+def draw() -> None:
+    """The page."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.title("What does autograd do?", anchor=False, help=LESSON, width="content")
+        source = st.segmented_control(
+            "What to run",
+            list(SOURCES.values()),
+            default=SOURCES["example"],
+            required=True,
+            key="source",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
     if source == SOURCES["recording"]:
-        return None, False
-    what, where = st.columns([5, 4], gap="large")
-    with where:
-        device, seed = _where(seeded=source != SOURCES["example"])
+        opened = open_recording("A recording (.json or .json.gz)", key="run recording")
+        if opened is not None:
+            recording.begin(opened, key="run recording")
+            recording.show(opened, key="run recording")
+            draw_findings(opened.findings)
+            recording.draw_downloads(opened, key="run recording")
+        return
+    if source == SOURCES["model"] and (name := choose_model()) is None:
+        return
+    left, right = st.columns([3, 8], gap="medium")
+    with left:
+        if source == SOURCES["model"]:
+            chosen = gallery.model(str(name))
+            device, seed = _where(gallery.DEVICES[chosen.name], seeded=True)
+            choice = Choice("model", device, seed, model=chosen.name)
+        elif source == SOURCES["expression"]:
+            program, inputs = _program()
+            device, seed = _where((1,), seeded="rand" in inputs)
+            choice = Choice("expression", device, seed, program=program, inputs=inputs)
+        else:
+            device, _ = _where((1,), seeded=False)
+            choice = Choice("expression", device, program=PROGRAM, inputs=INPUTS)
         hit = st.button(
             "Run backward", type="primary", icon=":material/play_arrow:", width="stretch"
         )
-    with what:
-        if source == SOURCES["model"]:
-            return Choice("model", device, seed, model=_model()), hit
-        program, inputs = PROGRAM, INPUTS
-        if source == SOURCES["expression"]:
-            program, inputs = _program()
-        else:
-            st.code(f"{inputs}\n{program}", language="python")
-        return Choice("expression", device, seed, program=program, inputs=inputs), hit
+        backward = _asked(choice, hit)
+        # The examples' runs are the same for everybody.
+        shared = choice.seed == 0 and source != SOURCES["expression"]
+        doing = "Running backward" if backward else "Running forward"
+        made: Run | None = result(
+            "run", doing, ".backward:play", choice, backward, seconds=SECONDS, shared=shared
+        )
+        if made is not None:
+            _draw_left(made, backward)
+    if made is not None and made.opened is not None:
+        with right:
+            recording.show(made.opened, key="run", ran=backward)
+        recording.draw_downloads(made.opened, key="run")
+    if made is not None and made.script:
+        with st.expander("The same as a script", icon=":material/content_copy:"):
+            st.code(made.script, line_numbers=True)
 
 
-def _where(*, seeded: bool) -> tuple[str, int]:
-    choices = devices.choices()
+def _draw_left(made: Run, backward: bool) -> None:
+    """What ran, what it gave, and what is wrong."""
+    if made.opened is not None:
+        recording.begin(made.opened, key="run")
+    if made.error:
+        draw_error(made.error)
+    if made.note:
+        st.info(text.escape(made.note), icon=":material/info:")
+    if made.program:
+        graph = made.opened.graph if made.opened is not None else None
+        height = 420 if len(made.program) > 18 else None
+        draw_program(made.program, graph, key="run", ran=backward, height=height)
+    if backward and made.opened is not None:
+        draw_findings(made.opened.findings)
+
+
+def _asked(choice: Choice, hit: bool) -> bool:
+    """Whether backward is to run: the button was pressed for this choice, or the link says so."""
+    state = st.session_state
+    if "played" not in state:  # the first run of a session, perhaps from a link
+        state["played"] = choice if st.query_params.get("backward") == "1" else None
+    if hit:
+        again("run")
+        state["played"] = choice
+    backward: bool = state["played"] == choice
+    if backward:
+        st.query_params["backward"] = "1"
+    else:
+        st.query_params.pop("backward", None)
+    return backward
+
+
+def _where(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
+    choices = devices.choices(simulated)
     said = st.selectbox(
         "Device",
         list(choices.values()),
@@ -65,28 +133,18 @@ def _where(*, seeded: bool) -> tuple[str, int]:
         help="A simulated accelerator computes on the CPU, and has its own device for autograd: "
         "copies, errors and the graph are as on a GPU. It has no clock.",
     )
-    device = next(key for key, text in choices.items() if text == said)
+    device = next(key for key, title in choices.items() if title == said)
     if not seeded:
         return device, 0
     seed = st.number_input("Seed of random values", 0, 9999, 0, key="seed", bind="query-params")
     return device, seed
 
 
-def _model() -> str:
-    titles = {gallery.model(name).title: name for name in gallery.NAMES}
-    title = str(st.selectbox("Model", list(titles), key="model", bind="query-params"))
-    chosen = gallery.model(titles[title])
-    st.caption(words.plain(chosen.says))
-    with st.expander(f"Code: {chosen.name}.py", icon=":material/code:"):
-        st.code(chosen.code, line_numbers=True)
-    return chosen.name
-
-
 def _program() -> tuple[str, str]:
     inputs = st.text_area(
         "Inputs",
         INPUTS,
-        height=80,
+        height=68,
         max_chars=2000,
         key="inputs",
         bind="query-params",
@@ -96,67 +154,10 @@ def _program() -> tuple[str, str]:
     program = st.text_area(
         "Expression",
         "y = mean((x + 2)**2 + 3)",
-        height=110,
+        height=100,
         max_chars=2000,
         key="program",
         bind="query-params",
-        help=words.plain(GRAMMAR),
+        help=text.escape(GRAMMAR),
     )
     return program, inputs
-
-
-def result(choice: Choice, backward: bool) -> Run | None:
-    """What the choice gives: held from before, or run now."""
-    held: dict[tuple[Choice, bool], Run] = st.session_state.setdefault("runs", {})
-    if (choice, backward) not in held:
-        job = Job(play, choice, backward, seconds=SECONDS)
-        doing = "Running backward" if backward else "Running forward"
-        run = wait(job, doing, (choice, backward), key="run")
-        if run is None:
-            return None
-        while len(held) > 3:
-            held.pop(next(iter(held)))
-        held[choice, backward] = run
-    return held[choice, backward]
-
-
-def draw(run: Run, backward: bool) -> None:
-    """What a run gave: its error or note, the graph, the script."""
-    if run.error:
-        draw_error(run.error)
-    if run.note:
-        st.info(words.plain(run.note), icon=":material/info:")
-    if run.graph is not None:
-        show(run.graph, find(run.graph), key="run", ran=backward)
-    if run.script:
-        with st.expander("The same as a script", icon=":material/content_copy:"):
-            st.code(run.script, line_numbers=True)
-
-
-st.title("What does autograd do?", anchor=False)
-st.markdown(
-    "Every operation on a tensor leaves a node behind. **Run backward** sends a gradient through "
-    "them, from the output to the inputs, and shows what each node got and what was copied "
-    "between devices."
-)
-choice, hit = choose()
-if choice is None:
-    graph = open_recording("A recording (.json or .json.gz)", key="run recording")
-    if graph is not None:
-        show(graph, find(graph), key="run recording")
-else:
-    state = st.session_state
-    if "played" not in state:  # the first run of a session, perhaps from a link
-        state["played"] = choice if st.query_params.get("backward") == "1" else None
-    if hit:
-        again("run")
-        state["played"] = choice
-        state.get("runs", {}).pop((choice, True), None)
-    backward = state["played"] == choice
-    if backward:
-        st.query_params["backward"] = "1"
-    else:
-        st.query_params.pop("backward", None)
-    run = result(choice, backward)
-    if run is not None:
-        draw(run, backward)

@@ -1,20 +1,23 @@
-"""Training: watch the gradient of each layer, step by step, vanish, explode or stay alive."""
+"""Training: watch the loss and the gradient of each layer, step by step."""
 
 from __future__ import annotations
 
 import altair as alt
 import streamlit as st
 
-from app import words
-from app.jobs import choices as devices
-from app.jobs.job import Job
-from app.jobs.training import ACTIVATIONS, MAX_DEPTH, MAX_STEPS, Settings, Step, Trained, train
-from app.panels.figures import draw_findings, draw_gradients, draw_graph
-from app.panels.progress import again, wait
-from graphviz_torch import find
+from ..jobs import devices
+from ..jobs.values import Settings, Step, Trained
+from ..panels import text
+from ..panels.figures import draw_findings, draw_gradients, draw_graph
+from ..panels.progress import again
+from ..panels.results import forget, result
+from ..panels.selection import follow
 
 SECONDS = 60
 FLOOR = 1e-12  # a logarithmic axis has no 0
+ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
+MAX_STEPS = 300
+MAX_DEPTH = 24
 STARTS = {
     "Vanishing": Settings(rate=0.002),
     "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-11),
@@ -22,18 +25,78 @@ STARTS = {
 }
 
 
-def set_start() -> None:
+def draw() -> None:
+    """The page."""
+    st.title(
+        "Train, and watch the gradients",
+        anchor=False,
+        help="A small deep network learns a sine. On the right each line is one layer: how large "
+        "the gradient of its parameters was, from the first layer (dark) to the last (bright).",
+    )
+    settings = _choose()
+    state = st.session_state
+    steps: list[Step] = state.setdefault("training steps", [])
+    if state.get("training settings") != settings:
+        state["training settings"] = settings
+        state["training paused"] = False
+        steps.clear()
+    with st.container(horizontal=True):
+        if st.button("Train again", type="primary", icon=":material/play_arrow:"):
+            forget("training")
+            state["training paused"] = False
+            steps.clear()
+        paused = state["training paused"]
+        st.button(
+            "Continue" if paused else "Pause",
+            icon=":material/resume:" if paused else ":material/pause:",
+            on_click=_pause,
+            help="Pausing ends the process and keeps the steps so far; going on trains again up "
+            "to that step, with the same numbers, and then further.",
+            disabled=len(steps) >= settings.steps,
+        )
+    place = st.empty()
+    if paused:
+        with place.container():
+            _draw_steps(steps)
+        st.info(f"Paused after {text.count(len(steps), 'step')}.", icon=":material/pause:")
+        return
+
+    def draw_step(step: Step) -> tuple[float, str]:
+        """Draw the lines so far, now and then."""
+        if step.step >= len(steps):
+            steps.append(step)
+            if len(steps) % 5 == 1:
+                with place.container():
+                    _draw_steps(steps)
+        return (step.step + 1) / settings.steps, f"step {step.step + 1} of {settings.steps}"
+
+    trained: Trained | None = result(
+        "training", "Training", ".training:train", settings, seconds=SECONDS, on_report=draw_step
+    )
+    with place.container():
+        _draw_steps(steps)
+    if trained is not None:
+        _draw_end(trained)
+
+
+def _pause() -> None:
+    state = st.session_state
+    state["training paused"] = not state.get("training paused", False)
+    again("training")
+
+
+def _set_start() -> None:
     """Put the settings of the chosen start into the controls."""
     start = STARTS[st.session_state["start"]]
     for name in ("depth", "activation", "gain", "residual", "rate"):
         st.session_state[name] = getattr(start, name)
 
 
-def choose() -> Settings:
+def _choose() -> Settings:
     """The controls, and what they say."""
     st.segmented_control(
         "Start from", list(STARTS), default="Vanishing", required=True, key="start",
-        bind="query-params", on_change=set_start,
+        bind="query-params", on_change=_set_start,
     )  # fmt: skip
     start = STARTS[st.session_state["start"]]
     with st.expander("Settings", icon=":material/tune:"):
@@ -41,7 +104,7 @@ def choose() -> Settings:
         with left:
             depth = _slider("Layers", 2, MAX_DEPTH, start.depth, "depth")
             activation = st.selectbox(
-                "Activation", list(ACTIVATIONS), list(ACTIVATIONS).index(start.activation),
+                "Activation", ACTIVATIONS, ACTIVATIONS.index(start.activation),
                 key="activation", bind="query-params",
             )  # fmt: skip
             gain = _slider(
@@ -70,7 +133,7 @@ def choose() -> Settings:
         residual=residual,
         rate=float(rate),
         steps=int(steps),
-        device=next(name for name, said in choices.items() if said == device),
+        device=next(name for name, title in choices.items() if title == device),
         seed=seed,
     )
 
@@ -82,86 +145,65 @@ def _slider(
     return number
 
 
-def draw_norms(steps: list[Step]) -> None:
-    """A line for each layer: the norm of its gradient."""
-    rows = [
-        {"step": step.step, "layer": layer, "norm": max(norm, FLOOR)}
-        for step in steps
-        for layer, norm in enumerate(step.norms)
-    ]
-    axis = alt.Axis(format="~e", tickCount=6)
-    chart = (
-        alt.Chart({"values": rows})
-        .mark_line(interpolate="monotone", strokeWidth=2)
-        .encode(
-            x=alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1)),
-            y=alt.Y("norm:Q", title="gradient norm", scale=alt.Scale(type="log"), axis=axis),
-            color=alt.Color("layer:Q", title="layer", scale=alt.Scale(scheme="viridis")),
-            detail="layer:Q",
-            tooltip=["layer:Q", "step:Q", alt.Tooltip("norm:Q", format=".3g")],
-        )
-        .properties(height=320)
-    )
-    st.altair_chart(chart, alt="Gradient norm of each layer over the steps")
-
-
-st.title("Train, and watch the gradients", anchor=False)
-st.markdown(
-    "A small deep network learns a sine. Each line is one layer: how large the gradient of its "
-    "parameters was, from the first layer (dark) to the last (bright)."
-)
-settings = choose()
-state = st.session_state
-if st.button("Train", type="primary", icon=":material/play_arrow:"):
-    again("training")
-    state.pop("trained", None)
-held: tuple[Settings, list[Step], Trained | None] | None = state.get("trained")
-place = st.empty()
-if held is None or held[0] != settings:
-    done: list[Step] = []
-    held = state["trained"] = (settings, done, None)
-
-    def seen(step: Step) -> tuple[float, str]:
-        """Draw the lines so far, now and then."""
-        done.append(step)
-        if len(done) % 5 == 1:
-            with place.container():
-                draw_norms(done)
-        return len(done) / settings.steps, f"step {len(done)} of {settings.steps}"
-
-    job = Job(train, settings, seconds=SECONDS)
-    trained = wait(job, "Training", settings, key="training", on_report=seen)
-    held = state["trained"] = (settings, done, trained)
-
-_, steps, trained = held
-if steps:
+def _draw_steps(steps: list[Step]) -> None:
+    """The loss beside the gradient norm of each layer, and the last numbers."""
+    if not steps:
+        return
     first, last = steps[-1].norms[0], steps[-1].norms[-1]
     ratio = f"{first / last:.2g}" if last else "0"
     left, middle, right = st.columns(3)
     left.metric("Loss", f"{steps[-1].loss:.4g}", border=True)
     middle.metric("Gradient norm, first layer", f"{first:.3g}", border=True)
     right.metric("First layer's, relative to the last's", ratio, border=True)
-    with place.container():
-        draw_norms(steps)
-if trained is None:
-    st.info("Stopped before its end: press Train for all steps.", icon=":material/info:")
-    st.stop()
+    left, right = st.columns(2)
+    step = alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1))
+    losses = [{"step": each.step, "loss": each.loss} for each in steps]
+    chart = alt.Chart({"values": losses}).mark_line(strokeWidth=2, color="#3a94d0")
+    left.altair_chart(
+        chart.encode(
+            x=step,
+            y=alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False)),
+            tooltip=["step:Q", alt.Tooltip("loss:Q", format=".4g")],
+        ).properties(height=280),
+        alt="Loss over the steps",
+    )
+    rows = [
+        {"step": each.step, "layer": layer, "norm": max(norm, FLOOR)}
+        for each in steps
+        for layer, norm in enumerate(each.norms)
+    ]
+    axis = alt.Axis(format="~e", tickCount=6)
+    right.altair_chart(
+        alt.Chart({"values": rows})
+        .mark_line(interpolate="monotone", strokeWidth=2)
+        .encode(
+            x=step,
+            y=alt.Y("norm:Q", title="gradient norm", scale=alt.Scale(type="log"), axis=axis),
+            color=alt.Color("layer:Q", title="layer", scale=alt.Scale(scheme="viridis")),
+            detail="layer:Q",
+            tooltip=["layer:Q", "step:Q", alt.Tooltip("norm:Q", format=".3g")],
+        )
+        .properties(height=280),
+        alt="Gradient norm of each layer over the steps",
+    )
 
-findings = find(trained.graph)
-draw_findings(findings)
-left, right = st.columns([5, 4], gap="large")
-with left:
-    st.subheader("The last step's graph", anchor=False)
-    st.caption(words.NODE)
-    draw_graph(trained.graph, findings, key="training")
-with right:
-    st.subheader("Gradients", anchor=False)
-    st.caption(words.GRADIENT)
-    draw_gradients(trained.graph, key="training")
-    st.subheader("In TensorBoard", anchor=False)
-    st.markdown("Loss and gradient norms over the steps, and the graph. Unpack the file, then:")
-    st.code("tensorboard --logdir training", language="bash")
-    st.download_button(
-        "TensorBoard run", trained.archive, "training.zip", "application/zip", on_click="ignore",
-        icon=":material/download:",
-    )  # fmt: skip
+
+def _draw_end(trained: Trained) -> None:
+    """The last step: what is wrong, its graph, and the files for TensorBoard."""
+    opened = trained.opened
+    follow(opened.graph, key="training")
+    draw_findings(opened.findings)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("#### The last step's graph", help=text.NODE)
+        draw_graph(opened.payload, key="training", color_by="gradient")
+    with right:
+        st.markdown("#### Gradients", help=text.GRADIENT)
+        draw_gradients(opened.graph, key="training")
+        st.markdown("#### In TensorBoard")
+        st.markdown("Loss and gradient norms over the steps, and the graph. Unpack the file, then:")
+        st.code("tensorboard --logdir training", language="bash")
+        st.download_button(
+            "TensorBoard run", trained.archive, "training.zip", "application/zip",
+            on_click="ignore", icon=":material/download:",
+        )  # fmt: skip

@@ -9,11 +9,13 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from app import words
-from app.jobs.run import Choice, play
-from app.panels import timeline
-from app.panels import upload as recordings
+from app.jobs import recordings
+from app.jobs.backward import play
+from app.jobs.values import Choice
+from app.panels import text, timeline
 from graphviz_torch import GradientStats, Graph, Node, TensorMeta, Transfer, trace
+from tests.support.app_pages import column
+from tests.support.app_pages import drawn as data
 
 HOSTILE = "<script>alert(1)</script> \"q\" 'r' \\ **b** [l](javascript:x) $m$ `c` :red[x] ☃\nline"
 
@@ -22,22 +24,27 @@ def drawn(graph: Graph) -> AppTest:
     """The graph as the page Run backward shows it."""
 
     def page(graph: object) -> None:
+        from app.jobs.backward import opened
+        from app.panels.figures import draw_findings
+        from app.panels.program import draw_program
         from app.panels.recording import show
-        from graphviz_torch import find
 
-        show(graph, find(graph), key="test")  # type: ignore[arg-type]
+        shown = opened(graph)  # type: ignore[arg-type]
+        draw_program((), shown.graph, key="test", ran=True)
+        draw_findings(shown.findings)
+        show(shown, key="test")
 
     return AppTest.from_function(page, default_timeout=60, args=(graph,)).run()
 
 
 def test_the_timeline_has_forward_first_and_backward_in_its_order() -> None:
     run = play(Choice("expression", "sim1", program="y = sum(x * 2)", inputs="x = 1, 2"), True)
-    assert run.graph is not None
-    steps, copies, left_out = timeline._events(run.graph, None)
+    assert run.opened is not None
+    steps, copies, left_out = timeline.events(run.opened.graph)
     forward = [step["step"] for step in steps if step["phase"] == "forward"]
-    backward = sorted((step["step"], step["what"]) for step in steps if step["phase"] == "backward")
+    backward = sorted((step["step"], step["says"]) for step in steps if step["phase"] == "backward")
     assert max(forward) < min(step for step, _ in backward)
-    assert [what for _, what in backward] == ["y", "mul #2", "to_copy #1", "x"]
+    assert [says.split(",")[0] for _, says in backward] == ["y", "mul #2", "x_there", "x"]
     assert [(copy["source"], copy["device"]) for copy in copies] == [
         ("cpu", "sim:0"), ("sim:0", "cpu"),
     ]  # fmt: skip
@@ -48,9 +55,9 @@ def test_a_timeline_of_a_large_graph_is_thinned_out_and_says_so() -> None:
     meta = TensorMeta((1,), "float32", "cpu")
     nodes = tuple(Node(i, "AddBackward0", (meta,), order=9_999 - i) for i in range(10_000))
     copy = Transfer("HtoD", "cpu", "cuda:0", meta, "forward")
-    steps, copies, left_out = timeline._events(Graph(nodes, transfers=(copy,) * 1_000), None)
-    assert len(steps) <= 1_500
-    assert len(copies) <= 300
+    steps, copies, left_out = timeline.events(Graph(nodes, transfers=(copy,) * 1_000))
+    assert len(steps) <= 600
+    assert len(copies) <= 200
     assert left_out == 20_000 + 1_000 - len(steps) - len(copies)
 
 
@@ -61,11 +68,11 @@ def test_hostile_names_are_shown_as_text() -> None:
     copy = Transfer("HtoD", "cpu", HOSTILE, meta, "forward", node=1, where=HOSTILE, label=HOSTILE)
     app = drawn(Graph((leaf, user), transfers=(copy,)))
     assert not app.exception
-    table = app.dataframe[-1].value
-    assert table["to"].tolist() == [HOSTILE]
-    assert table["line"].tolist() == [HOSTILE]
-    for text in [*app.markdown, *app.info, *app.warning, *app.error]:
-        assert not re.search(r"(?<!\\)[<$`]\w", text.value)  # each is escaped
+    assert column(app, "test transfers", "from → to") == [f"cpu → {HOSTILE}"]
+    assert column(app, "test transfers", "line") == [HOSTILE]
+    titles = [expander.label for expander in app.expander]
+    for said in [*(e.value for e in [*app.markdown, *app.info, *app.warning, *app.error]), *titles]:
+        assert not re.search(r"(?<!\\)[<$`]\w", said)  # each is escaped
 
 
 @pytest.mark.parametrize(
@@ -84,18 +91,18 @@ def test_a_small_gradient_is_spelled_out_in_its_shape(shape: tuple[int, ...], sa
     values = tuple(float(i) for i in range(said.count(".") - 1))
     stats = GradientStats(0.0, 3.0, 0.0, 0.0, values=values, tensor=meta)
     leaf = Node(0, "AccumulateGrad", (meta,), label="x", leaf="tensor", grad_outputs=(stats,))
-    assert said in [code.value for code in drawn(Graph((leaf,))).code]
+    assert [line["text"] for line in data(drawn(Graph((leaf,))), "test program")["lines"]] == [said]
 
 
 def test_only_a_graph_whose_backward_was_recorded_is_said_to_have_no_copies() -> None:
-    stayed, unknown = "None: every tensor stayed", "No transfers were recorded in this graph."
+    stayed, unknown = "None: every tensor stayed", "This recording does not say."
     traced = trace(torch.ones(2, requires_grad=True).sum())
-    ran = play(Choice("expression", "cpu", program="y = sum(x)", inputs="x = 1, 2"), True).graph
+    ran = play(Choice("expression", "cpu", program="y = sum(x)", inputs="x = 1, 2"), True).opened
     assert ran is not None
-    for graph, said, unsaid in [(traced, unknown, stayed), (ran, stayed, unknown)]:
-        text = "\n".join(each.value for each in drawn(graph).markdown)
-        assert said in text
-        assert unsaid not in text
+    for graph, said, unsaid in [(traced, unknown, stayed), (ran.graph, stayed, unknown)]:
+        shown = "\n".join(each.value for each in drawn(graph).markdown)
+        assert said in shown
+        assert unsaid not in shown
 
 
 def test_an_empty_recording_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -110,7 +117,7 @@ def test_an_empty_recording_is_refused_with_its_name(tmp_path: Path) -> None:
     [(None, "? B"), (0, "0 B"), (12, "12 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
 )
 def test_a_size_has_its_unit(nbytes: int | None, said: str) -> None:
-    assert words.size(nbytes) == said
+    assert text.size(nbytes) == said
 
 
 @pytest.mark.parametrize(
@@ -118,9 +125,9 @@ def test_a_size_has_its_unit(nbytes: int | None, said: str) -> None:
     [(None, "not measured"), (2.5, "2.5 s"), (0.0015, "1.5 ms"), (2e-6, "2 µs")],
 )
 def test_a_duration_has_its_unit(seconds: float | None, said: str) -> None:
-    assert words.duration(seconds) == said
+    assert text.duration(seconds) == said
 
 
 def test_a_count_agrees_with_its_noun() -> None:
-    assert words.count(1, "node") == "1 node"
-    assert words.count(1200, "node") == "1,200 nodes"
+    assert text.count(1, "node") == "1 node"
+    assert text.count(1200, "node") == "1,200 nodes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
@@ -13,7 +12,11 @@ import pytest
 import torch
 
 from app.jobs import job as jobs
-from app.jobs.job import Job, JobError, run
+from app.jobs.job import Job, JobError, Queued, run
+from app.jobs.places import Places
+
+REPORT_PID = "__import__('app.jobs.server').jobs.server.report(__import__('os').getpid())"
+BUSY = "sum(1 for _ in iter(int, 1))"  # never ends, and never gives the interpreter away
 
 
 def _gone(pid: int) -> bool:
@@ -25,43 +28,43 @@ def _gone(pid: int) -> bool:
 
 
 def test_a_job_returns_what_the_function_returns() -> None:
-    assert run(math.sqrt, 9) == 3.0
+    assert run("math:sqrt", 9) == 3.0
 
 
 def test_each_job_has_a_process_of_its_own_with_torch_in_it() -> None:
-    pids = {run(os.getpid) for _ in range(3)}
+    pids = {run("os:getpid") for _ in range(3)}
     assert len(pids) == 3
     assert os.getpid() not in pids
-    assert run(eval, "'torch' in __import__('sys').modules") is True
+    assert run("builtins:eval", "'torch' in __import__('sys').modules") is True
 
 
 def test_what_one_job_changes_no_other_job_sees() -> None:
-    run(torch.set_default_dtype, torch.float64)
-    assert run(torch.get_default_dtype) == torch.float32
+    run("torch:set_default_dtype", torch.float64)
+    assert run("torch:get_default_dtype") == torch.float32
     assert torch.get_default_dtype() == torch.float32
 
 
 def test_an_exception_comes_back_with_its_name_and_message() -> None:
     with pytest.raises(JobError, match="math domain error") as caught:
-        run(math.sqrt, -1)
+        run("math:sqrt", -1)
     assert caught.value.kind == "ValueError"
 
 
 def test_a_crash_ends_the_job_and_nothing_else() -> None:
     with pytest.raises(JobError, match="ended") as caught:
-        run(signal.raise_signal, signal.SIGSEGV)
+        run("signal:raise_signal", signal.SIGSEGV)
     assert caught.value.kind == "Crash"
-    assert run(math.sqrt, 4) == 2.0
+    assert run("math:sqrt", 4) == 2.0
 
 
 def test_a_job_that_asks_for_too_much_memory_gets_an_error() -> None:
     with pytest.raises(JobError) as caught:
-        run(bytearray, 50 << 30)
+        run("builtins:bytearray", 50 << 30)
     assert caught.value.kind == "MemoryError"
 
 
 def test_a_job_past_its_time_is_ended() -> None:
-    with Job(time.sleep, 60, seconds=0.3) as job:
+    with Job("time:sleep", 60, seconds=0.3) as job:
         beats = list(job)
     with pytest.raises(JobError, match=r"after 0.3 s, the limit"):
         _ = job.result
@@ -69,8 +72,8 @@ def test_a_job_past_its_time_is_ended() -> None:
 
 
 def test_leaving_the_block_ends_the_process() -> None:
-    with Job(eval, "(__import__('app.jobs.server').jobs.server.report(__import__('os').getpid()), "
-             "__import__('time').sleep(60))", seconds=60) as job:  # fmt: skip
+    text = f"({REPORT_PID}, __import__('time').sleep(60))"
+    with Job("builtins:eval", text, seconds=60) as job:
         pid = next(value for value in job if value is not None)
         assert pid != os.getpid()
     assert _gone(pid)
@@ -80,7 +83,7 @@ def test_leaving_the_block_ends_the_process() -> None:
 
 def test_reports_arrive_in_order_before_the_result() -> None:
     text = "[__import__('app.jobs.server').jobs.server.report(i) for i in range(5)]"
-    with Job(eval, text, seconds=10) as job:
+    with Job("builtins:eval", text, seconds=10) as job:
         assert [value for value in job if value is not None] == [0, 1, 2, 3, 4]
     assert job.result == [None] * 5
 
@@ -89,7 +92,7 @@ def test_twenty_jobs_at_once_each_return_their_own_result() -> None:
     results: dict[int, float] = {}
 
     def one(number: int) -> None:
-        results[number] = run(math.pow, number, 2)
+        results[number] = run("math:pow", number, 2)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -100,8 +103,98 @@ def test_twenty_jobs_at_once_each_return_their_own_result() -> None:
 
 
 def test_a_server_that_died_is_started_anew() -> None:
-    run(math.sqrt, 1)
-    process = jobs._server()[2]
+    run("math:sqrt", 1)
+    process = jobs.start().process
     process.kill()
     process.wait()
-    assert run(math.sqrt, 16) == 4.0
+    assert run("math:sqrt", 16) == 4.0
+
+
+def test_an_exception_of_any_name_is_an_error_and_not_a_report() -> None:
+    text = "(_ for _ in ()).throw(type('report', (Exception,), {})('no'))"
+    with pytest.raises(JobError, match="no") as caught:
+        run("builtins:eval", text)
+    assert caught.value.kind == "report"
+
+
+def test_a_job_that_holds_the_interpreter_dies_when_its_block_is_left() -> None:
+    text = f"({REPORT_PID}, sum(range(10 ** 13)))"
+    with Job("builtins:eval", text, seconds=600) as job:
+        pid = next(value for value in job if value is not None)
+    assert _gone(pid)
+
+
+def test_what_a_job_started_dies_with_it() -> None:
+    child = "__import__('subprocess').Popen(['sleep', '600']).pid"
+    text = f"(__import__('app.jobs.server').jobs.server.report({child}), {BUSY})"
+    with Job("builtins:eval", text, seconds=600) as job:
+        pid = next(value for value in job if value is not None)
+    assert _gone(pid)
+
+
+def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PLACES", Places(2))
+    text = f"({REPORT_PID}, {BUSY})"
+    for _ in range(7):
+        alive = []
+        with Job("builtins:eval", text, seconds=600) as job:
+            alive.append(next(value for value in job if isinstance(value, int)))
+        ticket = jobs.PLACES.enter("last")
+        while ticket.before is not None:
+            time.sleep(0.01)
+        ticket.leave()
+    dead = [subprocess.run(["ps", "-p", str(pid)], capture_output=True).returncode for pid in alive]
+    assert all(dead)
+
+
+def test_places_go_first_come_first_served_and_one_to_a_visitor() -> None:
+    places = Places(2)
+    ann, again, ben, eve = (places.enter(name) for name in ("Ann", "Ann", "Ben", "Eve"))
+    assert [ticket.before for ticket in (ann, again, ben, eve)] == [None, 0, None, 1]
+    ben.leave()  # Ann has a job: the next place is Eve's
+    assert [ticket.before for ticket in (again, eve)] == [0, None]
+    ann.leave()
+    ann.leave()
+    assert again.before is None
+    again.leave()
+    eve.leave()
+    assert places.enter("Zoe").before is None
+
+
+def test_a_job_in_the_queue_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PLACES", Places(1))
+    first, second = jobs.PLACES.enter("Ann"), jobs.PLACES.enter("Ben")
+    with Job("math:sqrt", 9, seconds=10, visitor="Eve") as job:
+        steps = iter(job)
+        assert next(steps) == Queued(1)
+        second.leave()
+        assert next(steps) == Queued(0)
+        first.leave()
+        assert all(not isinstance(value, Queued) for value in steps)
+    assert job.result == 3
+
+
+@pytest.mark.parametrize("ending", ["None", "1 / 0", "__import__('os')._exit(3)", BUSY])
+def test_a_jobs_folder_goes_with_it_however_it_ends(ending: str) -> None:
+    folder = "__import__('tempfile').mkdtemp()"
+    text = f"(__import__('app.jobs.server').jobs.server.report({folder}), {ending})"
+    with Job("builtins:eval", text, seconds=0.5 if ending == BUSY else 20) as job:
+        [path] = [value for value in job if value is not None]
+        assert path.startswith(jobs.start().folder.name)
+    for _ in range(200):
+        if not os.path.exists(path):
+            break
+        time.sleep(0.02)
+    assert not os.path.exists(path)
+
+
+def test_an_error_never_names_a_path_of_the_server() -> None:
+    for path in ("/etc/no/such file", "/root/.secret/key", os.path.abspath(__file__) + "x"):
+        with pytest.raises(JobError) as caught:
+            run("builtins:open", path)
+        assert "/" not in str(caught.value).replace("No such file or directory", "")
+
+
+def test_a_result_that_is_too_large_is_refused_with_a_sentence() -> None:
+    with pytest.raises(JobError, match="The result has 200 MiB: at most 128 MiB"):
+        run("builtins:bytes", 200 << 20)

@@ -9,46 +9,33 @@ from pathlib import Path
 
 import pytest
 import torch
-from streamlit.testing.v1 import AppTest
 
 from app.jobs import checkpoints as checkpointing
-from app.jobs import devices as measuring
-from app.jobs import training
-from app.jobs.training import Settings, Step
-from app.panels import downloads
-from app.panels import upload as recordings
+from app.jobs import measurement as measuring
+from app.jobs import recordings, training
+from app.jobs.values import MOVING, Settings, Step
+from app.views.checkpoints import FORMATS
 from graphviz_torch import find, load, record
+from tests.support.app_pages import column, drawn, page
 
-MAIN = str(Path(__file__).parents[2] / "app" / "main.py")
-PAGES = ["run", "explore", "training", "devices", "checkpoints"]
-
-
-def page(name: str, **query: str) -> AppTest:
-    """A page of the app, as a visitor opens it with these query parameters."""
-    app = AppTest.from_file(MAIN, default_timeout=120).run()
-    if name != "run":
-        app.switch_page(f"views/{name}.py")
-    app.query_params.update(query)
-    app.run()
-    assert not app.exception
-    return app
+PAGES = ["run", "explore", "training", "devices", "processes", "checkpoints"]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opens_with_something_on_it_and_no_error(name: str) -> None:
     app = page(name)
     assert app.title
-    assert not app.error
-    assert len(app.main.children) > 4
+    assert not app.error or name == "processes"  # whose sample has a finding
+    assert len(app.main.children) > 2
 
 
 @pytest.mark.parametrize(
-    "tab", ["Graph", "Nodes", "Gradients", "Transfers", "Memory", "Differences"]
+    "tab", ["Graph", "Text", "Nodes", "Gradients", "Copies", "Memory", "Differences"]
 )
 def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
     app = page("explore", tab=tab, against="MLP")
-    [drawn] = [each for each in app.tabs if each.children]
-    assert drawn.label == tab
+    [shown] = [each for each in app.tabs if each.children]
+    assert shown.label == tab
     if tab == "Memory":
         assert "Largest saved tensors" in " ".join(text.value for text in app.markdown)
     if tab == "Differences":
@@ -57,12 +44,12 @@ def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
 
 def test_the_nodes_of_a_recording_can_be_narrowed_down() -> None:
     app = page("explore", tab="Nodes")
-    everything = len(app.dataframe[0].value)
+    everything = len(drawn(app, "explore nodes")["rows"])
     app.multiselect(key="explore Operation").select("gelu").run()
-    assert set(app.dataframe[0].value["operation"]) == {"gelu"}
+    assert set(column(app, "explore nodes", "operation")) == {"gelu"}
     app.multiselect(key="explore Operation").unselect("gelu")
     app.text_input(key="explore find").input("blocks.1").run()
-    assert 0 < len(app.dataframe[0].value) < everything
+    assert 0 < len(drawn(app, "explore nodes")["rows"]) < everything
 
 
 @pytest.mark.parametrize(("start", "said"), [("Vanishing", "vanishes"), ("Exploding", "explodes")])
@@ -99,6 +86,11 @@ def test_a_training_reports_each_step_and_its_gradients_are_autograds() -> None:
     assert any("tfevents" in name for name in names)
 
 
+def test_the_ranks_of_the_sample_differ_and_the_page_says_how() -> None:
+    app = page("processes")
+    assert any("Rank 1 skipped" in expander.label for expander in app.expander)
+
+
 def test_a_batch_of_30_is_divided_as_the_tutorial_says() -> None:
     expected = {
         2: [[15, 15]] * 3 + [[5, 5]],
@@ -106,36 +98,44 @@ def test_a_batch_of_30_is_divided_as_the_tutorial_says() -> None:
         8: [[4] * 7 + [2]] * 3 + [[2] * 5],
     }
     for count, batches in expected.items():
-        parts, _ = measuring.divide(count, 30)
-        assert [[size for _, size in batch] for batch in parts] == batches
+        divided = measuring.divide(count, 30)
+        assert [[size for _, size in batch] for batch in divided.batches] == batches
 
 
 def test_the_code_that_is_shown_for_moving_is_what_is_run() -> None:
-    moves, graph = measuring.move("sim1")
-    told: list[object] = []
+    moved = measuring.move("sim1")
     names = {
         "torch": torch,
         "nn": torch.nn,
-        "print": told.append,
+        "print": lambda report: None,
         "device": "cpu",
         "to_device": __import__("graphviz_torch").to_device,
     }
-    exec(measuring.MOVING, names)
-    assert [move.name for move in moves.moved] == [
-        "model.weight", "model.bias", "x", "weights.0", "weights.1",
-    ]  # fmt: skip
-    assert sum(transfer.nbytes or 0 for transfer in graph.transfers) == moves.nbytes
+    exec(MOVING, names)
+    assert moved.names == ("model.weight", "model.bias", "x", "weights.0", "weights.1")
+    assert sum(copy.nbytes or 0 for copy in moved.opened.graph.transfers) == moved.nbytes
+
+
+def test_a_measurement_has_a_spread_and_what_lies_inside_it_is_not_said_to_pay() -> None:
+    timing = measuring._measure("elementwise", 64, "cpu, 1 thread", "cpu", 0.5)
+    assert timing.low <= timing.seconds <= timing.high
+
+    def timings(*rows: tuple[str, int, float, float]) -> list[measuring.Timing]:
+        return [measuring.Timing(d, n, (lo + hi) / 2, lo, hi, "") for d, n, lo, hi in rows]
+
+    noisy = timings(
+        ("a", 8, 1.0, 2.0), ("b", 8, 0.5, 1.1), ("a", 16, 1.0, 2.0), ("b", 16, 0.5, 1.1)
+    )
+    clear = [*noisy[:2], *timings(("a", 16, 1.0, 2.0), ("b", 16, 0.5, 0.9))]
+    assert measuring._pays(noisy, "b", "a") is None
+    assert measuring._pays(clear, "b", "a") == 16
 
 
 def test_a_checkpoint_that_fits_gives_the_same_output_and_gradients() -> None:
-    for suffix in checkpointing.FORMATS.values():
+    for suffix in FORMATS.values():
         saved = checkpointing.save("mlp", "sim1", suffix)
-        loaded = checkpointing.load(saved.name, saved.data, "mlp", "cpu", False)
-        assert loaded.verification is not None
-        assert loaded.verification.same
-        spoiled = checkpointing.load(saved.name, saved.data, "mlp", "cpu", True)
-        assert spoiled.verification is not None
-        assert not spoiled.verification.same
+        assert checkpointing.load(saved.name, saved.data, "mlp", "cpu", False).same is True
+        assert checkpointing.load(saved.name, saved.data, "mlp", "cpu", True).same is False
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs() -> None:
@@ -159,8 +159,10 @@ def test_a_hostile_checkpoint_gets_a_message_and_runs_nothing(data: bytes | None
         made = io.BytesIO()
         torch.save({"weight": Evil()}, made)
         data = made.getvalue()
-    loaded = checkpointing.load("../../evil.pt", data, "mlp", "cpu", False)
-    assert loaded.error
+    for name in ("../../evil.pt", "..", ".", "", "a" * 300, "evil.pt/"):
+        loaded = checkpointing.load(name, data, "mlp", "cpu", False)
+        assert loaded.error
+        assert "/tmp" not in loaded.error
     assert not Path("/tmp/graphviz_torch_was_here").exists()
 
 
@@ -189,11 +191,11 @@ def test_every_download_is_what_its_name_says(tmp_path: Path) -> None:
     with record() as recording:
         (x * 2).sum().backward()
     graph = recording.graph
-    assert b"<svg" in downloads.as_picture(graph, "svg")
-    assert downloads.as_picture(graph, "png").startswith(b"\x89PNG")
-    assert downloads.as_picture(graph, "pdf").startswith(b"%PDF")
-    (tmp_path / "graph.json").write_bytes(downloads.as_json(graph))
+    assert b"<svg" in recordings.as_picture(graph, "svg")
+    assert recordings.as_picture(graph, "png").startswith(b"\x89PNG")
+    assert recordings.as_picture(graph, "pdf").startswith(b"%PDF")
+    (tmp_path / "graph.json").write_bytes(recordings.as_json(graph))
     assert load(tmp_path / "graph.json") == graph
-    packed = zipfile.ZipFile(io.BytesIO(downloads.as_tensorboard(graph)))
+    packed = zipfile.ZipFile(io.BytesIO(recordings.as_tensorboard(graph)))
     assert any("tfevents" in name for name in packed.namelist())
-    assert json.loads(downloads.as_findings(find(graph))) == []
+    assert json.loads(recordings.as_findings(find(graph))) == []

@@ -1,4 +1,4 @@
-"""The page Run backward, run headless, against autograd itself."""
+"""The page Run backward without a browser, and the job behind it, against autograd itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from streamlit.testing.v1 import AppTest
 
-from app import gallery
-from app.jobs import choices as devices
-from app.jobs.run import Choice, play
+from app.jobs import devices
+from app.jobs.backward import play
+from app.jobs.values import Choice
+from app.models import gallery
+from tests.support.app_pages import column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
@@ -26,115 +27,147 @@ HOSTILE_NAMES = [
 ]
 
 
-def opened(**query: str) -> AppTest:
-    """The page, as a visitor opens it with these query parameters."""
-    app = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=120)
-    app.query_params.update(query)
-    return app.run()
-
-
-def press(app: AppTest) -> AppTest:
-    [button] = [button for button in app.button if button.label == "Run backward"]
-    return button.click().run()
-
-
-def codes(app: AppTest) -> list[str]:
-    return [code.value for code in app.code]
-
-
-def test_the_example_is_drawn_before_any_click_and_has_no_gradient_yet() -> None:
-    app = opened()
-    assert not app.exception
-    assert "y = mean(c)" in codes(app)[0]
-    assert EXAMPLE not in codes(app)
-    assert any("Run backward" in info.value for info in app.info)
+def test_before_any_click_the_program_is_there_its_copy_is_made_and_backwards_is_announced() -> (
+    None
+):
+    app = page()
+    assert lines(app)[:3] == [
+        "x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)",
+        "x_there = x.to(device)",
+        "a = x_there + 2",
+    ]
+    assert lines(app, "next") == ["y.backward()"]
+    assert not lines(app, "result")
+    assert column(app, "run transfers", "from → to") == ["cpu → sim:0", "sim:0 → cpu"]
+    assert column(app, "run transfers", "phase") == ["forward", "to come"]
+    assert drawn(app, "run transfers")["announced"] == [1]
+    said = " ".join(text.value for text in app.markdown)
+    assert "**1 copy** in forward (12 B), **1 copy** to come in backward (12 B)." in said
 
 
 def test_run_backward_shows_autograds_gradient_and_the_two_copies() -> None:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     ((x + 2) ** 2 + 3).mean().backward()
-    app = press(opened())
+    app = press(page())
     assert not app.exception
     assert f"x.grad = [{', '.join(f'{value:.4f}' for value in x.grad.tolist())}]" == EXAMPLE
-    assert EXAMPLE in codes(app)
-    [table] = [each.value for each in app.dataframe if "direction" in each.value.columns]
-    assert table["direction"].tolist() == ["HtoD", "DtoH"]
-    assert table["bytes"].tolist() == [12, 12]
-    assert table["from"].tolist() == ["cpu", "sim:0"]
-    assert table["to"].tolist() == ["sim:0", "cpu"]
-    assert table["phase"].tolist() == ["forward", "backward"]
-    assert table["line"].tolist() == ["script.py:6"] * 2
+    assert lines(app, "result") == [EXAMPLE]
+    assert column(app, "run transfers", "direction") == ["HtoD", "DtoH"]
+    assert column(app, "run transfers", "bytes") == ["12 B", "12 B"]
+    assert column(app, "run transfers", "from → to") == ["cpu → sim:0", "sim:0 → cpu"]
+    assert column(app, "run transfers", "phase") == ["forward", "backward"]
+    assert column(app, "run transfers", "node") == ["x_there", "x_there"]
+    assert column(app, "run transfers", "line") == ["script.py:6"] * 2
     assert app.query_params["backward"] == "1"
 
 
+def test_a_copy_that_the_app_makes_is_not_a_finding_and_a_visitors_own_is() -> None:
+    theirs = page(source=OWN, program="y = sum(x.to(device) * 2)", backward="1")
+    ours = page(source=OWN, program="y = sum(x * 2)", backward="1")
+    titles = [expander.label for expander in theirs.expander]
+    assert any("1 finding" in title and "copy between devices" in title for title in titles)
+    assert not [expander for expander in ours.expander if "finding" in expander.label]
+
+
+def test_a_healthy_run_says_what_was_checked() -> None:
+    app = press(page())
+    [checked] = [each for each in app.expander if "checks: nothing found" in each.label]
+    assert "In-place" in checked.markdown[0].value or "in place" in checked.markdown[0].value
+
+
 def test_a_link_shows_what_it_was_copied_from() -> None:
-    app = opened(backward="1", device="CPU")
-    assert EXAMPLE in codes(app)
-    assert not [each for each in app.dataframe if "direction" in each.value.columns]
+    app = page(backward="1", device="CPU")
+    assert EXAMPLE in lines(app, "result")
+    assert not has(app, "run transfers")
+    assert "x_there = x.to(device)" not in lines(app)
 
 
 def test_another_choice_waits_for_its_own_click() -> None:
-    app = press(opened())
+    app = press(page())
     app.selectbox(key="device").select("CPU").run()
-    assert EXAMPLE not in codes(app)
+    assert EXAMPLE not in lines(app, "result")
     assert "backward" not in app.query_params
-    assert EXAMPLE in codes(press(app))
+    assert EXAMPLE in lines(press(app), "result")
+
+
+@pytest.mark.parametrize("node", ["9" * 5_000, "-1", "²", "1e3", "٣"])
+def test_a_node_in_the_link_that_is_none_is_passed_over(node: str) -> None:
+    app = page(node=node)
+    assert drawn(app, "run program")["selected"] is None
+
+
+def test_the_node_in_the_link_is_marked_everywhere() -> None:
+    app = page(node="1", backward="1")
+    for place in ("run program", "run view", "run transfers", "run timeline", "run gradients"):
+        assert drawn(app, place)["selected"] == 1
 
 
 def test_an_expression_of_ones_own_has_its_own_gradient() -> None:
-    app = opened(source=OWN, program="y = sum(x @ w)", inputs="x = [[1, 2]]\nw = [[3], [4]]")
-    app = press(app)
-    assert "x.grad = [[3.0000, 4.0000]]\nw.grad = [[1.0000], [2.0000]]" in codes(app)
+    app = page(source=OWN, program="y = sum(x @ w)", inputs="x = [[1, 2]]\nw = [[3], [4]]")
+    gradients = ["x.grad = [[3.0000, 4.0000]]", "w.grad = [[1.0000], [2.0000]]"]
+    assert lines(press(app), "result") == gradients
 
 
 @pytest.mark.parametrize("program", HOSTILE_NAMES)
 def test_a_hostile_expression_gets_a_message_in_place(program: str) -> None:
-    app = press(opened(source=OWN, program=program))
+    app = press(page(source=OWN, program=program))
     assert not app.exception
     assert app.error
     app.text_area(key="program").input("y = sum(x)").run()
-    assert "x.grad = [1.0000, 1.0000, 1.0000]" in codes(press(app))
+    assert lines(press(app), "result") == ["x.grad = [1.0000, 1.0000, 1.0000]"]
 
 
 def test_an_input_that_is_not_used_is_named() -> None:
-    app = opened(source=OWN, program="y = x * 2", inputs="x = 1, 2\nw = 3")
+    app = page(source=OWN, program="y = x * 2", inputs="x = 1, 2\nw = 3")
     [said] = [box.value.replace("\\", "") for box in app.info if "not used" in box.value]
     assert said.startswith("The input w is not used. y has shape [2]: backward starts")
 
 
 def test_an_output_without_a_gradient_says_so() -> None:
-    app = opened(source=OWN, program="y = detach(x)")
+    app = page(source=OWN, program="y = detach(x)")
     assert "No gradient can flow from y to x" in app.error[0].value
 
 
-@pytest.mark.parametrize("model", [name for name in gallery.NAMES if name != "forgotten"])
-@pytest.mark.parametrize("device", ["cpu", "sim2"])
-def test_every_model_of_the_gallery_runs(model: str, device: str) -> None:
-    run = play(Choice("model", device, model=model), True)
-    assert not run.error
-    assert run.graph is not None
-    assert any(node.grad_outputs for node in run.graph.nodes)
+@pytest.mark.parametrize("model", [name for name in gallery.NAMES if name != gallery.FAILING])
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_every_model_runs_on_all_of_its_devices_with_its_own_lines(model: str, device: str) -> None:
+    for count in gallery.DEVICES[model]:
+        name = f"sim{count}" if device == "sim" else "cpu"
+        run = play(Choice("model", name, model=model), True)
+        assert not run.error
+        assert run.opened is not None
+        graph = run.opened.graph
+        assert any(node.grad_outputs for node in graph.nodes)
+        if device == "sim":  # every device that is offered is used
+            copies = {end for copy in graph.transfers for end in (copy.source, copy.target)}
+            assert {f"sim:{index}" for index in range(count)} <= copies
+        places = {node.source for node in graph.nodes} | {t.where for t in graph.transfers}
+        files = {place.rpartition(":")[0] for place in places - {""}}
+        assert files <= {f"{model}.py"}
+        shown = {number for number, _ in run.program}
+        assert {int(place.rpartition(":")[2]) for place in places - {""}} <= shown
 
 
 def test_every_model_of_the_gallery_is_a_file_and_every_file_is_there() -> None:
-    files = {path.stem for path in (ROOT / "app" / "models").glob("*.py")} - {"__init__"}
-    assert files == set(gallery.NAMES)
+    files = {path.stem for path in (ROOT / "app" / "models").glob("*.py")}
+    assert files - {"__init__", "gallery"} == set(gallery.NAMES)
     for name in gallery.NAMES:
         assert gallery.model(name).says.endswith(".")
+        assert gallery.model(name).picture.exists()
 
 
 def test_a_failing_model_shows_its_error_and_the_graph_up_to_it() -> None:
-    app = press(opened(source="A model", model="Forgotten .to()"))
+    app = press(page(source="A model", model="Forgotten .to()"))
     assert not app.exception
     assert "same device" in app.error[0].value.replace("\\", "")
     run = play(Choice("model", "sim1", model="forgotten"), True)
-    assert run.graph is not None
-    assert "addmm" in {node.operation for node in run.graph.nodes}
-    assert run.graph.failure is not None
+    assert run.opened is not None
+    assert "addmm" in {node.operation for node in run.opened.graph.nodes}
+    assert run.opened.graph.failure is not None
 
 
 def test_the_detached_and_the_spare_layer_have_different_causes() -> None:
-    app = press(opened(source="A model", model="Detached layer"))
+    app = press(page(source="A model", model="Detached layer"))
     said = [box.value for box in [*app.warning, *app.error, *app.info]]
     assert any("first" in text and "detach" in text for text in said)
     assert any("spare" in text and "never called" in text for text in said)
@@ -158,7 +191,7 @@ def test_the_script_to_copy_runs_and_gives_the_same_gradient(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(run.script, names)
-    [leaf] = [node for node in run.graph.nodes if node.label == "x"]
+    [leaf] = [node for node in run.opened.graph.nodes if node.label == "x"]
     expected = torch.tensor(leaf.grad_outputs[0].values).reshape(leaf.outputs[0].shape)
     assert torch.allclose(names["x"].grad, expected)
     assert (tmp_path / "graph.svg").exists()
@@ -171,18 +204,25 @@ def test_the_script_of_a_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "graph.svg").exists()
 
 
-def test_lines_in_the_tables_are_those_of_the_script() -> None:
-    run = play(
-        Choice("expression", "sim1", program="a = x * 3\ny = sum(a)", inputs="x = 1, 2"), True
-    )
-    lines = run.script.splitlines()
-    for node in run.graph.nodes:
+def test_lines_in_the_tables_are_those_of_the_program_that_is_shown() -> None:
+    choice = Choice("expression", "sim1", program="a = x * 3\ny = sum(a)", inputs="x = 1, 2")
+    run = play(choice, True)
+    shown = dict(run.program)
+    assert run.opened is not None
+    for node in run.opened.graph.nodes:
         if node.label:
-            assert (
-                lines[int(node.source.removeprefix("script.py:")) - 1]
-                .strip()
-                .startswith(f"{node.label} =")
-            )
+            text = shown[int(node.source.removeprefix("script.py:"))]
+            assert text.startswith(f"{node.label} =")
+
+
+def test_the_cards_stand_before_a_model_is_chosen() -> None:
+    app = page(source="A model")
+    said = " ".join(text.value for text in app.markdown)
+    for name in gallery.NAMES:
+        assert gallery.model(name).says.split(",")[0].split(".")[0][:20] in said.replace("\\", "")
+    opened = app.button(key="card cnn").click().run()
+    assert opened.query_params["model"] == ["CNN"] or opened.query_params["model"] == "CNN"
+    assert any("class CNN" in line for line in lines(opened))
 
 
 def test_devices_are_there_for_the_block_and_others_are_refused() -> None:

@@ -15,13 +15,13 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 from app.jobs import job as jobs
-from app.jobs.run import Choice, play
-from app.panels import downloads
-from app.panels import upload as recordings
-from graphviz_torch import Graph, find, record, view_payload
+from app.jobs import recordings
+from app.jobs.values import Choice
+from graphviz_torch import Graph, record
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
+PLAY = "app.jobs.backward:play"
 PROGRAM = "a = x + 2\nb = a ** 2\nc = b + 3\ny = mean(c)"
 
 
@@ -51,17 +51,14 @@ if __name__ == "__main__":
     main = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=120)
     timed("first page, the server's start included", main.run)
     choice = Choice("expression", "sim1", program=PROGRAM, inputs="x = 1, 2, 3")
-    jobs.run(play, choice, False)
+    jobs.run(PLAY, choice, False)
     for _ in range(3):
-        timed("worked example: forward and backward in a job", jobs.run, play, choice, True)
+        timed("worked example: forward and backward in a job", jobs.run, PLAY, choice, True)
     [button] = [button for button in main.button if button.label == "Run backward"]
     timed("worked example: the whole page again", lambda: button.click().run())
     graph = large(10_000)
     print(f"{len(graph.nodes):,} nodes")
-    data = downloads.as_json(graph)
-    read = timed(
-        f"reading {len(data) / 1e6:.1f} MB in a job", jobs.run, recordings.read, data, "a.json"
-    )
-    findings = timed("findings", find, read)
-    payload = timed("payload of the view", view_payload, read, findings)
-    print(f"payload: {len(payload) / 1e3:.0f} KB")
+    data = recordings.as_json(graph)
+    what = f"reading, judging and packing {len(data) / 1e6:.1f} MB in a job"
+    opened = timed(what, jobs.run, "app.jobs.recordings:read", data, "a.json")
+    print(f"payload: {len(opened.payload) / 1e3:.0f} KB")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
-NAMES = (
-    "mlp",
-    "cnn",
-    "lstm",
-    "transformer",
-    "custom_function",
-    "detached",
-    "nan",
-    "forgotten",
-    "data_parallel",
-    "pipeline",
-)
-_FOLDER = Path(__file__).parent / "models"
+# How many simulated devices an example can use, all of them.
+DEVICES: dict[str, tuple[int, ...]] = {
+    "mlp": (1,),
+    "cnn": (1,),
+    "lstm": (1,),
+    "transformer": (1,),
+    "custom_function": (1,),
+    "detached": (1,),
+    "nan": (1,),
+    "forgotten": (1,),
+    "data_parallel": (2, 3, 4, 8),
+    "pipeline": (2,),
+}
+NAMES = tuple(DEVICES)
+FAILING = "forgotten"  # its forward fails, on purpose
+_FOLDER = Path(__file__).parent
 _FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # the files are scripts, as a reader writes them
 
 
@@ -36,19 +34,9 @@ class Model:
     code: str
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        return _FOLDER / f"{self.name}.py"
-
-    def build(
-        self, devices: Sequence[torch.device], seed: int
-    ) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """The model and a function that computes its loss."""
-        torch.manual_seed(seed)
-        made: tuple[nn.Module, Callable[[], Tensor]] = importlib.import_module(
-            f"app.models.{self.name}"
-        ).build(devices)
-        return made
+    def picture(self) -> Path:
+        """Its graph, drawn small; `python -m examples.app_pictures` draws it."""
+        return _FOLDER / "pictures" / f"{self.name}.svg"
 
 
 def model(name: str) -> Model:
@@ -63,3 +51,8 @@ def model(name: str) -> Model:
     code = text.removesuffix(_FOR_TYPE_CHECKERS).rstrip() + "\n"
     title, _, says = code.splitlines()[0].strip('"').partition(": ")
     return Model(name, title, says, code)
+
+
+def titles(*, failing: bool = True) -> dict[str, str]:
+    """The name of each model by its title."""
+    return {model(name).title: name for name in NAMES if failing or name != FAILING}

@@ -1,4 +1,4 @@
-"""The five terms that a newcomer needs, said where they appear, and numbers with their units."""
+"""The terms that a newcomer needs, behind a (?); numbers with units; text that stays text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """A name as it is, where Streamlit would read Markdown in it; on one line."""
     special = "\\`*_{}[]()#+-.!|~$:<>&"
     return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(

@@ -1,0 +1,275 @@
+"""Run a checked program on tensors.
+
+It first runs on `meta` tensors, which have shapes and no values, so that a result that would be
+too large is refused before it is made, and on any device an error has the CPU's words.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
+from .grammar import MAX_NUMBER, Program, called, input_lines, nearest, refuse
+
+MAX_STEPS = 300  # operations that a program may run
+MAX_ELEMENTS = 1_000_000  # of one tensor
+MAX_TOTAL = 10_000_000  # elements of all results together
+_HOMES = {"torch": torch, "F": F, "torch.Tensor": Tensor}
+
+
+def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
+    """Tensors on the CPU from `input_lines(text)`.
+
+    Floating-point tensors require gradients; integers made by `randint` do not.
+
+    Raises:
+        ExpressionError: as `input_lines`, and if a tensor would be too large.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Tensor] = {}
+    for name, value in input_lines(text):
+        tensor = _input(text, value, generator)
+        if sum(t.numel() for t in tensors.values()) + tensor.numel() > MAX_ELEMENTS:
+            refuse(text, value, f"All inputs together have over {MAX_ELEMENTS:,} elements.")
+        if tensor.is_floating_point():
+            tensor.requires_grad_()
+        tensors[name] = tensor
+    return tensors
+
+
+def evaluate(
+    program: Program, inputs: Mapping[str, Tensor], device: torch.device | None = None
+) -> dict[str, Tensor]:
+    """What each line of the program gives, by name.
+
+    Args:
+        program: checked by `parse`.
+        inputs: its tensors by name.
+        device: what `device` means in `x.to(device)`; None stands for the CPU.
+
+    Raises:
+        ExpressionError: for a name that is not there, an operation that torch refuses,
+            and a result that would be too large; nothing large was made then.
+    """
+    shapes = {
+        name: torch.empty(value.shape, dtype=value.dtype, device="meta")
+        for name, value in inputs.items()
+    }
+    with torch.no_grad():
+        meta = torch.device("meta")
+        _Evaluation(program.text, shapes, meta, meta).run(program)
+    cpu = torch.device("cpu")
+    return _Evaluation(program.text, dict(inputs), device or cpu, cpu).run(program)
+
+
+class _Evaluation:
+    """One walk over a program: the values by name, and how much was made so far."""
+
+    def __init__(
+        self, text: str, values: dict[str, Tensor], device: torch.device, cpu: torch.device
+    ) -> None:
+        self.text, self.values, self.device, self.cpu = text, values, device, cpu
+        self.steps = self.total = 0
+
+    def run(self, program: Program) -> dict[str, Tensor]:
+        made = {}
+        for name, expression in program.lines:
+            value = self.value(expression)
+            if not isinstance(value, Tensor):
+                refuse(self.text, expression, f"{name} has no tensor in it, so no gradient.")
+            made[name] = self.values[name] = value
+        return made
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=number):
+                return number
+            case ast.Name(id=name):
+                return self.name(node, name)
+            case ast.BinOp(left, kind, right):
+                return self.apply(node, partial(_binary, BINARY[type(kind)]), [left, right])
+            case ast.UnaryOp(kind, operand):
+                return self.apply(node, getattr(operator, UNARY[type(kind)]), [operand])
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return [self.value(item) for item in items]
+            case ast.Subscript(value=inner, slice=index):
+                place = self.index(index)
+                return self.apply(node, lambda value: _index(value, place), [inner])
+            case ast.Attribute(value=inner, attr="T"):
+                return self.apply(node, torch.t, [inner])
+            case ast.Call():
+                return self.call(node)
+        raise AssertionError(f"parse let {node!r} through")
+
+    def name(self, node: ast.expr, name: str) -> Any:
+        if name in self.values:
+            return self.values[name]
+        if name in CONSTANTS:
+            return CONSTANTS[name]
+        near = nearest([*self.values, *CONSTANTS], name)
+        refuse(self.text, node, f"{name!r} is not a name here. Did you mean {near}?")
+
+    def index(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Slice(lower, upper, step):
+                return slice(
+                    *(None if end is None else self.value(end) for end in (lower, upper, step))
+                )
+            case ast.Tuple(elts=items):
+                return tuple(self.index(item) for item in items)
+        return self.value(node)
+
+    def call(self, node: ast.Call) -> Any:
+        name, receiver = called(node)
+        arguments = [*([] if receiver is None else [receiver]), *node.args]
+        if receiver is not None and name in ("to", "cpu"):
+            device = self.device if name == "to" else self.cpu
+            return self.apply(node, partial(_to, device=device), [receiver])
+        keywords = {str(word.arg): self.value(word.value) for word in node.keywords}
+        function = getattr(_HOMES[FUNCTIONS[name].home], name)
+        return self.apply(node, partial(function, **keywords), arguments)
+
+    def apply(
+        self, node: ast.expr, function: Callable[..., Any], arguments: Sequence[ast.expr]
+    ) -> Any:
+        values = [self.value(argument) for argument in arguments]
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            refuse(self.text, node, f"The program has more than {MAX_STEPS} operations.")
+        try:
+            result = function(*values)
+        except OverflowError:
+            refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
+        # What torch and Python raise for a wrong shape, dtype, argument or number.
+        except _REFUSED as error:
+            refuse(self.text, node, _reason(_on_cpu(function, values, error), arguments, values))
+        if isinstance(result, Tensor):
+            self.total += result.numel()
+            if result.numel() > MAX_ELEMENTS or self.total > MAX_TOTAL:
+                shape = list(result.shape)
+                refuse(
+                    self.text,
+                    node,
+                    f"The result {shape} is too large: a tensor may have {MAX_ELEMENTS:,} "
+                    f"elements, and all results together {MAX_TOTAL:,}.",
+                )
+        elif isinstance(result, (int, float)) and not abs(result) <= MAX_NUMBER:
+            refuse(self.text, node, f"A number may be at most {MAX_NUMBER:.0e}.")
+        return result
+
+
+_REFUSED = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError)
+
+
+def _binary(name: str, left: Any, right: Any) -> Any:
+    for side in (left, right):
+        # A list times a number would fill memory.
+        if not isinstance(side, (Tensor, int, float)):
+            raise TypeError("an operator stands between tensors and numbers")
+    if name == "pow" and not isinstance(left, Tensor) and not isinstance(right, Tensor):
+        return math.pow(left, right)  # a float: an int power could fill memory
+    return getattr(operator, name)(left, right)
+
+
+def _index(value: Any, index: Any) -> Any:
+    if not isinstance(value, Tensor):
+        raise TypeError("only a tensor can be indexed")
+    return value[index]
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if not isinstance(value, Tensor):
+        raise TypeError("only a tensor can be copied to a device")
+    return value.to(device)
+
+
+def _on_cpu(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
+    """What the same operation says on the CPU, in whose words PyTorch's users know it."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, list):
+            return [there(item) for item in value]
+        return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Tensor) else value
+
+    try:
+        function(*map(there, values))
+    except _REFUSED as known:
+        return known
+    return error
+
+
+def _reason(error: Exception, arguments: Sequence[ast.expr], values: list[Any]) -> str:
+    """Why torch refused, and the shapes of what it was given, by name."""
+    text = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    shapes = [
+        f"{ast.unparse(argument)[:40]} has shape {list(value.shape)}"
+        for argument, value in zip(arguments, values, strict=True)
+        if isinstance(value, Tensor)
+    ]
+    return f"{type(error).__name__}: {text}." + f" {', '.join(shapes)}." * bool(shapes)
+
+
+def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:
+    if isinstance(node, ast.Call):
+        name, receiver = called(node)
+        if receiver is not None or name not in INPUTS or node.keywords:
+            refuse(text, node, f"An input is made by {', '.join(INPUTS)}: not by {name}.")
+        numbers = [_number(text, argument) for argument in node.args]
+        sizes = numbers[2:] if name == "randint" else numbers
+        count = max(sizes, default=0) if name == "arange" else math.prod(map(int, sizes))
+        if any(n != int(n) or n < 0 for n in sizes) or count > MAX_ELEMENTS:
+            given = ast.unparse(node)[:80]
+            limit = f"at most {MAX_ELEMENTS:,} elements"
+            refuse(text, node, f"Sizes are whole numbers, {limit}: not {given}.")
+        try:
+            return _made(name, [int(n) for n in numbers], generator)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            refuse(text, node, f"{name}: {str(error).splitlines()[0]}")
+    values = _nested(text, node, 1)
+    try:
+        return torch.tensor(values, dtype=torch.float32)
+    except ValueError as error:
+        refuse(text, node, f"The rows differ in length: {error}.")
+
+
+def _made(name: str, numbers: list[int], generator: torch.Generator) -> Tensor:
+    if name == "randint":
+        low, high, *size = numbers
+        return torch.randint(low, high, size, generator=generator)
+    if name == "arange":
+        return torch.arange(*numbers, dtype=torch.float32)
+    if name in ("randn", "rand"):
+        random: Tensor = getattr(torch, name)(numbers, generator=generator)
+        return random
+    constant: Tensor = getattr(torch, name)(numbers)
+    return constant
+
+
+def _nested(text: str, node: ast.expr, depth: int) -> Any:
+    if isinstance(node, (ast.List, ast.Tuple)):
+        if depth > 6:
+            refuse(text, node, "An input has at most 6 dimensions.")
+        return [_nested(text, item, depth + 1) for item in node.elts]
+    return _number(text, node)
+
+
+def _number(text: str, node: ast.expr) -> float:
+    sign = 1
+    while isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
+        sign *= -1 if isinstance(node.op, ast.USub) else 1
+        node = node.operand
+    number = node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(number, (int, float)):
+        refuse(text, node, "An input holds numbers only, such as `x = [[1, 2], [3, 4]]`.")
+    if not abs(number) <= MAX_NUMBER:
+        refuse(text, node, f"A number may be at most {MAX_NUMBER:.0e}.")
+    return sign * number

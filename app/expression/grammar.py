@@ -1,0 +1,275 @@
+"""A small language for tensors: names, numbers, + - * / ** @, indexing, and a list of functions.
+
+    a = x.to(device) + 2
+    y = mean(a ** 2 + 3)
+
+The text is parsed to Python's syntax tree and checked; no part of it is ever evaluated by Python.
+`evaluation.py` walks the tree. Inputs are `x = 1, 2, 3` or `w = randn(3, 4)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .functions import BINARY, FUNCTIONS, METHODS_ONLY_AS_FUNCTIONS, UNARY
+
+MAX_LENGTH = 2_000  # characters of a program
+MAX_DEPTH = 100  # of nested expressions
+MAX_NUMBER = 1e15  # an absolute value above it is a slip, and an int power could fill memory
+_LIBRARIES = {"np", "numpy", "math", "jnp", "jax", "tf", "nn", "sp", "scipy"}
+
+GRAMMAR = (
+    "A line is `name = expression`; the last line is the output. An expression has names, "
+    "numbers, + - * / ** @, parentheses, indexing such as x[0] or x[:, 1:3], x.to(device), "
+    "x.cpu(), and these functions, also as methods: " + ", ".join(sorted(FUNCTIONS)) + "."
+)
+
+
+class ExpressionError(ValueError):
+    """What is wrong with a text, and where: `line` and `column` count from 1."""
+
+    def __init__(self, message: str, text: str = "", line: int = 1, column: int = 1) -> None:
+        lines = text.splitlines()
+        shown = lines[line - 1] if 0 < line <= len(lines) else ""
+        # Long lines are cut around the place, so that the mark stays in view.
+        start = max(0, column - 41)
+        pointer = (
+            f"\n  {shown[start : start + 80]}\n  {' ' * (column - 1 - start)}^" if shown else ""
+        )
+        super().__init__(f"{message}{pointer}")
+        self.message, self.line, self.column = message, line, column
+
+
+@dataclass(frozen=True)
+class Program:
+    """Parsed lines, each a name and the expression that it is given to."""
+
+    text: str
+    lines: tuple[tuple[str, ast.expr], ...]
+
+    @property
+    def output(self) -> str:
+        """The name of the last line."""
+        return self.lines[-1][0]
+
+    @property
+    def moves(self) -> bool:
+        """Whether a line copies a tensor to the device."""
+        nodes = (node for _, expression in self.lines for node in ast.walk(expression))
+        return any(isinstance(node, ast.Call) and called(node)[0] == "to" for node in nodes)
+
+    def with_copies(self, names: Iterable[str]) -> tuple[Program, dict[str, str]]:
+        """The same program on the device: first it copies these inputs there.
+
+        Returns:
+            The program, and for each line that was put before it the name of its input.
+        """
+        taken = {name for name, _ in self.lines} | set(names)
+        copies: dict[str, str] = {}
+        for name in names:
+            there = f"{name}_there"
+            while there in taken:
+                there += "_"
+            copies[name] = there
+            taken.add(there)
+        lines = [(there, _parsed(f"{name}.to(device)")) for name, there in copies.items()]
+        renamed = dict(copies)
+        for name, expression in self.lines:
+            lines.append((name, _Renamed(renamed).visit(_copy(expression))))
+            renamed.pop(name, None)
+        return Program(self.text, tuple(lines)), {there: n for n, there in copies.items()}
+
+
+class _Renamed(ast.NodeTransformer):
+    """Names, as another dict has them; places in the text stay."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id)), node)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _copy(expression: ast.expr) -> ast.expr:
+    copied: ast.expr = copy.deepcopy(expression)
+    return copied
+
+
+def parse(text: str) -> Program:
+    """The program in `text`.
+
+    Raises:
+        ExpressionError: if `text` is empty, too long, too deep, or not in the grammar.
+    """
+    lines: list[tuple[str, ast.expr]] = []
+    body = _statements(text)
+    for position, statement in enumerate(body):
+        if isinstance(statement, ast.Assign):
+            lines.append((_target(text, statement), statement.value))
+        elif isinstance(statement, ast.Expr) and position == len(body) - 1:
+            taken = {name for name, _ in lines}
+            free = next(name for name in ("y", "out", "result", "_") if name not in taken)
+            lines.append((free, statement.value))
+        else:
+            refuse(text, statement, "Only the last line may stand without `name =`.")
+    program = Program(text, tuple(lines))
+    for _, expression in lines:
+        _check(text, expression, 1)
+    return program
+
+
+def input_lines(text: str) -> list[tuple[str, ast.expr]]:
+    """Names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
+
+    Raises:
+        ExpressionError: if `text` is not such lines, or has a name twice.
+    """
+    lines: dict[str, ast.expr] = {}
+    for statement in _statements(text):
+        if not isinstance(statement, ast.Assign):
+            refuse(text, statement, "An input is `name = values`, such as `x = 1, 2, 3`.")
+        name = _target(text, statement)
+        if name in lines:
+            refuse(text, statement, f"The input {name} is given twice: use another name.")
+        lines[name] = statement.value
+    return list(lines.items())
+
+
+def unused(program: Program, names: Iterable[str]) -> list[str]:
+    """Those of `names` that no line of the program reads before it gives the name anew."""
+    read: set[str] = set()
+    given: set[str] = set()
+    for name, expression in program.lines:
+        inside = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        read |= inside - given
+        given.add(name)
+    return [name for name in names if name not in read]
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    if not text.strip():
+        raise ExpressionError("There is nothing here yet. Try `mean((x + 2)**2 + 3)`.")
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"{len(text):,} characters are too many: at most {MAX_LENGTH:,}.")
+    try:
+        return ast.parse(text).body
+    except SyntaxError as error:
+        message = f"This is not an expression: {error.msg}."
+        raise ExpressionError(message, text, error.lineno or 1, error.offset or 1) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = str(error) or "nested too deeply"
+        raise ExpressionError(f"This is not an expression: {reason}.", text) from None
+
+
+def _target(text: str, statement: ast.Assign) -> str:
+    target = statement.targets[0]
+    if len(statement.targets) != 1 or not isinstance(target, ast.Name):
+        refuse(text, statement, "The left side of `=` is one name, such as `a = x + 2`.")
+    if len(target.id) > 40:
+        refuse(text, target, "A name has at most 40 letters.")
+    return target.id
+
+
+def _check(text: str, node: ast.expr, depth: int) -> None:
+    """Refuses what is not in the grammar, before anything is computed."""
+    if depth > MAX_DEPTH:
+        refuse(text, node, f"Nested more than {MAX_DEPTH} deep.")
+    inner: list[ast.expr | None] = []
+    match node:
+        case ast.Constant(value=number):
+            if not isinstance(number, (int, float)):
+                refuse(text, node, f"{str(number)[:40]!r} is not a number.")
+            if not abs(number) <= MAX_NUMBER:
+                refuse(text, node, f"A number may be at most {MAX_NUMBER:.0e}.")
+        case ast.Name():
+            pass
+        case ast.BinOp(left, operator, right) if type(operator) in BINARY:
+            inner = [left, right]
+            for side in inner:
+                # `[0] * 10 ** 9` fills memory.
+                if isinstance(side, (ast.List, ast.Tuple)):
+                    refuse(text, side, "A list stands only inside cat() and stack().")
+        case ast.BinOp(left, ast.BitXor(), right):
+            power = f"{ast.unparse(left)} ** {ast.unparse(right)}"[:80]
+            refuse(text, node, f"^ is not a power in Python: write {power}.")
+        case ast.UnaryOp(operator, operand) if type(operator) in UNARY:
+            inner = [operand]
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            inner = list(items)
+        case ast.Subscript(value=value, slice=index):
+            inner = [value, index]
+        case ast.Slice(lower, upper, step):
+            inner = [lower, upper, step]
+        case ast.Attribute(value=value, attr="T"):
+            inner = [value]
+        case ast.Call():
+            inner = _check_call(text, node)
+        case _:
+            refuse(text, node, f"This is not in the grammar. {GRAMMAR}")
+    for child in inner:
+        if child is not None:
+            _check(text, child, depth + 1)
+
+
+def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
+    name, receiver = called(node)
+    if receiver is not None and name in ("to", "cpu", "cuda"):
+        return _check_copy(text, node, name, receiver)
+    written = ", ".join(map(ast.unparse, node.args))[:60]
+    if isinstance(receiver, ast.Name) and receiver.id in _LIBRARIES and name in FUNCTIONS:
+        refuse(text, node.func, f"There is only PyTorch here: write {name}({written}).")
+    if name not in FUNCTIONS:
+        near = nearest(FUNCTIONS, name)
+        refuse(text, node.func, f"{name!r} is not a function here. Did you mean {near}?")
+    if receiver is not None and name in METHODS_ONLY_AS_FUNCTIONS:
+        written = ", ".join(map(ast.unparse, [receiver, *node.args]))[:60]
+        refuse(text, node.func, f"{name} is not a method: write {name}({written}).")
+    for word in node.keywords:
+        if word.arg not in FUNCTIONS[name].keywords:
+            allowed = ", ".join(FUNCTIONS[name].keywords) or "none"
+            refuse(text, word.value, f"{name}() has no argument {word.arg!r}; it has: {allowed}.")
+    return [receiver, *node.args, *(word.value for word in node.keywords)]
+
+
+def _check_copy(text: str, node: ast.Call, name: str, receiver: ast.expr) -> list[ast.expr | None]:
+    given = [getattr(argument, "id", "") for argument in node.args]
+    if node.keywords or (name, given) not in (("to", ["device"]), ("cpu", [])):
+        whose = ast.unparse(receiver)[:40]
+        refuse(text, node, f"A copy is written {whose}.to(device) or {whose}.cpu().")
+    return [receiver]
+
+
+def called(node: ast.Call) -> tuple[str, ast.expr | None]:
+    """The function's name, and the value before the dot of a method."""
+    match node.func:
+        case ast.Name(id=name):
+            return name, None
+        case ast.Attribute(value=ast.Name(id="torch" | "F"), attr=name):
+            return name, None
+        case ast.Attribute(value=receiver, attr=name):
+            return name, receiver
+    return ast.unparse(node.func)[:40], None
+
+
+def nearest(known: Iterable[str], name: str) -> str:
+    """The three known names that are most like this one: `"mean, min or norm"`."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0)
+    return " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
+
+
+def refuse(text: str, node: ast.AST, message: str) -> NoReturn:
+    line = getattr(node, "lineno", 1)
+    column = getattr(node, "col_offset", 0)
+    shown = text.splitlines()[line - 1] if text.splitlines() else ""
+    # ast counts bytes, a reader counts characters.
+    column = len(shown.encode()[:column].decode(errors="replace"))
+    raise ExpressionError(message, text, line, column + 1)

@@ -1,0 +1,162 @@
+"""What runs in a job's process: the forward and the backward of what a visitor chose."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Graph, find, record, trace, view_payload, walk
+
+from ..expression.evaluation import evaluate, parse_inputs
+from ..expression.grammar import ExpressionError, parse, unused
+from ..expression.script import Script, expression_script, model_script
+from ..models import gallery
+from . import devices
+from .values import Choice, Opened, Run
+
+_HERE = Path(__file__).name
+
+
+def warm_up() -> None:
+    """Load what torch loads at its first operations (a second), so that no later job must.
+
+    Forward only: backward starts threads on a CUDA build, and those don't fork.
+    """
+    play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
+
+
+def opened(graph: Graph, hidden: frozenset[int] = frozenset()) -> Opened:
+    """The graph, judged and ready to be drawn.
+
+    Args:
+        graph: any graph.
+        hidden: nodes of copies that the app made: a finding about them alone is left out.
+    """
+    findings = tuple(
+        finding
+        for finding in find(graph)
+        if not (finding.transfers and finding.nodes and hidden.issuperset(finding.nodes))
+    )
+    return Opened(graph, findings, view_payload(graph, findings))
+
+
+def build(
+    name: str, found: Sequence[torch.device], seed: int
+) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """A model of the gallery, and a function that computes its loss."""
+    torch.manual_seed(seed)
+    package = (__package__ or "").rpartition(".")[0]
+    module = importlib.import_module(f"{package}.models.{gallery.model(name).name}")
+    made: tuple[nn.Module, Callable[[], Tensor]] = module.build(found)
+    return made
+
+
+def play(choice: Choice, backward: bool) -> Run:
+    """Forward, and backward if asked, of one choice, recorded."""
+    with devices.use(choice.device) as found:
+        if choice.source == "model":
+            return _play_model(choice, found, backward)
+        try:
+            return _play_expression(choice, found[0], backward)
+        except ExpressionError as error:
+            return Run(None, str(error))
+
+
+def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Run:
+    chosen = gallery.model(choice.model)
+    script = model_script(chosen.code, choice.device, choice.seed)
+    model, loss = build(choice.model, found, choice.seed)
+    error, graph = "", None
+    recording = record(model)
+    try:
+        with recording:
+            output = loss()
+            if backward:
+                torch.autograd.backward(output)
+            else:
+                graph = recording.graph  # while the output is alive
+    # The model's own failure, to be shown in place, with the graph up to it.
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    try:
+        graph = graph or recording.graph
+    except ValueError as nothing:
+        error = error or str(nothing)
+    program = _shown(script)
+    if graph is not None:
+        line = f"{chosen.name}.py:{script.lines['output.backward()']}"
+        graph = _with_places(graph, lambda place: line if place.startswith(f"{_HERE}:") else place)
+    return Run(None if graph is None else opened(graph), error, "", program, script.text)
+
+
+def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
+    """The graph with other lines: the visitor's, where the recording saw this file's."""
+    transfers = tuple(replace(copy, where=place(copy.where)) for copy in graph.transfers)
+    sources = {node.id: place(node.source) for node in graph.nodes}
+    return replace(graph.annotate(source=sources), transfers=transfers)
+
+
+def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Run:
+    program = parse(choice.program)
+    inputs = parse_inputs(choice.inputs, choice.seed)
+    idle = unused(program, inputs)
+    notes = [f"The input {name} is not used." for name in idle]
+    copies: dict[str, str] = {}
+    if choice.device != "cpu" and not program.moves:
+        program, copies = program.with_copies([name for name in inputs if name not in idle])
+    with record() as recording:
+        made = evaluate(program, inputs, device)
+        output = made[program.output]
+        scalar = output.numel() == 1
+        script = expression_script(program, choice.inputs, choice.device, choice.seed, scalar)
+        shown = _shown(script)
+        if not output.requires_grad:
+            error = f"No gradient can flow from {program.output} to {', '.join(inputs)}."
+            return Run(None, error, " ".join(notes), shown, script.text)
+        before = trace(output, names={**inputs, **made})
+        places = _places(script, {**inputs, **made}, output)
+        if backward:
+            torch.autograd.backward(output, None if scalar else torch.ones_like(output))
+        graph = recording.graph
+    # The recording saw this file's names and lines; a reader wants those of the script.
+    labels = {node.id: node.label for node in before.nodes}
+    graph = graph.annotate(label=labels, source={node.id: "" for node in graph.nodes} | places)
+    transfers = tuple(
+        replace(
+            transfer,
+            where="" if transfer.node is None else places.get(transfer.node, ""),
+            label=transfer.label if transfer.label in inputs else "",
+        )
+        for transfer in graph.transfers
+    )
+    if not scalar:
+        shape = list(output.shape)
+        notes.append(f"{program.output} has shape {shape}: backward starts from ones.")
+    ours = {node for node, label in labels.items() if label in copies}
+    judged = opened(replace(graph, transfers=transfers), frozenset(ours))
+    return Run(judged, "", " ".join(notes), shown, script.text)
+
+
+def _shown(script: Script) -> tuple[tuple[int, str], ...]:
+    """The lines of a script that the page shows."""
+    lines = script.text.splitlines()
+    first, last = script.shown
+    indent = min((len(t) - len(t.lstrip()) for t in lines[first - 1 : last] if t), default=0)
+    body = [(number, lines[number - 1][indent:]) for number in range(first, last + 1)]
+    return (*body, *((n, lines[n - 1].strip()) for n in sorted(script.lines.values()) if n > last))
+
+
+def _places(script: Script, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:
+    """For each node of the graph of `output`, the script's line that made it."""
+    ids = {fn: position for position, fn in enumerate(walk(output))}
+    places: dict[int, str] = {}
+    for name, tensor in named.items():
+        for fn in walk(tensor) if tensor.requires_grad else []:
+            if fn in ids:
+                places.setdefault(ids[fn], script.place(name))
+    return places

@@ -1,0 +1,181 @@
+"""Jobs of the Devices page: what there is, what it is worth, what moves, how a batch is divided."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from graphviz_torch import (
+    Bandwidth,
+    Moves,
+    available_devices,
+    batch_division,
+    compare_devices,
+    measure_bandwidth,
+    record,
+    simulate_accelerator,
+    to_device,
+)
+
+from . import devices
+from .backward import opened
+from .server import report
+from .values import SAMPLES, Divided, Measured, Moved, Timing
+
+SIZES = {"matmul": (64, 128, 256, 512, 1024), "elementwise": (64, 256, 1024, 2048)}
+SMALL = (16, 32, 64, 128, 256)
+STEADY = 0.1  # a spread below this share of the median is small
+_ROUNDS = (5, 40)  # measurements of a number, at least and at most
+_SECONDS = 8.0  # for all numbers
+
+
+def present() -> list[dict[str, str]]:
+    """A row for each device of this machine."""
+    rows = []
+    for device in available_devices():
+        if device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(device)
+            rows.append(
+                {
+                    "device": str(device),
+                    "what it is": torch.cuda.get_device_properties(device).name,
+                    "memory": f"{total / 2**30:.0f} GiB",
+                    "in use by all programs": f"{(total - free) / 2**30:.1f} GiB",
+                }
+            )
+        else:
+            what = platform.processor() or platform.machine()
+            what += f", {os.cpu_count()} cores"
+            rows.append({"device": str(device), "what it is": what, "memory": _main_memory()})
+    return rows
+
+
+def cuda_memory() -> list[dict[str, str]]:
+    """What PyTorch allocated, reserved, and had at most, on each GPU, for the step of an MLP.
+
+    These three are PyTorch's own count; `nvidia-smi` shows what is reserved, and the CUDA context.
+    """
+    rows = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        torch.cuda.reset_peak_memory_stats(device)
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)).to(device)
+        torch.autograd.backward(model(torch.randn(512, 1024, device=device)).square().mean())
+        torch.cuda.synchronize(device)
+        numbers = {
+            "allocated": torch.cuda.memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+            "peak": torch.cuda.max_memory_allocated(device),
+        }
+        row = {name: f"{nbytes / 2**20:.1f} MiB" for name, nbytes in numbers.items()}
+        rows.append({"device": str(device), **row})
+    return rows
+
+
+def _main_memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError):  # not every system says it
+        return ""
+
+
+def compare(work: str) -> Measured:
+    """The same work on one CPU thread, on all, and on every GPU.
+
+    Each number is measured until the middle half of its measurements lies within `STEADY` of the
+    median, or the time is over; each round is reported as a share of the whole.
+    """
+    count = os.cpu_count() or 1
+    candidates = [("cpu, 1 thread", "cpu", 1)]
+    if count > 1:
+        candidates.append((f"cpu, {count} threads", "cpu", count))
+    found = [str(device) for device in available_devices()]
+    candidates += [(device, device, count) for device in found if device != "cpu"]
+    sizes = SIZES.get(work, SMALL)
+    timings: list[Timing] = []
+    numbers = [(size, candidate) for size in sizes for candidate in candidates]
+    for done, (size, (name, device, threads)) in enumerate(numbers):
+        torch.set_num_threads(threads)
+        timings.append(_measure(work, size, name, device, _SECONDS / len(numbers)))
+        report((done + 1) / len(numbers))
+    first = candidates[0][0]
+    pays = tuple((name, _pays(timings, name, first)) for name, _, _ in candidates[1:])
+    absent = () if "cuda:0" in found else (("cuda", "PyTorch sees none on this machine"),)
+    return Measured(tuple(timings), pays, absent)
+
+
+def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Timing:
+    """One number: the median of rounds, and their middle half."""
+    end = time.monotonic() + seconds
+    rounds: list[float] = []
+    parts = ""
+    while len(rounds) < _ROUNDS[1]:
+        compared = compare_devices(work, devices=[device], sizes=[size], seconds=0.01)
+        [timing] = compared.timings
+        rounds.append(timing.total)
+        copies = [("copy there", timing.there), ("work", timing.work), ("copy back", timing.back)]
+        parts = ", ".join(f"{what} {1000 * took:.3g} ms" for what, took in copies if took)
+        if len(rounds) >= _ROUNDS[0]:
+            low, middle, high = statistics.quantiles(rounds, n=4)
+            if high - low < STEADY * middle or time.monotonic() > end:
+                break
+    low, middle, high = statistics.quantiles(rounds, n=4)
+    return Timing(name, size, middle, low, high, parts)
+
+
+def _pays(timings: list[Timing], name: str, base: str) -> int | None:
+    """From which size on `name` is faster than `base` by more than the spread of both."""
+    known = {(timing.device, timing.size): timing for timing in timings}
+    pays: int | None = None
+    for size in sorted({timing.size for timing in timings}, reverse=True):
+        if known[name, size].high >= known[base, size].low:
+            break
+        pays = size
+    return pays
+
+
+def bandwidth() -> str:
+    """Copies to the first GPU and back, by size, as a table."""
+    measured: Bandwidth = measure_bandwidth(seconds=0.05)
+    return measured.table()
+
+
+def move(choice: str) -> Moved:
+    """What `values.MOVING` moves, and the recording of it."""
+    with devices.use(choice) as found:
+        shared = torch.randn(64, 64)
+        model = nn.Linear(64, 64)
+        names = {
+            "x": torch.randn(128, 64),
+            "weights": [shared, shared.T],
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "epochs": 3,
+        }
+        reports: list[Moves] = []
+        with record() as recording:
+            there = to_device(names, found[0], report=reports.append)
+            torch.autograd.backward(there["model"](there["x"]).sum())
+        moves = reports[0]
+        moved = tuple(move.name for move in moves.moved)
+        return Moved(str(moves), moves.nbytes, moved, opened(recording.graph))
+
+
+def divide(count: int, batch: int) -> Divided:
+    """For each batch of `SAMPLES` samples the parts that `count` devices got, and its graph."""
+    parts, graphs = [], []
+    with simulate_accelerator(count) as found:
+        model = nn.Linear(5, 2).to(found[0])
+        parallel = nn.DataParallel(model, device_ids=found) if count > 1 else model
+        for samples in torch.split(torch.randn(SAMPLES, 5), batch):
+            with record(parallel) as recording:
+                torch.autograd.backward(parallel(samples.to(found[0])).sum())
+            graphs.append(recording.graph)
+            alone = [("sim:0", len(samples))]
+            parts.append(tuple(batch_division(recording.graph) if count > 1 else alone))
+    return Divided(tuple(parts), opened(graphs[0]))

@@ -1,0 +1,126 @@
+"""What opens, compares and writes recordings. All of it runs in a job: a file may be hostile."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from graphviz_torch import (
+    Finding,
+    Graph,
+    diff,
+    draw_graph,
+    load,
+    to_dot,
+    to_html,
+    to_tensorboard,
+    to_text,
+    view_payload,
+)
+
+from .backward import opened
+from .values import Compared, Opened
+
+MAX_NODES = 50_000  # that the app shows
+MAX_EDGES = 200_000
+MAX_TEXT = 500_000  # characters
+MOST = "the app shows at most {:,}. On your machine, `graphviz-torch` reads all of it."
+
+
+def read(data: bytes, name: str) -> Opened:
+    """The graph in an uploaded file, judged and ready to be drawn.
+
+    Raises:
+        ValueError: if it is not a recording, is one without a node, or one that is too large.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recording"
+        path.write_bytes(data)
+        try:
+            graph = load(path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
+    if not graph.nodes:
+        raise ValueError(f"{name} is an empty recording: it has no node.")
+    sizes = [("nodes", len(graph.nodes), MAX_NODES), ("edges", len(graph.edges), MAX_EDGES)]
+    sizes.append(("copies", len(graph.transfers), MAX_EDGES))
+    for what, count, most in sizes:
+        if count > most:
+            raise ValueError(f"{name} has {count:,} {what}; {MOST.format(most)}")
+    return opened(graph)
+
+
+def compare(one: Graph, other: Graph) -> Compared:
+    """What the second graph has more, has less, and has otherwise."""
+    difference = diff(one, other)
+    changed = len({change.b for change in difference.changed})
+    union = difference.union()
+    signs = {"added": "+ ", "removed": "- ", "changed": "≠ "}
+    labels = {
+        node: f"{signs[mark]}{union.nodes[node].label or union.nodes[node].title}"
+        for node, mark in difference.marks().items()
+    }
+    payload = view_payload(union.annotate(label=labels))
+    text = difference.to_text(limit=500) if difference else ""
+    return Compared(len(difference.added), len(difference.removed), changed, payload, text)
+
+
+def written(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
+    """A graph in one of `FORMATS`."""
+    return _WRITERS[name](graph, findings)
+
+
+def as_picture(graph: Graph, format: str) -> bytes:
+    """The still picture as "svg", "png" or "pdf"."""
+    drawn = draw_graph(graph).pipe(format)
+    return drawn if isinstance(drawn, bytes) else drawn.encode()
+
+
+def as_text(graph: Graph) -> str:
+    """The graph as text, as far as a page shows it."""
+    return to_text(graph)[:MAX_TEXT]
+
+
+def as_json(graph: Graph) -> bytes:
+    """The graph as `Graph.save` writes it: the Explore page and `load` open it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        return graph.save(Path(folder) / "graph.json").read_bytes()
+
+
+def as_tensorboard(graph: Graph) -> bytes:
+    """A TensorBoard run in a zip file: unpack it, then `tensorboard --logdir .`."""
+    with tempfile.TemporaryDirectory() as folder:
+        to_tensorboard(graph, Path(folder) / "graph")
+        return zipped(Path(folder))
+
+
+def zipped(folder: Path) -> bytes:
+    """A zip file of what is in a folder."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                packed.write(path, path.relative_to(folder))
+    return made.getvalue()
+
+
+def as_findings(findings: Sequence[Finding]) -> bytes:
+    """The findings as JSON."""
+    return json.dumps([asdict(finding) for finding in findings], indent=2).encode()
+
+
+_WRITERS: dict[str, Callable[[Graph, Sequence[Finding]], bytes]] = {
+    "SVG": lambda graph, _: as_picture(graph, "svg"),
+    "PNG": lambda graph, _: as_picture(graph, "png"),
+    "PDF": lambda graph, _: as_picture(graph, "pdf"),
+    "DOT": lambda graph, _: to_dot(graph).encode(),
+    "JSON": lambda graph, _: as_json(graph),
+    "HTML": lambda graph, findings: to_html(graph, findings=findings).encode(),
+    "TensorBoard": lambda graph, _: as_tensorboard(graph),
+    "Findings": lambda _, findings: as_findings(findings),
+}

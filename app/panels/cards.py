@@ -1,0 +1,46 @@
+"""The examples as cards: a small picture of the graph, a title, a sentence, a button."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from ..models import gallery
+from .text import escape
+
+
+def choose_model() -> str | None:
+    """The model that the visitor chose; None while the cards are shown.
+
+    The link to the page has its name.
+    """
+    titles = gallery.titles()
+    title = st.query_params.get("model", "")
+    if title in titles:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"**{escape(title)}**: {escape(gallery.model(titles[title]).says)}")
+            st.button("All models", icon=":material/apps:", on_click=_show_cards)
+        return titles[title]
+    st.markdown("Choose one, then run its backward.")
+    names = list(titles.items())
+    for start in range(0, len(names), 5):
+        for column, (title, name) in zip(st.columns(5), names[start : start + 5], strict=False):
+            with column.container(border=True, height="stretch"):
+                _draw_card(name, title)
+    return None
+
+
+def _draw_card(name: str, title: str) -> None:
+    model = gallery.model(name)
+    if model.picture.exists():
+        st.image(model.picture.read_text(encoding="utf-8"), width="stretch")
+    st.markdown(f"**{escape(title)}**  \n:small[{escape(model.says)}]")
+    st.button("Open", key=f"card {name}", on_click=_open, args=[title], width="stretch",
+              icon=":material/arrow_forward:")  # fmt: skip
+
+
+def _open(title: str) -> None:
+    st.query_params["model"] = title
+
+
+def _show_cards() -> None:
+    st.query_params.pop("model", None)

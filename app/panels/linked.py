@@ -1,0 +1,106 @@
+"""Parts of a page that share the selected node: a table, a program, a timeline.
+
+Each is a small script that draws values as text; nothing of a recording is read as HTML.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import streamlit as st
+
+from .selection import select, selected
+
+_HERE = Path(__file__).parent
+MOST_ROWS = 1_000  # of a table, sent to the browser
+
+
+@functools.cache
+def _component(name: str) -> Any:
+    return st.components.v2.component(
+        f"graphviz_torch_{name}",
+        html='<div class="linked"></div>',
+        css=(_HERE / "linked.css").read_text(encoding="utf-8"),
+        js=(_HERE / f"{name}.js").read_text(encoding="utf-8"),
+    )
+
+
+def linked(
+    name: Literal["table", "program", "timeline"], data: dict[str, Any], *, key: str, place: str
+) -> None:
+    """Draw one of the scripts; what is picked in it becomes the selection.
+
+    Args:
+        name: of the script.
+        data: what it draws; the selection is added.
+        key: whose selection it is.
+        place: a name for this part on the page.
+    """
+    widget = f"{key} {place}"
+
+    def picked() -> None:
+        value = st.session_state[widget].picked
+        if value is not None:
+            node = value["node"]
+            select(key, node if isinstance(node, int) else None)
+
+    _component(name)(data={**data, "selected": selected(key)}, key=widget, on_picked_change=picked)
+
+
+def table(
+    rows: Sequence[dict[str, Any]],
+    nodes: Sequence[int | None],
+    *,
+    key: str,
+    place: str,
+    label: str,
+    helps: dict[str, str] | None = None,
+    announced: Sequence[int] = (),
+) -> None:
+    """A table whose rows stand for nodes; any column can be sorted by.
+
+    Args:
+        rows: one dict for each row, with the same columns. A cell is a text, or a pair of a text
+            and the number that it is sorted by.
+        nodes: the node of each row, or None.
+        key: whose selection it is.
+        place: a name for this table on the page.
+        label: what a screen reader calls the table.
+        helps: what a column's title says when it is pointed at.
+        announced: rows of what is still to come.
+    """
+    if not rows:
+        return
+    names = list(rows[0])
+    numbers = {name for row in rows for name in names if isinstance(row[name], tuple)}
+    columns = [
+        {
+            "name": name,
+            "kind": "number" if name in numbers else "text",
+            "help": (helps or {}).get(name, ""),
+        }
+        for name in names
+    ]
+    shown = rows[:MOST_ROWS]
+    data = {
+        "label": label,
+        "columns": columns,
+        "rows": [[_cell(row[name]) for name in names] for row in shown],
+        "nodes": list(nodes[:MOST_ROWS]),
+        "announced": [row for row in announced if row < MOST_ROWS],
+    }
+    linked("table", data, key=key, place=place)
+    if len(rows) > MOST_ROWS:
+        st.caption(f"The first {MOST_ROWS:,} of {len(rows):,} rows.")
+
+
+def _cell(value: Any) -> list[Any]:
+    if not isinstance(value, tuple):
+        return [str(value)[:500]]
+    text, number = value
+    # JSON has no NaN and no infinity.
+    finite = number is not None and abs(number) < float("inf")
+    return [str(text), number if finite else None]

@@ -1,0 +1,66 @@
+// A table whose rows stand for nodes: a click on a row selects its node, one on a title sorts.
+const orders = new WeakMap();
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const place = parentElement.querySelector(".linked");
+  const draw = () => {
+    const order = orders.get(place);
+    const rows = data.rows.map((cells, index) => ({ cells, node: data.nodes[index], index }));
+    if (order && order.column < data.columns.length) {
+      const value = (row) => row.cells[order.column]?.[1] ?? row.cells[order.column]?.[0] ?? "";
+      rows.sort((a, b) => {
+        const [one, other] = [value(a), value(b)];
+        const first = typeof one === "number" && typeof other === "number"
+          ? one - other : String(one).localeCompare(String(other));
+        return order.down ? -first : first;
+      });
+    }
+    const table = document.createElement("table");
+    table.setAttribute("aria-label", data.label);
+    const head = table.createTHead().insertRow();
+    data.columns.forEach((column, index) => {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.className = column.kind;
+      const sorted = order?.column === index;
+      if (sorted) cell.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      const button = document.createElement("button");
+      button.textContent = column.name + (sorted ? (order.down ? " ↓" : " ↑") : "");
+      button.title = column.help || `Sort by ${column.name}`;
+      button.onclick = () => {
+        orders.set(place, { column: index, down: sorted && !order.down });
+        draw();
+      };
+      cell.append(button);
+      head.append(cell);
+    });
+    const body = table.createTBody();
+    for (const { cells, node, index } of rows) {
+      const row = body.insertRow();
+      const selectable = node !== null;
+      if (data.announced?.includes(index)) row.classList.add("announced");
+      if (selectable) {
+        row.dataset.node = node;
+        row.onclick = () => setTriggerValue("picked", { node: node === data.selected ? null : node });
+      }
+      const selected = selectable && node === data.selected;
+      if (selected) {
+        row.classList.add("selected");
+        row.setAttribute("aria-current", "true");
+      }
+      cells.forEach(([text], column) => {
+        const cell = row.insertCell();
+        cell.className = data.columns[column].kind;
+        cell.title = text;
+        if (column === 0 && selectable) {
+          const button = document.createElement("button");
+          button.textContent = text || "–";
+          button.setAttribute("aria-pressed", String(selected));
+          cell.append(button);
+        } else cell.textContent = text;
+      });
+    }
+    place.replaceChildren(table);
+  };
+  draw();
+}

@@ -1,0 +1,64 @@
+"""Draw the small pictures on the app's cards: `python -m examples.app_pictures`.
+
+Each is the graph of one model of the gallery, after backward, without text.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import graphviz
+import pygraphviz
+
+from app.jobs.backward import play
+from app.jobs.values import Choice
+from app.models import gallery
+from graphviz_torch import Graph
+
+SIZE = "2.6,1.3!"  # inches: all cards are alike
+COLORS = {"input": "#0a6ebd", "parameter": "#8794a1", "": "#c3ccd5", "copy": "#e0701c"}
+
+
+def silhouette(graph: Graph) -> str:
+    """The graph as boxes and lines, as SVG: leaves, operations, copies, outputs in their colour."""
+    dot = graphviz.Digraph(
+        graph_attr={"rankdir": "LR", "nodesep": "0.15", "ranksep": "0.2", "bgcolor": "transparent",
+                    "size": SIZE, "margin": "0"},
+        node_attr={"shape": "box", "style": "filled,rounded", "label": "", "width": "0.35",
+                   "height": "0.22", "color": "transparent"},
+        edge_attr={"color": "#8794a1", "arrowhead": "none", "penwidth": "2"},
+    )  # fmt: skip
+    for node in graph.nodes:
+        role = (
+            "copy" if "Copy" in node.name or node.name.startswith(("Gather", "Broadcast")) else ""
+        )
+        if node.leaf:
+            role = "parameter" if node.leaf == "parameter" else "input"
+        color = "#2a9d6f" if node.id in graph.outputs else COLORS[role]
+        dot.node(str(node.id), fillcolor=color)
+    for edge in graph.edges:
+        dot.edge(str(edge.source), str(edge.target))
+    svg = pygraphviz.AGraph(string=dot.source).draw(format="svg", prog="dot").decode()
+    svg = re.sub(r"<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<title>.*?</title>\s*", "", svg)
+    svg = re.sub(r' (id|class|text-rendering|stroke="transparent")="[^"]*"', "", svg)
+    svg = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", svg)
+    ElementTree.fromstring(svg)
+    return "\n".join(line for line in svg.splitlines() if line.strip()) + "\n"
+
+
+def main() -> None:
+    """Draw every model of the gallery."""
+    for name in gallery.NAMES:
+        count = gallery.DEVICES[name][0]
+        run = play(Choice("model", f"sim{count}", model=name), backward=True)
+        assert run.opened is not None
+        path = gallery.model(name).picture
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(silhouette(run.opened.graph), encoding="utf-8")
+        print(path.name, path.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Pages of the app without a browser: open one with query parameters, read what it draws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+MAIN = str(Path(__file__).parents[2] / "app" / "main.py")
+LIMIT = 120  # seconds
+
+
+def page(name: str = "run", **query: str) -> AppTest:
+    """A page, as a visitor opens it with these query parameters."""
+    if name == "run":
+        app = AppTest.from_file(MAIN, default_timeout=LIMIT)
+    else:
+        text = f"from app.views import {name}\n\n{name}.draw()\n"
+        app = AppTest.from_string(text, default_timeout=LIMIT)
+    app.query_params.update(query)
+    app.run()
+    assert not app.exception, app.exception
+    return app
+
+
+def press(app: AppTest, label: str = "Run backward") -> AppTest:
+    """Press a button."""
+    [button] = [button for button in app.button if button.label == label]
+    return button.click().run()
+
+
+def drawn(app: AppTest, place: str) -> dict[str, Any]:
+    """What the part of this key draws: `drawn(app, "run program")["lines"]`."""
+    [part] = [each for each in app.get("bidi_component") if each.key == place]
+    data: dict[str, Any] = json.loads(part.proto.json)
+    return data
+
+
+def has(app: AppTest, place: str) -> bool:
+    """Whether the page has a part of this key."""
+    return any(each.key == place for each in app.get("bidi_component"))
+
+
+def lines(app: AppTest, kind: str = "code") -> list[str]:
+    """The lines of the program, or those below it that say the results."""
+    return [line["text"] for line in drawn(app, "run program")["lines"] if line["kind"] == kind]
+
+
+def column(app: AppTest, place: str, name: str) -> list[str]:
+    """The texts of a column of a table."""
+    data = drawn(app, place)
+    index = [column["name"] for column in data["columns"]].index(name)
+    return [row[index][0] for row in data["rows"]]
