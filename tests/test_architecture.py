@@ -53,7 +53,6 @@ PRIVATE = {
 PRIVATE_TO_GO = {
     "devices/compare.py",
     "recording/calls.py",
-    "recording/copies.py",
     "recording/failures/in_place.py",
     "recording/gradients/recorder.py",
     "recording/gradients/statistics.py",

@@ -37,6 +37,7 @@ End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | N
 
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _here = threading.local()  # .outputs: of the run that this thread was last told of
+running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..internals.dispatch import Call
+from ..internals.engine import running_node
 from ..internals.pytree import tensors
 from .live import LiveBackward
 from .program import Program
@@ -45,7 +45,7 @@ class Copies:
             live: the backward that runs.
             backwards: how many have begun.
         """
-        fn = torch._C._current_autograd_node()
+        fn = running_node()
         ours = {} if live is None else live.ids
         program = self._program
         if not program.is_here() and fn not in ours:
