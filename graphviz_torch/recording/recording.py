@@ -23,6 +23,7 @@ from ..internals.frames import caller
 from ..internals.module_hooks import ModuleWatch
 from ..internals.optimizer_hooks import StepWatch
 from ..internals.pytree import flatten
+from ..internals.warning_lines import WarningLines
 from .backward import Backward
 from .calls import Calls
 from .copies import Copies
@@ -170,6 +171,7 @@ class Recording:
         """Let PyTorch's seams tell the session what happens."""
         seams: list[Any] = [
             session.program,
+            WarningLines(Calls.__torch_function__.__code__),
             ModuleWatch(session.before_module, session.after_module),
             EngineWatch(session.begin, session.end),
             StepWatch(session.begin_step, session.end_step),
