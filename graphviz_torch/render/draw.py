@@ -11,7 +11,6 @@ from .dot.dot import Direction, to_dot
 from .dot.inline import Parameters
 from .dot.marks import Mark
 from .dot.picture import Picture
-from .dot.visible import LIMIT
 from .style import Theme
 
 
@@ -29,7 +28,7 @@ def draw_graph(
     findings: Iterable[Finding] = (),
     marks: Mapping[int, Mark] | None = None,
     explain: bool = True,
-    limit: int = LIMIT,
+    limit: int | None = None,
     timeout: float = 10.0,
 ) -> Picture:
     """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
@@ -58,7 +57,7 @@ def draw_graph(
     graph = graph_of(target, *inputs, names=names)
     kept = tuple(findings)
 
-    def write(limit: int = limit, note: str = "") -> str:
+    def write(limit: int | None = limit, note: str = "") -> str:
         return to_dot(
             graph,
             direction=direction,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.dot.contents import contents
-from graphviz_torch.render.dot.visible import LIMIT, visible
+from graphviz_torch.render.dot.level import LIMITS, level
+from graphviz_torch.render.dot.visible import Visible
 from tests.support.models import MLP, Transformer, chain, tokens
 
 F32 = TensorMeta((3,), "float32", "cpu")
@@ -34,6 +36,11 @@ def lines(dot: str, key: object) -> str:
         for line in dot.splitlines()
         if line.startswith(f"\t{key} [") or line.strip().startswith(f"{key} [label")
     )
+
+
+def visible(graph: Graph, **options: Any) -> Visible:
+    """What is drawn of a graph."""
+    return level(graph, **options)[0]
 
 
 def test_a_transposed_weight_is_written_in_the_operation_that_multiplies_with_it() -> None:
@@ -164,10 +171,10 @@ def test_never_more_than_the_limit_is_shown_unless_asked_for() -> None:
     deep = recorded(Transformer(40), tokens())
     for graph in (flat, deep):
         drawn = visible(graph)
-        assert len(drawn.nodes) + len(drawn.boxes) <= LIMIT
+        assert len(drawn.nodes) + len(drawn.boxes) <= LIMITS[0]
         whole = visible(graph, fold=False, limit=10_000)
         assert not whole.boxes
-        assert len(whole.nodes) > LIMIT
+        assert len(whole.nodes) > LIMITS[0]
 
 
 class Collecting(nn.Module):

@@ -303,9 +303,7 @@ ZOO: dict[str, Callable[[], Recording]] = {
     "DenseNet-121": lambda: step(DenseNet121(), torch.randn(2, 3, 64, 64), loss=_mean),
     "UNet": lambda: step(UNet(), _images(), loss=_mean),
     "GPT-2": lambda: step(gpt2(12), tokens(), loss=lambda out: out.loss, labels=tokens()),
-    "BERT": lambda: step(
-        bert(), tokens(), loss=lambda out: out.loss, labels=torch.tensor([1])
-    ),
+    "BERT": lambda: step(bert(), tokens(), loss=lambda out: out.loss, labels=torch.tensor([1])),
     "T5": lambda: step(t5(), tokens(), loss=lambda out: out.loss, labels=tokens()),
     "Llama": lambda: step(llama(32), tokens(), loss=lambda out: out.loss, labels=tokens()),
     "ViT": lambda: step(vit(), _images(), loss=_logits),

@@ -8,7 +8,7 @@ from ...graph import Graph
 from ..style import GROUNDS, Theme, category, palette, pick
 from . import labels as say
 from .contents import Contents
-from .visible import Visible, dot_id
+from .visible import Visible, dot_id, place
 
 _Region = tuple[str, int]  # a device, and the first key of a connected part on it
 # By group or region; a line of text holds None.
@@ -34,7 +34,7 @@ def clustered(
     if drawn.groups is None and not regions:
         return list(lines.values())
     top: _Tree = {}
-    for key in sorted(lines, key=lambda key: _place(drawn, key)):
+    for key in sorted(lines, key=lambda key: place(drawn, key)):
         path: list[int | _Region] = [regions[key]] if key in regions else []
         level = top
         for entry in (*path, *drawn.path(key)):
@@ -44,19 +44,6 @@ def clustered(
         level[lines[key]] = None
     devices = category([device for device, _ in regions.values()])
     return _write(drawn, top, "", devices, theme, "\t")
-
-
-def _place(drawn: Visible, key: int) -> int:
-    """Where a key stands in the topological order."""
-    tree = drawn.groups
-    if tree is None:
-        return key
-    if key >= 0:
-        return tree.places[key]
-    part = tree.groups[~key]
-    while not part.nodes:
-        part = tree.groups[part.children[0]]
-    return tree.places[part.nodes[-1]]
 
 
 def _regions(

@@ -12,16 +12,17 @@ from ..style import FORMS, Theme, palette
 from . import labels as say
 from .clusters import clustered
 from .color import VALUES, ColorBy, shade
+from .connectors import Connectors
 from .contents import contents
 from .cuts import cut_lines
 from .edge_lengths import lengths
 from .failure import failed, failure_lines
 from .inline import Parameters
 from .legend import legend
-from .long_edges import untangle
+from .level import level
 from .marks import SIGNS, Mark, mark
 from .nodes import Nodes
-from .visible import LIMIT, Line, Visible, dot_id, visible
+from .visible import Line, Visible, dot_id
 
 Direction = Literal["TB", "BT", "LR", "RL"]
 
@@ -43,7 +44,7 @@ def to_dot(
     findings: Iterable[Finding] = (),
     marks: Mapping[int, Mark] | None = None,
     explain: bool = True,
-    limit: int = LIMIT,
+    limit: int | None = None,
     note: str = "",
 ) -> str:
     """The graph as DOT text.
@@ -65,7 +66,7 @@ def to_dot(
         marks: node id -> "added", "removed" or "changed".
         explain: say below the picture what forms and colours mean.
         limit: with more things to show than this, modules (without them: runs and loops) are drawn
-            closed.
+            closed; None opens as many as fit a page.
         note: a line to add below the picture.
 
     Raises:
@@ -83,7 +84,7 @@ def to_dot(
     _check("parameters", parameters, (None, "fold", "nodes"))
     if depth is not None and depth < 0:
         raise ValueError(f"depth={depth} is no number of levels: give 0 or more, or None.")
-    if limit < 1:
+    if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} leaves nothing to show: give 1 or more.")
     for difference in (marks or {}).values():
         _check("marks: mark", difference, tuple(SIGNS))
@@ -92,11 +93,18 @@ def to_dot(
     told = list(findings)
     kept = [*failed(graph, told), *told]
     with uncollected():
-        drawn = visible(
-            graph, parameters=parameters, depth=depth, module=module, fold=fold, limit=limit
+        drawn, parts = level(
+            graph,
+            parameters=parameters,
+            depth=depth,
+            module=module,
+            fold=fold,
+            limit=limit,
+            findings=kept,
+            page=direction in ("TB", "BT"),
         )
-        untangle(drawn)
         colors = palette(theme)
+        between = Connectors(drawn, parts, colors)
         tree = drawn.groups
         inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
         shading = shade(graph, drawn, inside, color_by, theme)
@@ -105,6 +113,8 @@ def to_dot(
         lines = nodes.lines()
         for key, stub in _stubs(graph, drawn, colors):
             lines[key] += f"\n{stub}"  # in the cluster of its node
+        for key, circles in between.nodes().items():
+            lines[key] += "".join(f"\n{circle}" for circle in circles)
         cuts, uncut = cut_lines(graph, drawn, colors, kept)
         body = clustered(graph, drawn, inside, nodes.transfers, lines, theme)
         size = len(drawn.nodes) + len(drawn.boxes)
@@ -115,7 +125,7 @@ def to_dot(
             below = legend(frozenset(nodes.roles), folded, theme, shading, kept, notes)
             extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
         head = _head(direction, theme).format(extra)
-        edges = _edges(graph, drawn)
+        edges = [*_edges(graph, drawn, between), *between.rows()]
         end = failure_lines(graph, drawn, colors)
         return "\n".join([head, *body, *edges, *cuts, *end, "}", ""])
 
@@ -156,7 +166,7 @@ def _head(direction: Direction, theme: Theme) -> str:
     )
 
 
-def _edges(graph: Graph, drawn: Visible) -> list[str]:
+def _edges(graph: Graph, drawn: Visible, between: Connectors) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
     several = {node[0] for node in graph.nodes if len(node[2]) > 1}
     # Where parameters are written inside, hardly a module starts on its own.
@@ -168,6 +178,16 @@ def _edges(graph: Graph, drawn: Visible) -> list[str]:
         for edge in drawn.edges
     ]
     result += [_attributed(graph, line, several, long) for line in drawn.lines]
+    if between.numbers:
+        left: set[int] = set()
+        for i, (source, target) in enumerate(drawn.ends()):
+            names = between.between(source, target)
+            if names:
+                label = "".join(result[i].partition(" [")[1:])
+                result[i] = f"\t{dot_id(source)} -> {names[0]}" if source not in left else ""
+                result.append(f"\t{names[1]} -> {dot_id(target)}{label}")
+                left.add(source)
+        result = [line for line in dict.fromkeys(result) if line]
     stub = "style=dashed arrowsize=0.5"
     for key in drawn.before:
         here, there = f"from_{dot_id(key)}", dot_id(key)

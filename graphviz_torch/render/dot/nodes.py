@@ -48,6 +48,7 @@ class Nodes:
         """A line of DOT for each key, in the order of the drawing."""
         nodes, inner = self.graph.nodes, self.drawn.inner.inside
         special = {*self.outputs, *self.transfers, *self.marks.lines, *self.shading.fills}
+        special.update(self.drawn.alone)
         usual: dict[tuple[str, int], str] = {}  # text of operations that have no more to say
         result: dict[int, str] = {}
         for i in self.drawn.nodes:
@@ -81,6 +82,8 @@ class Nodes:
         text, attributes = self._look(node, role(node, self.outputs, self.transfers))
         i = node.id
         muted = self.colors["muted"]
+        if i in self.drawn.alone:
+            text = f"<B>{say.escape(self.drawn.alone[i])}</B><BR/>{text}"
         if node.label:
             text = f"<B>{say.escape(node.label)}</B><BR/>{text}"
         more = [self.transfers[i]] if i in self.transfers else []

@@ -8,20 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import pairwise
-from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ...graph import Edge, Graph
-from ..groups.groups import Groups, group
-from .inline import Inner, Parameters, written_inside
+from ..groups.groups import Groups
+from .inline import Inner
 from .opening import Opener
-
-# A drawing shows this many things: more stand in a column that nobody can read as one.
-LIMIT: Final = 250
-# With more nodes than this it draws blocks that are alike once.
-_MANY = 100
 
 
 class Line(NamedTuple):
@@ -52,6 +45,7 @@ class Visible:
     keys: Keys | None = None  # None: every node is drawn, or written inside one that is
     before: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named above it
     behind: dict[int, list[int]] = field(default_factory=dict)  # key -> keys or ids named below it
+    alone: dict[int, str] = field(default_factory=dict)  # node -> the module that it is all of
 
     def ends(self) -> list[tuple[int, int]]:
         """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
@@ -114,52 +108,17 @@ def dot_id(key: int) -> str:
     return str(key) if key >= 0 else f"g{~key}"
 
 
-def visible(
-    graph: Graph,
-    *,
-    parameters: Parameters | None = None,
-    depth: int | None = None,
-    module: str | None = None,
-    fold: bool | None = None,
-    limit: int = LIMIT,
-) -> Visible:
-    """What to draw of a graph.
-
-    Args:
-        parameters: "fold" writes parameters inside the operation that uses them, "nodes" gives each
-            a node; None folds them where modules were recorded or there are many.
-        depth: levels of groups to open; None opens what there is room for.
-        module: draw the inside of this module only.
-        fold: draw blocks of the same structure that follow each other as one; None does so where
-            there are many nodes, or `depth` closes groups.
-        limit: with more things to show than this, groups are drawn closed.
-
-    Raises:
-        ValueError: for a module that the graph does not have.
-    """
-    scoped = any(map(itemgetter(7), graph.nodes))
-    inner = written_inside(graph, parameters, scoped)
-    count = len(graph.nodes) - len(inner.folded)
-    if fold is None:
-        fold = count > min(limit, _MANY) or depth is not None
-    collapsed = fold or count > limit or depth is not None
-    if not (scoped or collapsed or module):
-        nodes = [i for i in range(len(graph.nodes)) if i not in inner.folded]
-        return Visible(nodes, inner.edges, inner)
-    tree = group(graph, limit=100 if collapsed else max(4, len(graph.nodes)))
-    opener = Opener(tree, inner.folded, fold)
-    start = None if module is None else _find(tree, module)
-    opener.open(start, depth, limit if depth is None else None)
-    return _collapsed(graph, opener, inner)
-
-
-def _find(tree: Groups, module: str) -> int:
-    paths = {part.path: part.id for part in reversed(tree.groups)}
-    if module not in paths:
-        near = get_close_matches(module, paths, 3) or list(paths)[:3]
-        known = f"It has {', '.join(map(repr, near))}, …" if paths else "It has no modules."
-        raise ValueError(f"module={module!r} is not in the graph. {known}")
-    return paths[module]
+def place(drawn: Visible, key: int) -> int:
+    """Where a key stands in the topological order."""
+    tree = drawn.groups
+    if tree is None:
+        return key
+    if key >= 0:
+        return tree.places[key]
+    part = tree.groups[~key]
+    while not part.nodes:
+        part = tree.groups[part.children[0]]
+    return tree.places[part.nodes[-1]]
 
 
 class Keys:
@@ -207,7 +166,8 @@ class Keys:
         return {number for number in self.tree.around(self.tree.of[node]) if number in self.family}
 
 
-def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
+def collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
+    """What is drawn where some groups are open and others closed or drawn as their like."""
     tree = opener.tree
     keys = Keys(opener)
     shown, hidden, of = keys.shown, keys.hidden, tree.of
@@ -273,6 +233,7 @@ def _collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
     # A run that is drawn for itself only means nothing to a reader.
     drawn.opened -= {n for n in opener.opened if tree.groups[n].kind == "run" and n not in last}
     drawn.opened -= _scattered(drawn)
+    _unframe(drawn)
     drawn.before = {end: list(names) for end, names in before.items()}
     drawn.behind = {end: list(names) for end, names in behind.items()}
     return drawn
@@ -314,6 +275,32 @@ def _scattered(drawn: Visible) -> set[int]:
             seen.update(fresh)
             behind += fresh
     return found
+
+
+def _unframe(drawn: Visible) -> None:
+    """Open groups that hold one thing get no frame: an operation takes the name of its module."""
+    assert drawn.groups is not None
+    groups = drawn.groups.groups
+    inside: dict[int | None, list[int]] = defaultdict(list)  # of each open group, keys and ~groups
+    around = {key: drawn.path(key) for key in (*drawn.nodes, *(~box for box in drawn.boxes))}
+    for key, path in around.items():
+        for number in path:
+            inside[number].append(key)
+    for number in sorted(drawn.opened, reverse=True):  # inner ones first
+        members = inside.get(number, [])
+        frames = {
+            path[path.index(number) + 1 :][:1] for path in map(tuple, map(drawn.path, members))
+        }
+        single = len(members) == 1 or (len(frames) == 1 and () not in frames)
+        if not single or groups[number].kind != "module":
+            continue
+        if len(members) > 1 and drawn.times.get(number, 1) > 1:
+            continue
+        if len(members) == 1 and members[0] >= 0 and members[0] not in drawn.alone:
+            drawn.alone[members[0]] = drawn.title(number)
+        elif drawn.times.get(number, 1) > 1:
+            continue  # its frame alone says how many it stands for
+        drawn.opened.discard(number)
 
 
 def _place_leaves(graph: Graph, drawn: Visible) -> None:

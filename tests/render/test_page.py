@@ -1,0 +1,94 @@
+"""A default picture fits a page: its size as Graphviz itself says it, on steps of real models."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import Graph, draw_graph, record, to_dot
+from graphviz_torch.graph import Finding
+from graphviz_torch.render.dot.level import level
+from tests.render.test_dot import Drawn
+from tests.support.models import Transformer, tokens
+from tests.support.zoo import ZOO
+
+_TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP")
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, Graph]:
+    return {}
+
+
+def step(name: str, graphs: dict[str, Graph]) -> Graph:
+    if name in _TRANSFORMERS:
+        pytest.importorskip("transformers")
+    if name not in graphs:
+        torch.manual_seed(0)
+        graphs[name] = ZOO[name]().graph
+    return graphs[name]
+
+
+def size(svg: bytes) -> tuple[int, int]:
+    found = re.search(rb'<svg width="(\d+)pt" height="(\d+)pt"', svg)
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_default_picture_fits_a_page(name: str, graphs: dict[str, Graph]) -> None:
+    graph = step(name, graphs)
+    drawn = draw_graph(graph).pipe("svg")
+    assert isinstance(drawn, bytes)
+    width, height = size(drawn)
+    assert max(width, height) <= 2400
+    assert max(width / height, height / width) <= 4
+
+
+@pytest.mark.parametrize("name", ["ResNet-18", "GPT-2", "DenseNet-121"])
+def test_every_edge_between_columns_is_drawn_in_two_parts(
+    name: str, graphs: dict[str, Graph]
+) -> None:
+    graph = step(name, graphs)
+    shown, found = level(graph)
+    assert len(found.parts) > 1
+    assert sorted(key for part in found.parts for key in part) == sorted(
+        [*shown.nodes, *(~box for box in shown.boxes)]
+    )
+    names = {(f"g{~k}" if k < 0 else str(k)): k for part in found.parts for k in part}
+    edges = {(names[a], names[b]) for a, b in Drawn(to_dot(graph)).edges if {a, b} <= names.keys()}
+    assert edges == set(shown.ends())
+
+
+def test_a_group_with_a_finding_is_opened_before_others() -> None:
+    with record(model := Transformer(8)) as recording:
+        model(tokens()).sum().backward()
+    graph = recording.graph
+    inside = [n.id for n in graph.nodes if n.scope.startswith("layers.5.mlp") and not n.leaf]
+    about = Finding("made-up", "warning", "look here", nodes=(inside[0],))
+    plain, _ = level(graph, fold=False, limit=30)
+    pointed, _ = level(graph, fold=False, limit=30, findings=[about])
+    assert inside[0] not in plain.nodes
+    assert inside[0] in pointed.nodes
+
+
+def test_an_operation_alone_in_its_module_has_its_name_and_no_frame() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU())
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    drawn = Drawn(to_dot(recording.graph))
+    assert not drawn.clusters
+    labels = [node["label"] for node in drawn.nodes.values()]
+    assert any("<B>0.0" in label and "addmm" in label for label in labels)
+    assert any("<B>1" in label and "relu" in label for label in labels)
+
+
+def test_more_is_drawn_on_demand(graphs: dict[str, Graph]) -> None:
+    graph = step("ResNet-50", graphs)
+    usual, _ = level(graph)
+    for options in ({"fold": False}, {"limit": 1000}, {"depth": 9}):
+        more, _ = level(graph, **options)
+        assert len(more.nodes) > len(usual.nodes)
