@@ -65,7 +65,7 @@ PRIVATE_TO_GO = {
     "tracing/nodes.py",
     "tracing/tracer.py",
 }
-TOO_FULL_TO_GO = {"graphviz_torch/render/dot", "tests/findings", "tests/recording"}
+TOO_FULL_TO_GO = {"tests/findings", "tests/recording"}
 
 
 def sources(folder: Path) -> list[Path]:

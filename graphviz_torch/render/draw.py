@@ -8,9 +8,9 @@ from typing import Any
 from ..graph import Finding, Names, graph_of
 from .dot.color import ColorBy
 from .dot.dot import Direction, to_dot
-from .dot.inline import Parameters
 from .dot.marks import Mark
 from .dot.picture import Picture
+from .drawing.inline import Parameters
 from .style import Theme
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
-from .dot import labels as say
+from . import labels
 
 _WIDEST = 48  # characters of one cell; a longer name is cut
 
@@ -59,11 +59,11 @@ def _nodes(graph: Graph) -> str:
         "id": lambda node: str(node.id),
         "label": lambda node: _plain(node.label),
         "operation": lambda node: _plain(node.title),
-        "output": lambda node: say.tensors(node.outputs),
+        "output": lambda node: labels.tensors(node.outputs),
         "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
-        "gradient": lambda node: "; ".join(say.gradient(g)[5:] for g in node.grad_outputs if g),
-        "time": lambda node: "" if node.seconds is None else say.seconds(node.seconds),
-        "saved": lambda node: say.nbytes(node.saved_bytes) if node.saved else "",
+        "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
+        "time": lambda node: "" if node.seconds is None else labels.seconds(node.seconds),
+        "saved": lambda node: labels.nbytes(node.saved_bytes) if node.saved else "",
         "module": lambda node: _plain(node.scope),
         "source": lambda node: _plain(node.source),
         "note": lambda node: _plain(node.note),
@@ -84,13 +84,13 @@ def _transfers(graph: Graph) -> str:
             transfer.kind,
             transfer.source,
             transfer.target,
-            say.shape(transfer.tensor),
+            labels.shape(transfer.tensor),
             "" if transfer.nbytes is None else f"{transfer.nbytes:,}",
             transfer.phase,
             "" if transfer.node is None else str(transfer.node),
             _plain(transfer.label),
             _plain(transfer.where),
-            "" if transfer.seconds is None else say.seconds(transfer.seconds),
+            "" if transfer.seconds is None else labels.seconds(transfer.seconds),
         ]
         for transfer in graph.transfers
     ]

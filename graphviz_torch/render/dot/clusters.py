@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...graph import Graph
+from ..drawing.contents import Contents
+from ..drawing.visible import Visible, dot_id, place
 from ..style import GROUNDS, Theme, category, palette, pick
-from . import labels as say
-from .contents import Contents
-from .visible import Visible, dot_id, place
+from . import markup
 
 _Region = tuple[str, int]  # a device, and the first key of a connected part on it
 # By group or region; a line of text holds None.
@@ -101,7 +101,7 @@ def _write(
             fill = colors["cluster"]
         result += [
             f"{tab}subgraph cluster{here} {{",
-            f"{tab}\tgraph [label=<<B>{say.escape(title)}</B>> labelloc=t labeljust=l"
+            f"{tab}\tgraph [label=<<B>{markup.escape(title)}</B>> labelloc=t labeljust=l"
             f' style="rounded,filled" fillcolor="{fill}" color="{line}"]',
             *_write(drawn, inner, here, devices, theme, tab + "\t"),
             f"{tab}}}",

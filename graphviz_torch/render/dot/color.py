@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ...graph import Graph, Node, short_dtype
+from .. import labels
+from ..drawing.contents import Contents
+from ..drawing.visible import Visible
 from ..style import (
     CATEGORIES,
     COLORS,
@@ -21,9 +24,7 @@ from ..style import (
     pick,
     role,
 )
-from . import labels as say
-from .contents import Contents
-from .visible import Visible
+from . import markup
 
 ColorBy = Literal["device", "dtype", "module", "gradient", "time", "saved"]
 
@@ -103,9 +104,14 @@ def _saved(node: Node) -> float | None:
 # Value of a node, value in words, what to call it, how to get it.
 _Value = tuple[Callable[[Node], "float | None"], Callable[[float], str], str, str]
 VALUES: dict[str, _Value] = {
-    "gradient": (_norm, say.number, "grad norm up to", "Run a backward inside record()."),
-    "time": (lambda node: node.seconds, say.seconds, "backward", "Run a backward inside record()."),
-    "saved": (_saved, lambda value: say.nbytes(int(value)), "saved", "Run it inside record()."),
+    "gradient": (_norm, labels.number, "grad norm up to", "Run a backward inside record()."),
+    "time": (
+        lambda node: node.seconds,
+        labels.seconds,
+        "backward",
+        "Run a backward inside record().",
+    ),
+    "saved": (_saved, lambda value: labels.nbytes(int(value)), "saved", "Run it inside record()."),
 }
 
 
@@ -126,7 +132,8 @@ def _by_name(
             shading.fills[key] = f' fillcolor="{color}"'
     listed = sorted(present)
     shading.scale = [
-        (pick(CATEGORIES[places[name]], theme), say.escape(name)) for name in listed[:_MOST_NAMES]
+        (pick(CATEGORIES[places[name]], theme), markup.escape(name))
+        for name in listed[:_MOST_NAMES]
     ]
     if len(listed) > _MOST_NAMES:
         shading.title += f" ({_MOST_NAMES} of {len(listed)})"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import labels as say
-from .columns import Columns, divided
-from .visible import Visible, dot_id
+from ..drawing.columns import Columns, divided
+from ..drawing.visible import Visible, dot_id
+from . import markup
 
 
 class Connectors:
@@ -22,7 +22,7 @@ class Connectors:
         self.column = {key: i for i, part in enumerate(found.parts) for key in part}
         self.numbers: dict[int, int] = {}  # by the key of the source
         self._style = (
-            f"shape=circle fixedsize=true width=0.25 height=0.25 margin=0 fontsize={say.SMALL} "
+            f"shape=circle fixedsize=true width=0.25 height=0.25 margin=0 fontsize={markup.SMALL} "
             f'style=filled fillcolor="{colors["background"]}" color="{colors["edge"]}" '
             f'fontcolor="{colors["muted"]}"'
         )

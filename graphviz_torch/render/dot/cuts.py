@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...graph import Finding, Graph
-from . import labels as say
-from .visible import Visible, dot_id
+from ..drawing.visible import Visible, dot_id
+from . import markup
 
 MOST: Final = 40  # lines: more hide what they lie over, and take the layout long
 _NO_CALLS = {"data": ".data", "no_grad": "no_grad", "inference_mode": "inference_mode"}
@@ -50,4 +50,4 @@ def cut_lines(
 
 def _label(how: str, where: str) -> str:
     lines = f" {_SCISSORS} {_NO_CALLS.get(how, f'{how}()')}", f" {where}" if where else ""
-    return "".join(f'{say.escape(line)}<BR ALIGN="LEFT"/>' for line in lines if line)
+    return "".join(f'{markup.escape(line)}<BR ALIGN="LEFT"/>' for line in lines if line)

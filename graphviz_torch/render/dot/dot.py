@@ -8,21 +8,22 @@ from typing import Literal
 
 from ...graph import Finding, Graph, GraphLike, TensorMeta, graph_of
 from ...graph.gc import uncollected
+from .. import labels
+from ..drawing.contents import contents
+from ..drawing.inline import Parameters
+from ..drawing.level import level
+from ..drawing.visible import Line, Visible, dot_id
 from ..style import FORMS, Theme, palette
-from . import labels as say
+from . import markup
 from .clusters import clustered
 from .color import VALUES, ColorBy, shade
 from .connectors import Connectors
-from .contents import contents
 from .cuts import cut_lines
 from .edge_lengths import lengths
 from .failure import failed, failure_lines
-from .inline import Parameters
 from .legend import legend
-from .level import level
 from .marks import SIGNS, Mark, mark
 from .nodes import Nodes
-from .visible import Line, Visible, dot_id
 
 Direction = Literal["TB", "BT", "LR", "RL"]
 
@@ -218,14 +219,14 @@ def _passing(
 ) -> str:
     """The label of an edge: which output passes, its shape, and how many tensors like it."""
     if not alike:
-        return say.quote(f"{times} tensors")
+        return markup.quote(f"{times} tensors")
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
     # A node with outputs of one shape says it itself.
     if meta is not None and not (parts and len({*outputs}) == 1):
-        parts.append(say.shape(meta))
-    parts += [f"{say.TIMES}{times}"] if times > 1 else []
-    return say.quote(" ".join(parts))
+        parts.append(labels.shape(meta))
+    parts += [f"{labels.TIMES}{times}"] if times > 1 else []
+    return markup.quote(" ".join(parts))
 
 
 def _stubs(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[tuple[int, str]]:
@@ -234,7 +235,7 @@ def _stubs(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> Iterator[
         for key, others in named.items():
             names = [_called(graph, drawn, other) for other in others[:3]]
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            text = say.small(say.escape(f"{arrow} {', '.join(names)}{more}"), colors["muted"])
+            text = markup.small(markup.escape(f"{arrow} {', '.join(names)}{more}"), colors["muted"])
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
             # Beside its node: above or below, it would push the next module out of the column.
             both = key in drawn.before and key in drawn.behind

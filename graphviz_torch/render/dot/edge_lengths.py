@@ -8,7 +8,7 @@ makes room.
 
 from __future__ import annotations
 
-from .visible import Visible
+from ..drawing.visible import Visible
 
 
 def lengths(drawn: Visible) -> dict[tuple[int, int], int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...graph import FAILURE_RULES, Finding, Graph
-from . import labels as say
+from ..drawing.visible import Visible, dot_id
+from . import markup
 from .marks import WARNINGS
-from .visible import Visible, dot_id
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -33,9 +33,9 @@ def failure_lines(graph: Graph, drawn: Visible, colors: Mapping[str, str]) -> It
     if not sources:
         return
     color = colors["error"]
-    text = f"{say.escape(failure.operation)}<BR/>"
-    text += say.small(f"{WARNINGS['error']} {say.escape(failure.error)}", color)
-    text += f"<BR/>{say.small(say.escape(failure.where), color)}" if failure.where else ""
+    text = f"{markup.escape(failure.operation)}<BR/>"
+    text += markup.small(f"{WARNINGS['error']} {markup.escape(failure.error)}", color)
+    text += f"<BR/>{markup.small(markup.escape(failure.where), color)}" if failure.where else ""
     yield (
         f'\tfailed [label=<{text}> style="rounded,dashed" color="{color}" fontcolor="{color}" '
         f"penwidth=2]"

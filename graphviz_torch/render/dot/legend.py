@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 
 from ...graph import Finding
 from ..style import FORMS, MEANINGS, Role, Theme, palette
-from . import labels as say
+from . import markup
 from .color import DASHED, Shading
 from .marks import WARNINGS
 
@@ -39,7 +39,7 @@ def legend(
     ]
     if len(findings) > _MOST_FINDINGS:
         rows.append(_text(f"and {len(findings) - _MOST_FINDINGS} more findings", colors["muted"]))
-    rows += [_text(say.escape(note), colors["muted"]) for note in notes]
+    rows += [_text(markup.escape(note), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
 
@@ -48,13 +48,13 @@ def _lines(message: str) -> str:
     """A message in lines that are no wider than a picture should be for its sake."""
     wide = any(east_asian_width(letter) in "WF" for letter in message)
     lines = wrap(message, _WIDEST // (1 + wide), max_lines=_MOST_LINES, placeholder=" …")
-    return '<BR ALIGN="LEFT"/>'.join(map(say.escape, lines)) + (
+    return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (
         '<BR ALIGN="LEFT"/>' if len(lines) > 1 else ""
     )
 
 
 def _text(text: str, color: str) -> str:
-    return f'<FONT POINT-SIZE="{say.SMALL}" COLOR="{color}">{text}</FONT>'
+    return f'<FONT POINT-SIZE="{markup.SMALL}" COLOR="{color}">{text}</FONT>'
 
 
 @lru_cache
@@ -107,7 +107,7 @@ def _cells(
 
 def _wide(text: str) -> float:
     """About the width of a text with the cell around it, in points."""
-    return 0.58 * say.SMALL * len(text) + 10
+    return 0.58 * markup.SMALL * len(text) + 10
 
 
 def _table(cells: str, width: float) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...graph import Finding, Graph
-from . import labels as say
-from .visible import Visible
+from .. import labels
+from ..drawing.visible import Visible
+from . import markup
 
 Mark = Literal["added", "removed", "changed"]
 
-SIGNS: dict[str, str] = {"added": "+", "removed": say.MINUS, "changed": "≠"}
+SIGNS: dict[str, str] = {"added": "+", "removed": labels.MINUS, "changed": "≠"}
 WARNINGS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOURCE}"}
 _PEN = ' color="{}" penwidth=2.5'
 
@@ -37,7 +38,7 @@ def mark(
 
     def add(node: int, sign: str, color: str, pen: str) -> None:
         key = drawn.key(node)
-        line = f"<B>{say.small(sign, color)}</B>"
+        line = f"<B>{markup.small(sign, color)}</B>"
         lines = marks.lines.setdefault(key, [])
         if line not in lines:
             lines.append(line)
@@ -48,7 +49,7 @@ def mark(
         if finding.rule == "failed":  # an operation that failed is no node; one in backward is
             nodes = tuple(n for n in nodes if graph.failure and n == graph.failure.node)
         color = colors[finding.severity]
-        sign = f"{WARNINGS[finding.severity]} {say.escape(finding.rule)}"
+        sign = f"{WARNINGS[finding.severity]} {markup.escape(finding.rule)}"
         for node in nodes:
             add(node, sign, color, _PEN.format(color))
     for node, difference in differences.items():
@@ -57,12 +58,12 @@ def mark(
         if host != node:
             if differences.get(host) == difference:
                 continue
-            sign += f": {say.escape(graph.nodes[node].label or graph.nodes[node].title)}"
+            sign += f": {markup.escape(graph.nodes[node].label or graph.nodes[node].title)}"
         color = colors[difference]
         dashed = ' style="rounded,filled,dashed"' if difference == "removed" else ""
         add(node, sign, color, _PEN.format(color) + dashed)
     for key in {*drawn.before, *drawn.behind}:
         # Edges that are not drawn name their ends, so these must show what they are called.
         if key >= 0:
-            marks.lines.setdefault(key, []).insert(0, say.small(f"#{key}", colors["muted"]))
+            marks.lines.setdefault(key, []).insert(0, markup.small(f"#{key}", colors["muted"]))
     return marks

@@ -6,12 +6,13 @@ import re
 from functools import lru_cache
 
 from ...graph import Graph, Node
+from .. import labels
+from ..drawing.contents import Contents
+from ..drawing.visible import Visible
 from ..style import FORMS, Role, Theme, palette, role
-from . import labels as say
+from . import markup
 from .color import Shading
-from .contents import Contents
 from .marks import Marks
-from .visible import Visible
 
 _Look = tuple[str, str]  # text and attributes
 _COLOR = re.compile(' COLOR="[^"]*"')
@@ -72,34 +73,34 @@ class Nodes:
     def _look(self, node: Node, what: Role) -> _Look:
         """Text and attributes that nodes of one operation, output and role have in common."""
         self.roles.add(what)
-        title = say.escape(node.title)
+        title = markup.escape(node.title)
         if node.leaf:
-            title = say.SPACE + say.small(title, self.colors["muted"])
-        meta = say.small(say.escape(say.tensors(node.outputs)), self.colors["muted"])
-        return f"{title}<BR/>{say.SPACE}{meta}", _attributes(what, self.theme)
+            title = markup.SPACE + markup.small(title, self.colors["muted"])
+        meta = markup.small(markup.escape(labels.tensors(node.outputs)), self.colors["muted"])
+        return f"{title}<BR/>{markup.SPACE}{meta}", _attributes(what, self.theme)
 
     def _full(self, node: Node) -> str:
         text, attributes = self._look(node, role(node, self.outputs, self.transfers))
         i = node.id
         muted = self.colors["muted"]
         if i in self.drawn.alone:
-            text = f"<B>{say.escape(self.drawn.alone[i])}</B><BR/>{text}"
+            text = f"<B>{markup.escape(self.drawn.alone[i])}</B><BR/>{text}"
         if node.label:
-            text = f"<B>{say.escape(node.label)}</B><BR/>{text}"
+            text = f"<B>{markup.escape(node.label)}</B><BR/>{text}"
         more = [self.transfers[i]] if i in self.transfers else []
-        more += [say.gradient(stats) for stats in node.grad_outputs if stats is not None]
+        more += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
         more += [self.shading.values[i]] if i in self.shading.values else []
         more += [node.note] if node.note else []
         if i in self.drawn.inner.many:
             more.append(f"written inside its {self.drawn.inner.many[i]:,} users")
-        text = "<BR/>".join([text, *(say.small(say.escape(line), muted) for line in more)])
+        text = "<BR/>".join([text, *(markup.small(markup.escape(line), muted) for line in more)])
         for edge in self.drawn.inner.inside.get(i, ()):
             text += self._inner(node, edge[0])
         text = "<BR/>".join([text, *self.marks.lines.get(i, ())])
         attributes += self.shading.fills.get(i, "") + self.marks.pens.get(i, "")
         where = " · ".join(part for part in (node.scope, node.source) if part)
         if where:
-            attributes += f" tooltip={say.quote(f'{node.title} · {where}')}"
+            attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
         return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
 
     def _inked(self, key: int, text: str) -> str:
@@ -117,17 +118,21 @@ class Nodes:
             leaf = nodes[chain[-1]]
             after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
         if leaf[0] in inner.many:
-            after += f" ({inner.many[leaf[0]]}{say.TIMES})"
+            after += f" ({inner.many[leaf[0]]}{labels.TIMES})"
         _, _, _, name, _, kind, *_ = leaf
         parts = self.inner.get((kind, id(last[2]), after))
         if parts is None:
             what: str = role(leaf, (), ())
-            shapes = "".join([f" {say.shape(meta)}" for meta in last.outputs if meta is not None])
-            line = say.small(f"|{say.escape(f'{after}{shapes}')}", self.colors[f"{what}_line"])
+            shapes = "".join(
+                [f" {labels.shape(meta)}" for meta in last.outputs if meta is not None]
+            )
+            line = markup.small(
+                f"|{markup.escape(f'{after}{shapes}')}", self.colors[f"{what}_line"]
+            )
             before, behind = f"<BR/>{line}".split("|")
             self.inner[kind, id(last[2]), after] = parts = before, what, behind
         before, unnamed, behind = parts
-        name = say.escape(say.within(node, name)) if name else unnamed
+        name = markup.escape(labels.within(node, name)) if name else unnamed
         return f"{before}{name}{behind}"
 
     def _box(self, number: int) -> str:
@@ -135,20 +140,20 @@ class Nodes:
         assert tree is not None
         self.roles.add("group")
         figures = self.inside[number]
-        says = [f"{say.count(len(figures.nodes))} nodes"]
+        says = [f"{labels.count(len(figures.nodes))} nodes"]
         if figures.elements:
-            says[0] += f", {say.count(figures.elements)} parameters"
+            says[0] += f", {labels.count(figures.elements)} parameters"
         says += [", ".join(figures.devices[:3]), self.shading.values.get(~number, "")]
         text = "<BR/>".join(
             [
-                f"<B>{say.escape(self.drawn.title(number))}</B>",
-                *(say.small(say.escape(line), self.colors["muted"]) for line in says if line),
+                f"<B>{markup.escape(self.drawn.title(number))}</B>",
+                *(markup.small(markup.escape(line), self.colors["muted"]) for line in says if line),
                 *self.marks.lines.get(~number, ()),
             ]
         )
         attributes = _attributes("group", self.theme)
         attributes += self.shading.fills.get(~number, "") + self.marks.pens.get(~number, "")
-        attributes += f" tooltip={say.quote(tree.groups[number].path)}"
+        attributes += f" tooltip={markup.quote(tree.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
 
 
@@ -170,6 +175,6 @@ def _transfers(graph: Graph) -> dict[int, str]:
     found: dict[int, str] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
-            size = "" if transfer.nbytes is None else f", {say.nbytes(transfer.nbytes)}"
+            size = "" if transfer.nbytes is None else f", {labels.nbytes(transfer.nbytes)}"
             found.setdefault(transfer.node, f"{transfer.source} → {transfer.target}{size}")
     return found

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from ...graph import Graph
-from . import labels as say
+from .. import labels
 from .visible import Visible, place
 
 # A page in points. What is drawn stays within 2,400 and 1 : 4; an estimate can be a sixth too low.
@@ -111,7 +111,7 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
     inside = drawn.inner.inside
     for i in drawn.nodes:
         node = graph.nodes[i]
-        letters = max(len(node.title) * 1.25, len(say.tensors(node.outputs)), 8)
+        letters = max(len(node.title) * 1.25, len(labels.tensors(node.outputs)), 8)
         high = _TITLE + _SMALL * (1 + sum(g is not None for g in node.grad_outputs)) + _MARGIN
         for name in (node.label, drawn.alone.get(i)):
             if name:
@@ -120,8 +120,8 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
         for edge in inside.get(i, ()):
             high += _SMALL
             leaf = graph.nodes[edge.source]
-            shapes = sum(len(say.shape(meta)) + 1 for meta in leaf.outputs if meta is not None)
-            letters = max(letters, len(say.within(node, leaf.label)) + shapes)
+            shapes = sum(len(labels.shape(meta)) + 1 for meta in leaf.outputs if meta is not None)
+            letters = max(letters, len(labels.within(node, leaf.label)) + shapes)
         sizes[i] = letters * _LETTER + 2 * 10, high
     for number in drawn.boxes:
         letters = 1.35 * len(drawn.title(number))
@@ -146,7 +146,7 @@ def _measure(
     above: defaultdict[int, float] = defaultdict(float)  # and the tops of frames above them
     below: defaultdict[int, float] = defaultdict(float)  # and the ends of frames below them
     width = 0.0
-    labels = 0.0
+    label = 0.0  # room for labels between ranks
     for i, part in enumerate(parts):
         wide: defaultdict[int, float] = defaultdict(float)
         anchor = divided(drawn, parts, i) if i else None
@@ -164,7 +164,7 @@ def _measure(
                     below[rank[source]] = max(below[rank[source]], ends)
                     level = max(level, rank[source] + 1)
                     if key < 0 or source < 0:
-                        labels = _LABEL
+                        label = _LABEL
                 elif source not in inside:
                     level = max(level, start + 1)  # for the circle above
             rank[key] = level
@@ -181,7 +181,7 @@ def _measure(
         width += max(wide.values(), default=0) + 2 * _FRAME_SIDE * deepest + 20
     ranks = max(high, default=0) + 1
     height = sum(high.values()) + sum(above.values()) + sum(below.values())
-    return Columns(parts, width, height + ranks * (_RANKS + labels) + _BELOW)
+    return Columns(parts, width, height + ranks * (_RANKS + label) + _BELOW)
 
 
 def _common(a: list[int], b: list[int]) -> int:

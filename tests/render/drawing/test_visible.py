@@ -11,9 +11,9 @@ from torch import nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
-from graphviz_torch.render.dot.contents import contents
-from graphviz_torch.render.dot.level import LIMITS, level
-from graphviz_torch.render.dot.visible import Visible
+from graphviz_torch.render.drawing.contents import contents
+from graphviz_torch.render.drawing.level import LIMITS, level
+from graphviz_torch.render.drawing.visible import Visible
 from tests.support.models import MLP, Transformer, chain, tokens
 
 F32 = TensorMeta((3,), "float32", "cpu")

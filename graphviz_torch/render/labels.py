@@ -1,54 +1,13 @@
-"""What a node says in a drawing, as the HTML-like labels of Graphviz."""
+"""What a drawing says of nodes and values, in words."""
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
-from ...graph import GradientStats, Node, TensorMeta, short_dtype
+from ..graph import GradientStats, Node, TensorMeta, short_dtype
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
-SMALL = 9.5  # points; a node's main lines are 12
-
-# Holds the first line of small print off the large line above it.
-SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
-
-# What XML cannot hold becomes its picture, or the sign for what has none.
-_UNWRITABLE = {
-    **{i: chr(0x2400 + i) for i in range(32)},
-    0x7F: "\u2421",
-    **dict.fromkeys([0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "\ufffd"),
-}
-_ESCAPES = _UNWRITABLE | {
-    ord("&"): "&amp;",
-    ord("<"): "&lt;",
-    ord(">"): "&gt;",
-    ord('"'): "&quot;",
-    ord("\\"): "\\\\",  # Graphviz reads \N and \G even here
-    ord("\n"): "<BR/>",
-}
-_SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
-_QUOTED = _UNWRITABLE | {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
-
-
-def escape(text: str) -> str:
-    """A text for an HTML-like label.
-
-    >>> escape('<b> "5" \\\\N')
-    '&lt;b&gt; &quot;5&quot; \\\\\\\\N'
-    """
-    return text if _SAFE(text) else text.translate(_ESCAPES)
-
-
-def quote(text: str) -> str:
-    """A text as a quoted DOT string, for a tooltip."""
-    return f'"{text.translate(_QUOTED)}"'
-
-
-def small(text: str, color: str) -> str:
-    """A line of small print."""
-    return f'<FONT POINT-SIZE="{SMALL}" COLOR="{color}">{text}</FONT>'
 
 
 @lru_cache(maxsize=4096)

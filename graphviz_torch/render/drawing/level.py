@@ -11,8 +11,8 @@ from ...graph import Finding, Graph
 from ..groups.groups import Groups, group
 from .columns import Columns, columns
 from .inline import Parameters, written_inside
-from .long_edges import untangle
 from .opening import Interest, Opener
+from .shorten import untangle
 from .visible import Visible, collapsed
 
 # How many things a drawing may show: the first of these that fits a page.
