@@ -25,27 +25,39 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return [(text[: match.start()].count("\n") + 2, match[1]) for match in found]
 
 
+def run(program: str, folder: Path) -> None:
+    """Run a program in a folder; it must end well."""
+    file = folder / "train.py"
+    file.write_text(program)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(file)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_runs_after_those_above_it(page: Path, tmp_path: Path) -> None:
     if not blocks(page):
         pytest.skip("the page has no Python")
-    # Lines as on the page, so that an error names the line to mend.
+    # Each line where it stands on the page, so that an error names the line to mend.
     lines = page.read_text().splitlines()
     kept = [""] * len(lines)
     for start, text in blocks(page):
         block = text.splitlines()
         kept[start - 1 : start - 1 + len(block)] = block
-    program = tmp_path / f"{page.stem}.py"
-    program.write_text("\n".join(kept) + "\n")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run("\n".join(kept) + "\n", tmp_path)
+
+
+def test_the_readme_is_short_and_opens_with_the_picture_that_its_first_lines_draw(
+    tmp_path: Path,
+) -> None:
+    """Draw the picture anew with `python docs/images.py` where this fails for a change of looks."""
+    readme = ROOT / "README.md"
+    assert len(readme.read_text().split()) <= 900
+    run(blocks(readme)[0][1], tmp_path)
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", readme.read_text())
+    assert (tmp_path / "first_graph.svg").read_text() == (ROOT / shown[0]).read_text()
+    assert all((ROOT / picture).exists() for picture in shown)
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

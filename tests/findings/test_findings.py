@@ -36,7 +36,7 @@ from tests.support.graphs_by_hand import (
     units,
 )
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 
 
 def only(rule: str, graph: Graph) -> list[Finding]:
@@ -51,8 +51,8 @@ def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
     assert all(misses for _, _, _, misses in CASES.values())
 
 
-def test_the_readme_says_of_every_rule_what_it_finds() -> None:
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", README.read_text(), re.MULTILINE)
+def test_the_documentation_says_of_every_rule_what_it_finds() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     assert dict(rows) == dict(rules())
 
 

@@ -1,0 +1,118 @@
+"""Draws the pictures of the README anew: `python docs/images.py [NAME ...]`, in a checkout.
+
+The names are `still`, `view`, `app` and `tensorboard`; without one all are drawn. All but the first
+need Debian's chromium.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from playwright.sync_api import Page, sync_playwright
+from torch import nn
+
+from graphviz_torch import Recording, record, to_html, to_tensorboard
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+
+
+def still_pictures() -> None:
+    """What the README's own Python draws."""
+    text = (ROOT / "README.md").read_text()
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.py"
+        file.write_text(program)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, str(file)], cwd=folder, env=environment, check=True)
+        for name in ("first_graph.svg", "finding.svg"):
+            (IMAGES / name).write_text((Path(folder) / name).read_text())
+
+
+def step() -> Recording:
+    """A step of a small transformer."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = nn.Sequential(
+        nn.Embedding(100, 32), nn.TransformerEncoder(layer, 3), nn.Linear(32, 100)
+    )
+    tokens = torch.randint(0, 100, (4, 16))
+    with record(model) as recording:
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+    return recording
+
+
+@contextmanager
+def page(width: int, height: int) -> Iterator[Page]:
+    """A page of a browser, at twice the pixels."""
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        size = {"width": width, "height": height}
+        yield browser.new_page(viewport=size, device_scale_factor=1.5)  # type: ignore[arg-type]
+        browser.close()
+
+
+def view() -> None:
+    """The interactive view, with a node chosen."""
+    with tempfile.TemporaryDirectory() as folder, page(1200, 720) as shown:
+        file = Path(folder) / "step.html"
+        to_html(step(), file)
+        shown.goto(file.as_uri())
+        shown.wait_for_timeout(1500)
+        shown.screenshot(path=IMAGES / "view.png")
+
+
+@contextmanager
+def served(*command: str, port: int) -> Iterator[str]:
+    """The address of a server while it runs."""
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(240):
+            with suppress(OSError):
+                urllib.request.urlopen(address).close()
+                break
+            time.sleep(0.5)
+        yield address
+    finally:
+        server.kill()
+
+
+def app() -> None:
+    """The app's first page after *Run backward*."""
+    command = ("streamlit", "run", "app/main.py", "--server.port=6124", "--server.headless=true")
+    with served(*command, port=6124) as address, page(1280, 900) as shown:
+        shown.goto(f"{address}/?backward=1")
+        shown.get_by_text("Copies between devices").wait_for(timeout=120_000)
+        shown.wait_for_timeout(5000)
+        shown.screenshot(path=IMAGES / "app.png")
+
+
+def tensorboard() -> None:
+    """TensorBoard's Graphs tab."""
+    with tempfile.TemporaryDirectory() as folder, page(1200, 720) as shown:
+        to_tensorboard(step(), folder, backward=True)
+        command = ("tensorboard.main", "--logdir", folder, "--port", "6123")
+        with served(*command, port=6123) as address:
+            shown.goto(f"{address}/#graphs")
+            shown.wait_for_timeout(6000)
+            shown.screenshot(path=IMAGES / "tensorboard.png")
+
+
+if __name__ == "__main__":
+    DRAW = {"still": still_pictures, "view": view, "app": app, "tensorboard": tensorboard}
+    for name in sys.argv[1:] or DRAW:
+        DRAW[name]()
