@@ -80,7 +80,7 @@ export class View implements Keyed, Actions {
     this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);
     this.drawing = new Drawing(new GraphWords(model, this.tree, cards));
-    this.lighting = new Lighting(model, this.tree, (node) => this.shown(node));
+    this.lighting = new Lighting(model, this.tree, this.scenes.open);
     this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.moved());
     this.minimap = new Minimap(this.camera, (name) => this.themes.color(name), (item) => this.colors.paint(item).fill);
     const go = (item: number): void => void this.select(item, true);
@@ -389,7 +389,7 @@ export class View implements Keyed, Actions {
   /** The item whose card carries a node: the first user of a parameter that is written inside it. */
   private carrier(item: number): number {
     if (this.tree.isGroup(item) || !this.tree.folded[item]) return item;
-    return this.model.users(item)[0]?.node ?? item;
+    return this.model.firstUser(item) ?? item;
   }
 
   /** The item that a node or group is seen as now. */

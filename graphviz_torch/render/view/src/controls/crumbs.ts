@@ -25,6 +25,7 @@ export class Crumbs {
       return at ? [html("span", { class: "quiet", "aria-hidden": "true" }, "›"), crumb] : [crumb];
     });
     this.element.replaceChildren(...parts);
-    this.element.scrollLeft = this.element.scrollWidth;
+    // The last ones are those that must be seen. To scroll at once would cost a layout of the page.
+    requestAnimationFrame(() => (this.element.scrollLeft = this.element.scrollWidth));
   }
 }

@@ -50,6 +50,8 @@ export class Colors {
   private names = new Map<string, number>();
   private roles = new Set<Role>();
   private range: [number, number] = [0, 0];
+  /** Sizes of items that were asked for, and how many of their gradients' elements are NaN or Inf. */
+  private readonly known = new Map<number, { size: number; spoilt: number }>();
   private seen = { missing: false, nonfinite: false, zero: false };
 
   constructor(
@@ -76,6 +78,7 @@ export class Colors {
 
   choose(by: ColorBy): void {
     this.by = this.available(by) ? by : "role";
+    this.known.clear();
     this.countNames();
   }
 
@@ -86,7 +89,7 @@ export class Colors {
     }
     if (this.by === "difference") return this.paintMark(item);
     const sizes = this.sizes();
-    return sizes ? this.paintSize(this.joined(item, sizes), this.spoilt(item), sizes) : this.paintNames(item);
+    return sizes ? this.paintSize(this.sizeOf(item, sizes), sizes) : this.paintNames(item);
   }
 
   legend(): Legend {
@@ -144,13 +147,19 @@ export class Colors {
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
     this.seen = { missing: false, nonfinite: false, zero: false };
     for (const item of items) {
-      const value = this.joined(item, sizes);
-      if (this.spoilt(item)) this.seen.nonfinite = true;
+      const { size: value, spoilt } = this.sizeOf(item, sizes);
+      if (spoilt) this.seen.nonfinite = true;
       else if (Number.isNaN(value)) this.seen.missing = true;
       else if (value === 0) this.seen.zero = true;
       else if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
     this.range = [Math.min(low, high), high];
+  }
+
+  private sizeOf(item: number, sizes: Sizes): { size: number; spoilt: number } {
+    let known = this.known.get(item);
+    if (!known) this.known.set(item, (known = { size: this.joined(item, sizes), spoilt: this.spoilt(item) }));
+    return known;
   }
 
   private joined(item: number, { of, join }: Sizes): number {
@@ -165,11 +174,11 @@ export class Colors {
   }
 
   private spoilt(item: number): number {
-    if (this.by !== "gradient") return 0;
+    if (this.by !== "gradient" || !this.model.recordedNonfinite) return 0;
     return this.tree.nodes(item).reduce((sum, node) => sum + this.model.nonfinite(node), 0);
   }
 
-  private paintSize(value: number, spoilt: number, sizes: Sizes): Paint {
+  private paintSize({ size: value, spoilt }: { size: number; spoilt: number }, sizes: Sizes): Paint {
     const ink = this.themes.color("ink");
     if (spoilt) return { fill: this.themes.nonfinite, ink, said: `${spoilt} NaN or Inf` };
     if (Number.isNaN(value)) return { fill: this.themes.color("background"), ink, said: "not recorded" };

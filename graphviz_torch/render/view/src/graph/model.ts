@@ -65,6 +65,8 @@ export class Model {
   /** Positions in the backward run, -1 for none; null if it was not recorded. */
   readonly order: Column | null;
   readonly recordedGradients: boolean;
+  /** Has any gradient a NaN or Inf? */
+  readonly recordedNonfinite: boolean;
   readonly shapeOf: Column;
   readonly savedBytes: Float64Array;
   readonly parameterState: Column;
@@ -84,6 +86,7 @@ export class Model {
   private readonly savedOf: Column;
   private readonly gradientStart: Uint32Array;
   private readonly transfer: Uint8Array;
+  private readonly norms: Column | null;
   private readonly nan: Column;
   private readonly inf: Column;
   private readonly gradientTensor: Column;
@@ -145,6 +148,8 @@ export class Model {
     this.gradientStart = starts(payload.column("gradients", count), count);
     const rows = this.gradientStart[count] as number;
     this.recordedGradients = payload.has("norm");
+    this.recordedNonfinite = payload.has("nan") || payload.has("inf");
+    this.norms = this.recordedGradients ? payload.column("norm", rows) : null;
     this.nan = payload.column("nan", rows);
     this.inf = payload.column("inf", rows);
     this.gradientTensor = payload.column("gradTensor", rows);
@@ -251,8 +256,9 @@ export class Model {
   /** The largest norm among a node's gradients; NaN where none was recorded. */
   norm(node: number): number {
     let most = Number.NaN;
+    if (!this.norms) return most;
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++) {
-      const norm = this.gradient("norm", row);
+      const norm = this.norms[row] as number;
       if (!(norm <= most)) most = Number.isNaN(norm) ? most : norm;
     }
     return most;
@@ -300,6 +306,12 @@ export class Model {
     const counts = { added: 0, removed: 0, changed: 0 };
     if (this.difference) for (const node of nodes) for (const mark of [this.mark(node)]) if (mark) counts[mark] += 1;
     return Object.entries(counts).filter(([, times]) => times).map(([mark, times]) => `${times} ${mark}`).join(", ");
+  }
+
+  /** A node that reads this one's result; null where none does. */
+  firstUser(node: number): number | null {
+    const at = this.userStart[node] as number;
+    return at < (this.userStart[node + 1] as number) ? (this.edgeTarget[this.userEdge[at] as number] as number) : null;
   }
 
   /** Is the node a copy from one device to another? */
