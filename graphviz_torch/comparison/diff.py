@@ -138,7 +138,7 @@ class GraphDiff:
             if gone & {e.source, e.target} and moved.source < moved.target:
                 edges.append(moved)
         outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
-        return Graph(nodes, tuple(edges), outputs, loss_scale=self.b.loss_scale), places
+        return Graph(nodes, tuple(edges), outputs, step=self.b.step), places
 
 
 def diff(

@@ -30,8 +30,8 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> list[Finding]:
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
-    >>> used = Parameter("body.weight", meta, True, called=True, has_grad=True)
-    >>> lost = Parameter("head.weight", meta, True, called=False, has_grad=False)
+    >>> used = Parameter("body.weight", meta, True, module_called=True, has_grad=True)
+    >>> lost = Parameter("head.weight", meta, True, module_called=False, has_grad=False)
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """

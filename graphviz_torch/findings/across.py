@@ -15,7 +15,7 @@ STEPS = 3
 @rule(reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
-    if graphs[-1].kept is not None:
+    if graphs[-1].step.retained is not None:
         return  # told by that graph alone
     if any(map(_asked_for_inputs, graphs[-STEPS:])):
         return  # what is computed from gradients goes on through them: steps inside a step
@@ -64,7 +64,7 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
             groups.setdefault(missing, []).append(name)
     for ranks, names in groups.items():
         uncalled = all(
-            p.called is False for r in ranks for p in graphs[r].parameters if p.name in names
+            p.module_called is False for r in ranks for p in graphs[r].parameters if p.name in names
         )
         which = f"Rank{'s' if len(ranks) > 1 else ''} {listing(map(str, ranks), limit=8)}"
         yield finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..graph import Earlier, Failure, Finding, Node
+from ..graph import Cause, Failure, Finding, Node
 from .devices import is_mixed
 from .rule import Reading, at, finding, listing, rule
 
@@ -50,12 +50,12 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     """Backward failed because a tensor that a node kept for it was changed in place: by which line,
     or by an optimizer's step."""
     failure = reading.graph.failure
-    if failure is None or failure.node is None or failure.kept is None:
+    if failure is None or failure.node is None or failure.modified is None:
         return
-    kept, node = failure.kept, reading.graph.nodes[failure.node]
+    kept, node = failure.modified, reading.graph.nodes[failure.node]
     what = f"{kept.label} ({kept.tensor})" if kept.label else f"a {kept.tensor}"
-    changes = [earlier for earlier in failure.earlier if not _is_backward(earlier)]
-    others = [earlier for earlier in failure.earlier if _is_backward(earlier)]
+    changes = [cause for cause in failure.causes if not _is_backward(cause)]
+    others = [cause for cause in failure.causes if _is_backward(cause)]
     told = listing(dict.fromkeys(_change(reading, change) for change in changes))
     message = f"{_operation(node)}{at(node.source)} needs {what} as it was, and "
     message += f"{told or 'something that was not seen'} changed it in place"
@@ -67,7 +67,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
         cause="changed in place",
         advice=_carried(others[0]) if others else _instead(reading, failure, changes, node.title),
         where=next((change.where for change in changes), failure.where),
-        nodes=_nodes(node.id, *(i for e in failure.earlier for i in e.nodes), kept.node),
+        nodes=_nodes(node.id, *(i for e in failure.causes for i in e.nodes), kept.node),
     )
 
 
@@ -76,9 +76,9 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
     """Backward failed because an earlier backward had run a part of the graph: which part, and what
     carried it over."""
     failure = reading.graph.failure
-    if failure is None or failure.node is None or failure.kept is not None:
+    if failure is None or failure.node is None or failure.modified is not None:
         return
-    for other in failure.earlier:
+    for other in failure.causes:
         same = len(other.nodes) < 2
         happened = f"{_run(other)} had run the same graph" if same else _came(reading, other)
         if not same:
@@ -100,7 +100,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
     failure = reading.graph.failure
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return
-    if failure.node is not None and (failure.kept is not None or failure.earlier):
+    if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), limit=8)
@@ -134,42 +134,44 @@ def _operation(node: Node) -> str:
     return f"{node.title} in {node.module}" if node.module else node.title
 
 
-def _is_backward(earlier: Earlier) -> bool:
-    return earlier.operation in ("backward", "grad")
+def _is_backward(cause: Cause) -> bool:
+    return cause.operation in ("backward", "grad")
 
 
-def _run(other: Earlier) -> str:
+def _run(other: Cause) -> str:
     """ "backward at train.py:9"."""
     name = "autograd.grad" if other.operation == "grad" else "backward"
     return f"{name}{at(other.where)}" if other.where else f"an earlier {name}"
 
 
-def _change(reading: Reading, change: Earlier) -> str:
+def _change(reading: Reading, change: Cause) -> str:
     if change.operation == "step":
         return f"the optimizer's step{at(change.where)}"
     text = f" ({change.text})" if _tells(change) else ""
     return f"{change.operation}{_module(reading, change)}{at(change.where)}{text}"
 
 
-def _module(reading: Reading, change: Earlier) -> str:
+def _module(reading: Reading, change: Cause) -> str:
     """ " in block.relu", or nothing where it is not known."""
     modules = (reading.graph.nodes[i].module for i in change.nodes)
     return next((f" in {module}" for module in modules if module), "")
 
 
-def _tells(change: Earlier) -> bool:
+def _tells(change: Cause) -> bool:
     """Is the change to be seen in its line."""
     name, text = change.operation.partition("(")[0].rstrip("_"), change.text
     seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
     return bool(text) and seen and len(text) <= _LONGEST
 
 
-def _instead(reading: Reading, failure: Failure, changes: list[Earlier], user: str) -> str:
+def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str) -> str:
     """What to do instead of the first change."""
     if not changes:
         return f"Look for what changes it after {user} took it: compiled code, another thread, C++."
     first = changes[0]
-    if first.operation == "step" or (failure.kept is not None and failure.kept.node is not None):
+    if first.operation == "step" or (
+        failure.modified is not None and failure.modified.node is not None
+    ):
         return "Run backward before it, or the forward again after it."
     line, written = at(first.where), _AUGMENTED.match(first.text)
     if "max_norm=" in first.operation:
@@ -186,7 +188,7 @@ def _instead(reading: Reading, failure: Failure, changes: list[Earlier], user: s
     return f"Make a new tensor{line} instead of changing this one, or give {user} a clone() of it."
 
 
-def _came(reading: Reading, other: Earlier) -> str:
+def _came(reading: Reading, other: Cause) -> str:
     """How a graph came to what another backward ran."""
     nodes = reading.graph.nodes
     old, new = (nodes[i] for i in other.nodes[:2])
@@ -198,7 +200,7 @@ def _came(reading: Reading, other: Earlier) -> str:
     )
 
 
-def _carried(other: Earlier) -> str:
+def _carried(other: Cause) -> str:
     """What to do where a tensor carries a graph to a later backward."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
@@ -220,7 +222,7 @@ def _carried(other: Earlier) -> str:
     return "Add the losses and call backward() once, or pass retain_graph=True to the first."
 
 
-def _again(other: Earlier) -> str:
+def _again(other: Cause) -> str:
     """What to do where the same graph was run before."""
     if other.again:
         return "Run the forward again before each backward, in the loop or the closure."

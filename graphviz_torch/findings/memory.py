@@ -90,7 +90,7 @@ def _place(module: str, operation: str = "") -> str:
 @rule()
 def kept_history(reading: Reading) -> Iterator[Finding]:
     """The graphs of earlier steps are still alive: a result was kept with its history."""
-    kept = reading.graph.kept
+    kept = reading.graph.step.retained
     if kept is None:
         return
     alive = f"The graphs of {kept.steps} earlier steps are still alive"

@@ -46,8 +46,8 @@ _DISCRETE = (
 @rule()
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
-    lost = [p for p in _without_gradient(reading) if p.called is False and p.node is None]
-    alive = _around_all(p for p in reading.graph.parameters if p.called is not False)
+    lost = [p for p in _without_gradient(reading) if p.module_called is False and p.node is None]
+    alive = _around_all(p for p in reading.graph.parameters if p.module_called is not False)
     choices = _choices(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
     for module, parameters in grouped((_outermost(_module(p), alive), p) for p in lost):
@@ -106,7 +106,9 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     if reading.graph.failure is not None:
         return  # there was no loss to be part of
     explained = {p.name for _, p in _explained(reading)}
-    ran = [p for p in _without_gradient(reading) if p.called is not False or p.node is not None]
+    ran = [
+        p for p in _without_gradient(reading) if p.module_called is not False or p.node is not None
+    ]
     lost = [p for p in ran if p.name not in explained and p.node not in reading.dropped]
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
     for module, parameters in grouped((_outermost(_module(p), alive), p) for p in lost):
@@ -116,7 +118,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
             "gradient), or do not call it."
         )
-        if any(p.called is None and p.node is None for p in parameters):
+        if any(p.module_called is None and p.node is None for p in parameters):
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = "Record the model uncompiled: inside a compiled region nothing is seen."
         elif not module and module in alive:
@@ -158,7 +160,10 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     idle = [
         p
         for p in reading.graph.parameters
-        if p.requires_grad and p.in_optimizer is False and p.name in reading.received and not p.held
+        if p.requires_grad
+        and p.stepped is False
+        and p.name in reading.received
+        and not p.in_optimizer
     ]
     if idle and reading.graph.failure is None:
         names = names_of(idle)
@@ -181,7 +186,7 @@ def _without_gradient(reading: Reading) -> list[Parameter]:
         for p in reading.graph.parameters
         if p.requires_grad
         and p.name not in known
-        and not (reading.stopped and (p.called is not False or p.node is not None))
+        and not (reading.stopped and (p.module_called is not False or p.node is not None))
     ]
 
 
@@ -190,7 +195,7 @@ def _explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     lost = [
         p
         for p in _without_gradient(reading)
-        if (p.called is not False or p.node is not None) and p.node not in reading.dropped
+        if (p.module_called is not False or p.node is not None) and p.node not in reading.dropped
     ]
     owned = {p.node for p in lost}
     firsts: dict[tuple[str, str], Cut] = {}
@@ -256,10 +261,10 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     """How bad a cut is by itself: people write some on purpose."""
     # A block around a whole module is a target network or a fixed encoder, unless it should learn.
     whole = _ran_inside(cut, {p.node for p in parameters})
-    if whole and not any(p.in_optimizer for p in parameters):
+    if whole and not any(p.stepped for p in parameters):
         return "info"
     # So is what is written out for a leaf of no module.
-    plain = all(p.called is None and p.node is not None for p in parameters)
+    plain = all(p.module_called is None and p.node is not None for p in parameters)
     if plain and cut.how in ("detach", "detach_", *_MODES):
         return "info"
     unsure = cut.before is None
@@ -276,7 +281,7 @@ def _advice(cut: Cut, severity: Severity) -> str:
 def _severity(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
     # What the optimizer of this step does not hold is not to learn in it: a target network, or the
     # generator while the discriminator is trained.
-    return "info" if all(p.in_optimizer is False for p in parameters) else severity
+    return "info" if all(p.stepped is False for p in parameters) else severity
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
@@ -337,7 +342,7 @@ def _choices(reading: Reading) -> dict[str, str]:
             if segment.isdigit():
                 module, rest = ".".join(path[:end]), ".".join(path[end:])
                 parts.setdefault(module, []).append((rest, parameter.tensor.shape))
-                if parameter.called is not False:
+                if parameter.module_called is not False:
                     called.add(module)
     kinds = {module: (module.rpartition(".")[0], *inside) for module, inside in parts.items()}
     running = {kinds[module]: module for module in reversed(parts) if module in called}

@@ -45,7 +45,7 @@ class Reading:
             for p in self.graph.parameters
             # A gradient from before the recording says nothing of a backward that was recorded.
             if (p.has_grad and not self.ran)
-            or p.reached
+            or p.got_gradient
             or (
                 p.node is not None
                 and p.node not in self.dropped

@@ -124,7 +124,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     origin = _first_nonfinite(reading)
     if origin is None:
         return
-    first = reading.graph.spoilt
+    first = reading.graph.step.nonfinite_since
     if first is not None:
         yield finding(
             "error",
@@ -150,7 +150,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         message = f"{node.name} ({reading.call(origin)}) received a finite gradient (norm "
         message += f"{norm:.2g}) and gave {_all(bad)} to its inputs "
         message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
-    scaled = reading.graph.loss_scale
+    scaled = reading.graph.step.loss_scale
     skipped = scaled is not None and not any(stats.nan for stats in bad)
     yield finding(
         "info" if skipped else "error",
@@ -173,7 +173,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
     """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
     them in between."""
-    line = reading.graph.uncleared
+    line = reading.graph.step.stale_gradients
     if line:
         yield finding(
             "warning",

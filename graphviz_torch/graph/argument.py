@@ -53,8 +53,7 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
         ValueError: if no tensor in it has an autograd graph.
 
     >>> graph_of(Graph(()))
-    Graph(nodes=(), edges=(), outputs=(), transfers=(), parameters=(), cuts=(), failure=None, \
-loss_scale=None, kept=None, uncleared='', spoilt=None)
+    Graph(0 nodes)
     >>> graph_of("y")
     Traceback (most recent call last):
     TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor \

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from .columns import codec
+from .versions import upgraded
 
 FORMAT = "graphviz_torch"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 1 << 28  # of JSON text: about four million nodes
 
 _CHUNK = 1 << 20
@@ -108,7 +109,7 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
             f"the file has version {version}, and this graphviz_torch reads up to {VERSION}. "
             "Update graphviz_torch."
         )
-    value: Kind = codec(kind).decode(values, 1, "graph")[0]
+    value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
     value.check()
     return value
 

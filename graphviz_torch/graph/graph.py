@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .file import write
-from .values import Cut, Edge, Failure, Kept, Node, Parameter, Transfer
+from .values import Cut, Edge, Failure, Node, Parameter, Step, Transfer
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,21 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
-    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
-    kept: Kept | None = None  # graphs of earlier steps that are still alive
-    uncleared: str = ""  # the line of an optimizer's step that used gradients it had used before
-    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
-    # that is an earlier one.
-    spoilt: int | None = None
+    step: Step = Step()  # noqa: RUF009 - it is frozen
+
+    def __repr__(self) -> str:
+        counts = [
+            (len(self.nodes), "node"),
+            (len(self.edges), "edge"),
+            (len(self.outputs), "output"),
+            (len(self.transfers), "transfer"),
+            (len(self.parameters), "parameter"),
+            (len(self.cuts), "cut"),
+        ]
+        parts = [f"{n:,} {name}{'s' * (n != 1)}" for n, name in counts if n or name == "node"]
+        if self.failure is not None:
+            parts.append(f"failed: {self.failure.error}")
+        return f"Graph({', '.join(parts)})"
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
         """The same graph with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
@@ -127,8 +136,8 @@ def _check(graph: Graph) -> None:
 
 def _of_failure(failure: Failure) -> Iterator[int | None]:
     yield failure.node
-    yield from (operand.node for operand in (*failure.operands, failure.kept) if operand)
-    yield from (node for earlier in failure.earlier for node in earlier.nodes)
+    yield from (operand.node for operand in (*failure.operands, failure.modified) if operand)
+    yield from (node for cause in failure.causes for node in cause.nodes)
 
 
 def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
@@ -142,7 +151,7 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
         ("transfers", [transfer.node for transfer in graph.transfers]),
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
-        ("kept", [graph.kept.node] if graph.kept else []),
+        ("step", [graph.step.retained.node] if graph.step.retained else []),
         ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
     ):
         for node_id in ids:

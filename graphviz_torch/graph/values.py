@@ -171,17 +171,22 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the recorded model, whether or not it is in the graph."""
+    """A parameter of the recorded model, whether or not it is in the graph.
+
+    Of an answer that was not recorded, None stands. `got_gradient` is about the block, `has_grad`
+    about its end: a parameter may have a `.grad` from before, and one that got a gradient may have
+    none, as after `zero_grad()`.
+    """
 
     name: str
     tensor: TensorMeta
     requires_grad: bool
     node: int | None = None  # id of its AccumulateGrad; None where it is not in the graph
-    called: bool | None = None  # did a forward use its module
-    has_grad: bool | None = None  # after the block
-    in_optimizer: bool | None = None  # None where no optimizer stepped in the block
-    reached: bool | None = None  # did a backward of the block give it a gradient
-    held: bool | None = None  # does an optimizer hold it, be it one that did not step
+    module_called: bool | None = None  # was its module's forward called in the block
+    has_grad: bool | None = None  # is its `.grad` set after the block
+    stepped: bool | None = None  # did an optimizer that has it step; None where none stepped
+    got_gradient: bool | None = None  # did a backward of the block give it a gradient
+    in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +204,30 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Graphs of earlier steps, run by the same line, that were still alive at this backward.
+class RetainedGraphs:
+    """Graphs of steps before, run by the same line, that were still alive at this backward.
 
     Steps are told apart by the optimizers that stepped in between.
     """
 
-    steps: int  # of how many steps
+    steps: int  # so many steps have a graph that is alive
     label: str = ""  # the caller's variable that holds them, if one holds those of several steps
     where: str = ""  # the line that made what is held
     node: int | None = None  # id of the node that makes them part of this graph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What belongs to a training step as a whole, not to one node of its graph."""
+
+    loss_scale: float | None = None  # gradients are multiplied by it (AMP); None: they are not
+    retained: RetainedGraphs | None = None  # graphs of steps before that are still alive
+    # The line of an optimizer's step that used gradients which a step before had used: nobody
+    # called zero_grad in between.
+    stale_gradients: str = ""
+    # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
+    # that is a graph before this one.
+    nonfinite_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +241,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class Cause:
     """What was done before a backward and made it fail: a change in place, or another backward."""
 
     operation: str  # "add_", "step", "backward", "grad"
@@ -247,8 +266,8 @@ class Failure:
     operands: tuple[Operand, ...] = ()
     raised: str = ""  # the user's line in a custom Function or a hook that backward called
     node: int | None = None  # id of the node that backward could not run
-    kept: Operand | None = None  # what that node keeps that was changed in place
-    earlier: tuple[Earlier, ...] = ()
+    modified: Operand | None = None  # the tensor it saved that was changed in place
+    causes: tuple[Cause, ...] = ()
 
 
 # The rules that tell why a recording ended.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..graph import Cut, Graph, Kept, Parameter, Transfer
+from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
 from ..internals.dispatch import unseen
 from ..internals.metadata import tensor_meta
 from ..internals.optimizer_hooks import held_by_optimizers
@@ -98,9 +98,11 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
     return replace(
         backward.reading.graph(**rows),
         cuts=tuple(cuts),
-        kept=_alive(backward, program),
-        uncleared=line(backward.uncleared),
-        loss_scale=_loss_scale(backward),
+        step=Step(
+            loss_scale=_loss_scale(backward),
+            retained=_alive(backward, program),
+            stale_gradients=line(backward.uncleared),
+        ),
     )
 
 
@@ -119,10 +121,10 @@ def with_others(graphs: list[Graph]) -> list[Graph]:
         replace(
             g,
             parameters=tuple(
-                p if p.reached is not None else replace(p, reached=p.name in got)
+                p if p.got_gradient is not None else replace(p, got_gradient=p.name in got)
                 for p in g.parameters
             ),
-            spoilt=first if first < i else None,
+            step=replace(g.step, nonfinite_since=first if first < i else None),
         )
         for i, g in enumerate(graphs)
     ]
@@ -133,7 +135,7 @@ def _spoils(graph: Graph) -> bool:
     # A scaler sees to it that none does.
     given = (graph.nodes[p.node].grad_outputs for p in graph.parameters if p.node is not None)
     found = any(stats is not None and stats.nonfinite for row in given for stats in row)
-    return found and graph.loss_scale is None
+    return found and graph.step.loss_scale is None
 
 
 def _loss_scale(backward: Backward) -> float | None:
@@ -143,13 +145,14 @@ def _loss_scale(backward: Backward) -> float | None:
     return None
 
 
-def _alive(backward: Backward, program: Program) -> Kept | None:
+def _alive(backward: Backward, program: Program) -> RetainedGraphs | None:
     if backward.alive is None:
         return None
     steps, number, label, inside = backward.alive
     if number is None:
-        return Kept(steps, label)
-    return Kept(steps, label, program.source(number), backward.node(number) if inside else None)
+        return RetainedGraphs(steps, label)
+    node = backward.node(number) if inside else None
+    return RetainedGraphs(steps, label, program.source(number), node)
 
 
 def _transfers(
@@ -189,7 +192,7 @@ def _parameters(
         named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
         reached = {key for other in backwards for key in other.reached}
         return tuple(
-            Parameter(label, meta, True, node, reached=key in reached)
+            Parameter(label, meta, True, node, got_gradient=key in reached)
             for key, node, label in named
             if label and (meta := outputs[node][0]) is not None
         )
@@ -206,7 +209,7 @@ def _parameters(
                 node is not None or called(name) or unseen,
                 tensor.grad is not None,
                 None if updated is None else id(tensor) in updated,
-                held=None if held is None else id(tensor) in held,
+                in_optimizer=None if held is None else id(tensor) in held,
             )
         )
     return tuple(found)

@@ -40,7 +40,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
             label = leaf.label or f"node {leaf.id}"
             layer = leaf.module or label.rpartition(".")[0] or label
             norms.setdefault(layer, []).extend(map(_norm, stats))
-    scale = graph.loss_scale or 1.0
+    scale = graph.step.loss_scale or 1.0
     return {layer: math.hypot(*values) / scale for layer, values in norms.items()}
 
 

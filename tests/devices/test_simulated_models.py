@@ -102,7 +102,7 @@ def train(name: str, device: Any) -> list[Tensor]:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        assert {parameter.called for parameter in recording.graph.parameters} == {True}
+        assert {parameter.module_called for parameter in recording.graph.parameters} == {True}
         losses.append(loss.detach().cpu())
     return losses + [parameter.detach().cpu() for parameter in model.parameters()]
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
-from graphviz_torch.graph import Failure, Parameter
+from graphviz_torch.graph import Failure, Parameter, Step
 from tests.graph.test_json import graphs
 from tests.support.graphs_by_hand import (
     CASES,
@@ -160,13 +160,15 @@ def test_the_graphs_before_are_a_list() -> None:
 
 def test_many_parameters_of_one_cause_are_one_finding() -> None:
     names = [f"head.{i}.weight" for i in range(6)]
-    (found,) = only("never-called", model(*[lost(name, called=False) for name in names]))
+    (found,) = only("never-called", model(*[lost(name, module_called=False) for name in names]))
     assert found.message.startswith("head.0.weight, head.1.weight, head.2.weight and 3 more got")
 
 
 def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> None:
-    experts = [lost(f"experts.{i}.0.weight", called=False) for i in (0, 2)]
-    graph = model(*experts, parameter("experts.1.0.weight"), lost("spare.weight", called=False))
+    experts = [lost(f"experts.{i}.0.weight", module_called=False) for i in (0, 2)]
+    graph = model(
+        *experts, parameter("experts.1.0.weight"), lost("spare.weight", module_called=False)
+    )
     spare, chosen = only("never-called", graph)
     assert (spare.severity, chosen.severity) == ("warning", "info")
     assert chosen.message == (
@@ -179,12 +181,12 @@ def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> No
     "beside",
     [
         parameter("experts.1.1.weight"),  # of another make
-        lost("experts.1.0.weight", called=False),  # nor was that
+        lost("experts.1.0.weight", module_called=False),  # nor was that
         parameter("others.1.0.weight"),
     ],
 )
 def test_what_has_no_like_that_was_called_was_never_called(beside: Parameter) -> None:
-    found = only("never-called", model(lost("experts.0.0.weight", called=False), beside))
+    found = only("never-called", model(lost("experts.0.0.weight", module_called=False), beside))
     assert [f.severity for f in found] == ["warning"]
 
 
@@ -282,10 +284,10 @@ def test_a_gradient_that_was_nan_from_the_start_says_so() -> None:
 
 
 def test_an_overflow_of_the_scaled_loss_is_no_error() -> None:
-    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}, loss_scale=65536.0))
+    (found,) = only("nonfinite-gradient", root({0: stats(inf=2)}, step=Step(loss_scale=65536.0)))
     assert found.severity == "info"
     assert "65536" in found.advice
-    (bad,) = only("nonfinite-gradient", root({0: stats(nan=2)}, loss_scale=65536.0))
+    (bad,) = only("nonfinite-gradient", root({0: stats(nan=2)}, step=Step(loss_scale=65536.0)))
     assert bad.severity == "error"
 
 
@@ -372,7 +374,7 @@ def test_two_steps_are_no_trend() -> None:
 
 
 def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
-    good, bad = model(parameter("head.weight")), model(lost("head.weight", called=False))
+    good, bad = model(parameter("head.weight")), model(lost("head.weight", module_called=False))
     (found,) = find_across([good, bad, good])
     assert found.rule == "skipped-parameter"
     assert found.severity == "error"

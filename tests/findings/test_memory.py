@@ -157,7 +157,7 @@ def test_a_loss_logged_with_its_history_is_found_with_the_line_that_keeps_it(
 def test_a_loss_logged_without_its_history_or_kept_for_a_step_is_fine(
     count: int, rounds: int, log: Callable[[Meter, Tensor], object]
 ) -> None:
-    assert steps(count, log, rounds).kept is None
+    assert steps(count, log, rounds).step.retained is None
 
 
 def test_a_variable_that_keeps_history_is_named() -> None:
@@ -260,9 +260,9 @@ def test_a_history_that_was_dropped_is_not_told_any_more() -> None:
         if len(kept) == 4:
             kept.clear()
 
-    assert loop(step, 4).kept is not None
+    assert loop(step, 4).step.retained is not None
     kept.clear()
-    assert loop(step, 6).kept is None
+    assert loop(step, 6).step.retained is None
 
 
 def test_what_waits_for_the_collector_is_no_history() -> None:
@@ -274,7 +274,7 @@ def test_what_waits_for_the_collector_is_no_history() -> None:
         circle: list[Any] = [loss]
         circle.append(circle)
 
-    assert loop(step, 20).kept is None
+    assert loop(step, 20).step.retained is None
 
 
 def test_two_results_kept_on_purpose_are_worth_knowing_and_no_more() -> None:
@@ -306,7 +306,7 @@ def test_a_subclass_without_a_grad_fn_disturbs_nothing() -> None:
         loss.backward()
         losses.append(loss)
 
-    assert loop(step).kept is not None
+    assert loop(step).step.retained is not None
     assert type(odd) is Odd
 
 

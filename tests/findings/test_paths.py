@@ -372,7 +372,7 @@ def test_a_plain_leaf_that_was_cut_off_is_told_though_no_module_is_there() -> No
     with record() as recording:
         h = torch.randn(5, 3) * w
         (h.detach() + b).sum().backward()
-    assert [(p.name, p.reached) for p in recording.graph.parameters] == [("w", False)]
+    assert [(p.name, p.got_gradient) for p in recording.graph.parameters] == [("w", False)]
     found = only("cut-gradient", recording.graph)
     assert found.message.startswith("w got no gradient: h was cut by detach() at ")
 

@@ -67,7 +67,7 @@ def test_a_forgotten_zero_grad_is_found_at_the_step(kind: Any) -> None:
             model(torch.randn(8, 4)).sum().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-    assert recording.graphs[0].uncleared == ""
+    assert recording.graphs[0].step.stale_gradients == ""
     found = only("uncleared-gradient", recording.graph)
     line = Path(__file__).read_text().splitlines()[int(found.where.split(":")[1]) - 1]
     assert line.strip() == "optimizer.step()"
@@ -87,7 +87,7 @@ def test_gradients_that_are_cleared_somewhere_are_fine(to_none: bool, where: str
             optimizer.step()
             if where == "after":
                 model.zero_grad(set_to_none=to_none)
-    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+    assert [graph.step.stale_gradients for graph in recording.graphs] == [""] * 6
 
 
 def test_gradients_of_another_networks_loss_may_stay_until_they_are_cleared() -> None:
@@ -101,7 +101,7 @@ def test_gradients_of_another_networks_loss_may_stay_until_they_are_cleared() ->
             second.zero_grad()
             critic(generator(torch.randn(8, 2))).sum().backward()  # adds to the critic's too
             second.step()
-    assert [graph.uncleared for graph in recording.graphs] == [""] * 6
+    assert [graph.step.stale_gradients for graph in recording.graphs] == [""] * 6
 
 
 def test_a_closure_that_clears_is_fine() -> None:
@@ -118,7 +118,7 @@ def test_a_closure_that_clears_is_fine() -> None:
     with record(model) as recording:
         for _ in range(2):
             optimizer.step(closure)
-    assert {graph.uncleared for graph in recording.graphs} == {""}
+    assert {graph.step.stale_gradients for graph in recording.graphs} == {""}
 
 
 def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
@@ -129,7 +129,7 @@ def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
             optimizer.zero_grad()
             (model(torch.randn(8, 4)) * 0).sqrt().sum().backward()
             optimizer.step()
-    assert [graph.spoilt for graph in recording.graphs] == [None, 0, 0]
+    assert [graph.step.nonfinite_since for graph in recording.graphs] == [None, 0, 0]
     assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("SqrtBackward0")
     last = only("nonfinite-gradient", recording.graph)
     assert "were so before: first in backward 1 of the recording" in last.message

@@ -70,11 +70,11 @@ def test_a_cut_is_found_with_the_nodes_on_both_sides(way: str) -> None:
     assert graph.outputs[0][0] == next(n.id for n in graph.nodes if n.title == "sum")
     parameters = {parameter.name: parameter for parameter in graph.parameters}
     weight = parameters["fc1.weight"]
-    assert (weight.called, weight.has_grad) == (True, False)
+    assert (weight.module_called, weight.has_grad) == (True, False)
     assert weight.node is not None
     assert graph.nodes[weight.node].order is None
     never = parameters["never.weight"]
-    assert (never.called, never.has_grad, never.node) == (False, False, None)
+    assert (never.module_called, never.has_grad, never.node) == (False, False, None)
 
 
 @pytest.mark.parametrize("how", ["item", "tolist", "float"])
@@ -168,7 +168,7 @@ def test_an_optimizer_cuts_nothing() -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
     assert [graph.cuts for graph in recording.graphs] == [(), ()]
-    assert all(parameter.in_optimizer for parameter in recording.graph.parameters)
+    assert all(parameter.stepped for parameter in recording.graph.parameters)
 
 
 def test_a_frozen_parameter_and_one_outside_the_optimizer_are_told() -> None:
@@ -180,8 +180,8 @@ def test_a_frozen_parameter_and_one_outside_the_optimizer_are_told() -> None:
         optimizer.step()
     parameters = {parameter.name: parameter for parameter in recording.graph.parameters}
     assert parameters["fc1.weight"].requires_grad is False
-    assert parameters["fc2.weight"].in_optimizer is False
-    assert parameters["fc1.weight"].in_optimizer is True
+    assert parameters["fc2.weight"].stepped is False
+    assert parameters["fc1.weight"].stepped is True
 
 
 def test_what_was_cut_off_is_not_kept_alive_for_long() -> None:

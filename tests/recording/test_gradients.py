@@ -132,13 +132,13 @@ def test_values_of_a_scaled_loss_are_scaled_and_the_graph_says_by_how_much() -> 
         scaler.step(optimizer)
         scaler.update()
     graph = recording.graph
-    assert graph.loss_scale == 1024.0
+    assert graph.step.loss_scale == 1024.0
     weight = next(node for node in graph.nodes if node.label == "weight")
     assert weight.grad_outputs[0].norm == pytest.approx(scaled)
-    assert all(parameter.in_optimizer for parameter in graph.parameters)
+    assert all(parameter.stepped for parameter in graph.parameters)
     with record(model) as recording:
         model(x).sum().backward()
-    assert recording.graph.loss_scale is None
+    assert recording.graph.step.loss_scale is None
 
 
 def test_a_scale_whose_device_has_failed_is_not_known() -> None:
@@ -148,7 +148,7 @@ def test_a_scale_whose_device_has_failed_is_not_known() -> None:
         loss = scaler.scale(x.sum())
         scaler._scale = torch.empty((), device="meta")  # its value cannot be read either
         loss.backward()
-    assert recording.graph.loss_scale is None
+    assert recording.graph.step.loss_scale is None
     assert recording.graph.nodes[0].grad_outputs[0].mean == 4.0
 
 

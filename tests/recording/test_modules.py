@@ -154,7 +154,9 @@ def test_the_parameters_listed_are_those_of_the_model_or_of_all_modules_called(g
     names = [parameter.name for parameter in recording.graph.parameters]
     own = [name for name, _ in model.named_parameters()]
     assert names == (own if given else [*own, "other.weight", "other.bias"])
-    assert all(parameter.called and parameter.has_grad for parameter in recording.graph.parameters)
+    assert all(
+        parameter.module_called and parameter.has_grad for parameter in recording.graph.parameters
+    )
     nodes = [parameter.node for parameter in recording.graph.parameters]
     assert all(recording.graph.nodes[node].leaf == "parameter" for node in nodes)
 
@@ -306,7 +308,7 @@ def test_a_compiled_module_goes_by_the_name_of_what_it_wraps() -> None:
     assert torch.equal(loss, expected)
     row = next(node for node in recording.graph.nodes if node.note == "torch.compile region")
     assert (row.module, row.scope) == ("cell", "cell")
-    called = {parameter.name: parameter.called for parameter in recording.graph.parameters}
+    called = {parameter.name: parameter.module_called for parameter in recording.graph.parameters}
     assert called == dict.fromkeys(called, True)
 
 

@@ -272,7 +272,7 @@ def test_threads_that_record_again_and_again_see_each_their_own() -> None:
                 with record(model) as recording:
                     model(torch.ones(1, 2)).sum().backward()
                     optimizer.step()
-                updated.extend(p.in_optimizer for p in recording.graph.parameters)
+                updated.extend(p.stepped for p in recording.graph.parameters)
         except BaseException as error:
             errors.append(error)
 
@@ -298,7 +298,7 @@ def test_the_optimizer_of_another_thread_is_not_this_recordings() -> None:
         thread = threading.Thread(target=optimizer.step)
         thread.start()
         thread.join()
-    assert [parameter.in_optimizer for parameter in recording.graph.parameters] == [None, None]
+    assert [parameter.stepped for parameter in recording.graph.parameters] == [None, None]
 
 
 def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -> None:

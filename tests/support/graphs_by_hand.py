@@ -6,7 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from graphviz_torch import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
-from graphviz_torch.graph import Cut, Earlier, Failure, Kept, Operand, Parameter, SavedTensor
+from graphviz_torch.graph import (
+    Cause,
+    Cut,
+    Failure,
+    Operand,
+    Parameter,
+    RetainedGraphs,
+    SavedTensor,
+    Step,
+)
 
 META = TensorMeta((64, 8), "float32", "cpu")
 GPU = META._replace(device="cuda:0")
@@ -31,7 +40,7 @@ def chain(*names: str, **fields: Any) -> Graph:
 
 
 def parameter(name: str, **fields: Any) -> Parameter:
-    fields = {"requires_grad": True, "called": True, "has_grad": True, **fields}
+    fields = {"requires_grad": True, "module_called": True, "has_grad": True, **fields}
     return Parameter(name, META, **fields)
 
 
@@ -155,17 +164,17 @@ def mixed(first: str, second: str, shape: tuple[int, ...] = (4,)) -> Graph:
 KEPT = Operand("h", TensorMeta((4,), "float32", "cpu"))
 
 
-def in_place(*earlier: Earlier, node: int | None = 1, kept: Operand | None = KEPT) -> Graph:
+def in_place(*causes: Cause, node: int | None = 1, kept: Operand | None = KEPT) -> Graph:
     """Backward of head.weight's sum could not run addmm."""
     graph = chain("head.weight", "AddmmBackward0", "SumBackward0")
     graph = graph.annotate(source={1: "net.py:7"}, module={1: "head"})
     failure = Failure("RuntimeError", "changed", "backward", "train.py:9")
-    return replace(graph, failure=replace(failure, node=node, kept=kept, earlier=earlier))
+    return replace(graph, failure=replace(failure, node=node, modified=kept, causes=causes))
 
 
 def again(*nodes: int, where: str = "train.py:9") -> Graph:
     """Backward could not run addmm, which had run in an earlier one; the sum, too, if so said."""
-    graph = in_place(Earlier("backward", where, nodes), kept=None)
+    graph = in_place(Cause("backward", where, nodes), kept=None)
     return graph.annotate(source={2: "train.py:8"})
 
 
@@ -216,7 +225,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         [mixed("cpu", "cuda:0"), model(failure=Failure("KeyboardInterrupt", ""))],
     ),
     "changed-in-place": (
-        in_place(Earlier("add_", "net.py:8", (2,), "h += 1")),
+        in_place(Cause("add_", "net.py:8", (2,), "h += 1")),
         "error",
         "backward at train.py:9 failed: addmm in head at net.py:7 needs h (f32[4] cpu) as it was, "
         "and add_ at net.py:8 (h += 1) changed it in place.",
@@ -227,31 +236,38 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         "error",
         "backward at train.py:9 failed: sum at train.py:8 uses addmm in head at net.py:7, which "
         "backward at train.py:9 had run, and freed what it kept.",
-        [in_place(Earlier("add_", "net.py:8")), in_place(kept=None)],
+        [in_place(Cause("add_", "net.py:8")), in_place(kept=None)],
     ),
     "never-called": (
-        model(lost("head.0.weight", called=False), lost("head.0.bias", called=False)),
+        model(lost("head.0.weight", module_called=False), lost("head.0.bias", module_called=False)),
         "warning",
         "head.0.weight and head.0.bias got no gradient: head was never called.",
         [
-            model(parameter("head.weight", called=False)),  # used without its module
-            model(lost("head.weight", called=False, requires_grad=False)),
-            model(lost("head.weight", called=False, reached=True)),  # in an earlier backward
+            model(parameter("head.weight", module_called=False)),  # used without its module
+            model(lost("head.weight", module_called=False, requires_grad=False)),
+            # An earlier backward gave it one.
+            model(lost("head.weight", module_called=False, got_gradient=True)),
             # No backward ran in the block: nothing has a gradient yet.
-            Graph((), parameters=(lost("a.weight", called=True), lost("b.weight", called=False))),
+            Graph(
+                (),
+                parameters=(
+                    lost("a.weight", module_called=True),
+                    lost("b.weight", module_called=False),
+                ),
+            ),
         ],
     ),
     "cut-gradient": (
         cut(),
         "warning",
         "head.weight got no gradient: h was cut by detach() at net.py:7.",
-        [cut(has_grad=True), cut(requires_grad=False), cut(called=False, node=None)],
+        [cut(has_grad=True), cut(requires_grad=False), cut(module_called=False, node=None)],
     ),
     "unused-result": (
         model(lost("head.weight")),
         "warning",
         "head.weight got no gradient: head ran, but backward did not come by it.",
-        [model(lost("head.weight", called=False)), cut()],
+        [model(lost("head.weight", module_called=False)), cut()],
     ),
     "dropped-gradient": (
         passed(None, 1.0, 1.0, step="ScaleBackward0"),
@@ -276,10 +292,10 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         [model(lost("head.weight"))],
     ),
     "not-in-optimizer": (
-        model(parameter("head.weight", in_optimizer=False)),
+        model(parameter("head.weight", stepped=False)),
         "warning",
         "head.weight got a gradient, but no optimizer holds it.",
-        [model(parameter("head.weight")), model(lost("head.weight", in_optimizer=False))],
+        [model(parameter("head.weight")), model(lost("head.weight", stepped=False))],
     ),
     "loss-input": (
         chain("head.weight", "SoftmaxBackward0", "ViewBackward0", "NllLossBackward0").annotate(
@@ -376,14 +392,16 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         ],
     ),
     "uncleared-gradient": (
-        replace(chain("w", "MulBackward0"), uncleared="train.py:9"),
+        replace(chain("w", "MulBackward0"), step=Step(stale_gradients="train.py:9")),
         "warning",
         "The optimizer's step at train.py:9 used the gradients of an earlier step again: they were "
         "not cleared in between.",
         [chain("w", "MulBackward0")],
     ),
     "kept-history": (
-        replace(chain("w", "MulBackward0"), kept=Kept(4, "total", "train.py:8")),
+        replace(
+            chain("w", "MulBackward0"), step=Step(retained=RetainedGraphs(4, "total", "train.py:8"))
+        ),
         "warning",
         "The graphs of 4 earlier steps are still alive: total keeps what train.py:8 made, with its "
         "history.",

@@ -14,6 +14,7 @@ from graphviz_torch.graph import (
     GradientStats,
     Graph,
     Node,
+    Step,
     TensorMeta,
     Transfer,
 )
@@ -53,7 +54,9 @@ def leaves(*stats: GradientStats, scale: float | None = None) -> Graph:
     ]
     last = Node(len(nodes), "CatBackward0", (meta,))
     return Graph(
-        (*nodes, last), tuple(Edge(n.id, last.id, 0, n.id) for n in nodes), loss_scale=scale
+        (*nodes, last),
+        tuple(Edge(n.id, last.id, 0, n.id) for n in nodes),
+        step=Step(loss_scale=scale),
     )
 
 

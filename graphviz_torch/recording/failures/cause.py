@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ...graph import Earlier, Failure, Operand
+from ...graph import Cause, Failure, Operand
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import source_text
@@ -27,13 +27,13 @@ def explained(
         return failure
     line = program.line()
     changes = [
-        Earlier(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
+        Cause(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
         for c in stuck.changes
     ]
-    kept = None
+    modified = None
     if stuck.kept is not None:
         label = "" if stuck.leaf is None else run.reading.columns["label"][stuck.leaf]
-        kept = Operand(label, stuck.kept, "", stuck.leaf)
+        modified = Operand(label, stuck.kept, "", stuck.leaf)
     number = run.numbers[stuck.node]
     ran = [other for other in before if (other.spent if stuck.freed else other.ran)(number)]
     found = [_parted(run, stuck.node, other, program) for other in ran[-1:]]
@@ -42,19 +42,19 @@ def explained(
         last, user = _parts(
             run, stuck.node, lambda n: n < program.origins.first if old else n == number
         )
-        found = [Earlier("backward", "", _known(last, user), label=_name(run, last, program))]
+        found = [Cause("backward", "", _known(last, user), label=_name(run, last, program))]
     if not stuck.freed:  # it came over from an earlier step, or it has nothing to do with that
         found = [each for each in found if each.again and len(each.nodes) > 1]
-    return replace(failure, node=stuck.node, kept=kept, earlier=(*changes, *found))
+    return replace(failure, node=stuck.node, modified=modified, causes=(*changes, *found))
 
 
-def _parted(run: Backward, node: int, other: Backward, program: Program) -> Earlier:
+def _parted(run: Backward, node: int, other: Backward, program: Program) -> Cause:
     """An earlier run of a node, and where the two part."""
     last, user = _parts(run, node, other.ran)
     # What was made later is the program's next step; what was made before it, not run, leads there.
     newest = max(other.numbers)
     before, later = _parts(run, last, lambda number: number <= newest)
-    return Earlier(
+    return Cause(
         "grad" if not other.accumulates else "backward",
         program.line()(other.place),
         _known(last, user if later is None else later),

@@ -66,7 +66,7 @@ def view_payload(
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
-        "lossScale": graph.loss_scale,
+        "lossScale": graph.step.loss_scale,
         "failure": graph.failure and asdict(graph.failure),
         "failureTold": any(finding.rule in FAILURE_RULES for finding in findings),
         "failed": len(graph.nodes) > len(given.nodes),
@@ -200,7 +200,7 @@ def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _
     states = [0] * len(nodes)
     for parameter in graph.parameters:
         if parameter.node is not None:
-            flags = (parameter.called, parameter.has_grad, parameter.in_optimizer)
+            flags = (parameter.module_called, parameter.has_grad, parameter.stepped)
             state = sum((0 if flag is None else 1 + flag) << 2 * i for i, flag in enumerate(flags))
             states[parameter.node] = state
     columns.numbers("parameter", states)

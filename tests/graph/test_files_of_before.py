@@ -1,0 +1,34 @@
+"""Graphs saved before a change of names load, and `find` says of them what it said then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphviz_torch import find, load
+from graphviz_torch.graph import Cause, RetainedGraphs, Step
+from graphviz_torch.graph.json import from_json, to_json
+
+SAVED = Path(__file__).parents[1] / "golden" / "saved"
+
+
+@pytest.mark.parametrize("name", ["trace", "recording", "failed"])
+def test_a_graph_saved_before_gives_the_same_findings(name: str) -> None:
+    graph = load(SAVED / f"{name}.json")
+    found = [[f.rule, f.severity, [*f.nodes], [*f.transfers]] for f in find(graph)]
+    assert found == json.loads((SAVED / f"{name}.findings.json").read_text())
+    assert from_json(to_json(graph)) == graph
+
+
+def test_what_a_field_is_called_today_has_its_value_of_before() -> None:
+    graph = load(SAVED / "recording.json")
+    retained = RetainedGraphs(2, "total", "train.py:30", None)
+    assert graph.step == Step(1024.0, retained, "train.py:35", 0)
+    assert {p.name: p.stepped for p in graph.parameters}["head.weight"] is True
+    assert {p.name: p.module_called for p in graph.parameters}["unused.weight"] is False
+    failure = load(SAVED / "failed.json").failure
+    assert failure is not None
+    assert failure.modified is not None
+    assert failure.causes == (Cause("add_", "train.py:45", (13,), "e.add_(1)"),)
