@@ -53,7 +53,6 @@ PRIVATE = {
 PRIVATE_TO_GO = {
     "devices/compare.py",
     "recording/calls.py",
-    "recording/failures/in_place.py",
     "recording/gradients/recorder.py",
     "recording/gradients/statistics.py",
     "recording/live.py",
@@ -61,11 +60,8 @@ PRIVATE_TO_GO = {
     "recording/profiler.py",
     "recording/recording.py",
     "recording/steps/history.py",
-    "recording/tracking.py",
-    "tracing/nodes.py",
-    "tracing/tracer.py",
 }
-TOO_FULL_TO_GO = {"tests/findings", "tests/recording"}
+TOO_FULL_TO_GO = {"graphviz_torch/internals", "tests/findings", "tests/recording"}
 
 
 def sources(folder: Path) -> list[Path]:

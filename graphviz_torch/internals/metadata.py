@@ -2,17 +2,24 @@
 
 Read from `_input_metadata` (2.11 to 2.15): a tuple with one entry for each output. It is right
 for custom Functions and after backward, and goes stale only if `.data` is set.
+
+Private: where a subclass answers for its sizes itself, PyTorch keeps the answer in the tensor's
+`__dict__`, as `_sym_sizes_capsule` and the like (2.13). A capsule cannot be pickled, and
+`torch.save` then refuses the tensor: so what our reading put there is taken out again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..graph import TensorMeta
+from .storage import PLAIN
 
 # What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
 DEVICE_LABELS: dict[torch.device, str] = {}
@@ -30,7 +37,23 @@ def device_label(device: torch.device) -> str:
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     """Shape, dtype and device of a live tensor, as a plain value."""
     with torch._C.DisableTorchFunction():
-        return _meta(_shape(tensor), tensor.dtype, tensor.device)
+        if type(tensor) in PLAIN:
+            return _meta(_shape(tensor), tensor.dtype, tensor.device)
+        with undisturbed(tensor):
+            return _meta(_shape(tensor), tensor.dtype, tensor.device)
+
+
+@contextmanager
+def undisturbed(tensor: torch.Tensor) -> Iterator[None]:
+    """A context after which the tensor's `__dict__` has no capsule that it did not have before."""
+    own = object.__getattribute__(tensor, "__dict__")
+    before = set(own)
+    try:
+        yield
+    finally:
+        for name in own.keys() - before:
+            if "_capsule" in name:
+                del own[name]
 
 
 class _Known(dict[Any, Outputs]):
@@ -121,7 +144,7 @@ def _shape(value: Any) -> tuple[int, ...]:
         sizes = tuple(value.shape)
     except RuntimeError:
         # A nested tensor with strided layout has no shape; its metadata know no more than that.
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or is_lazy(value):
             return (-1,)
         sizes = tuple(_size(value, dim) for dim in range(value.dim()))
     return _plain(sizes)

@@ -5,7 +5,9 @@ end in another order than they began, or in another thread, the wrong one is los
 itself; where it is out of reach, in another thread's stack or in a call that is running, it passes
 everything from then on, and goes when a mode of that thread next ends through here.
 
-Private: the stacks themselves (2.11 to 2.14).
+Beside them: contexts in which what we read of a tensor is seen by nobody.
+
+Private: the stacks themselves, and `DisableTorchFunction`, `_DisableTorchDispatch` (2.11 to 2.14).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
@@ -22,6 +25,9 @@ from torch.utils._python_dispatch import (
     _pop_mode,
     _push_mode,
 )
+
+unseen_calls: Any = torch._C.DisableTorchFunction  # no mode and no subclass sees calls into torch
+unseen_operators: Any = torch._C._DisableTorchDispatch  # nor operators
 
 
 class _EndedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,6 +1,8 @@
 """The memory of a tensor, and the dense tensors that a sparse or a nested one is made of.
 
-Private: `torch._C._storage_id` identifies the memory, as `untyped_storage()._cdata` does (2.13).
+Private: `torch._C._storage_id` identifies the memory, as `untyped_storage()._cdata` does;
+`_dispatch_isTensorSubclassLike` is true for tensors batched by vmap, for nested and for meta ones
+too; `torch._C._functorch` tells what torch.func wraps (2.13).
 """
 
 from __future__ import annotations
@@ -42,3 +44,20 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
         parts = (jagged.values(), jagged.offsets(), jagged.lengths())
         return [part for part in parts if part is not None]
     return [tensor.values()] if tensor.is_nested else [tensor]
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Is it a dense tensor with values of its own."""
+    return (
+        type(tensor) is Tensor
+        and tensor.layout is torch.strided
+        and not torch._C._dispatch_isTensorSubclassLike(tensor)
+    )
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """What torch.func has wrapped, however many times; any other tensor itself."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor

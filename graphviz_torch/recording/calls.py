@@ -106,16 +106,17 @@ class Calls(TorchFunctionMode):
             self._stack.made(start, end, frame)
             if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
-            if type(result) is not Tensor or not result.requires_grad:
-                self._cuts.see(func, (args, kwargs), result)
+            plain = type(result) is Tensor and result.requires_grad
+            if self._following.known or not plain:
+                called = (args, kwargs)
+                self._cuts.see(func, called, (start, end), result, frame, cuts=not plain)
         elif func in ASIDE:
             return result
         elif freed:
-            self._cuts.cut("detach_", freed, [result])
-        elif not stepping:
-            self._cuts.see(func, (args, kwargs), result)
-        if self._following.trails:
-            self._following.call(func, (args, kwargs), start, end, result)
+            self._cuts.detached(freed, result, sys._getframe(1))
+        elif self._following.known or not stepping:
+            frame, called = sys._getframe(1), (args, kwargs)
+            self._cuts.see(func, called, (start, end), result, frame, cuts=not stepping)
         if self._copies.made:
             self._copies.follow(result)
         return result

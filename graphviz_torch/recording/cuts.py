@@ -7,14 +7,26 @@ from it, came back into the graph, or where it hides a parameter that the graph 
 another way. What a number that was read into Python is used for is not known: one that was read of
 a loss before another loss ran backward is reported with that one, unless an earlier backward
 reached the parameter.
+
+What a call costs does not grow with what came before it. A result without a gradient has a trail,
+which knows the cut at this call and the trails of what the call took:
+
+    call ──► SeenCut (plain)  ◄── Origin (what made the operands)  ◄── Trail  ◄── a living tensor
+                                                                        │ ◄── a later Trail
+                                                                        └──► trails behind it
+
+An Origin lives as long as a tensor that was computed from the cut's result does, or until the next
+backward where such a tensor was used by a node or read into Python; what made the operands may then
+go. `take`, before a backward, follows the trails from their uses to the cuts, once.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from types import FrameType
 from typing import Any
 
 import torch
@@ -22,21 +34,25 @@ from torch import Tensor
 
 from ..graph import TensorMeta
 from ..internals.dynamo import uncompiled
+from ..internals.frames import local_variables
 from ..internals.metadata import tensor_meta
+from ..internals.modes import unseen_calls
 from ..internals.pytree import tensors
 from ..tracing.nodes import GradFn, made_by
-from .source_lines import Place
-from .tracking import Following, name_of
+from .program import Program
+from .source_lines import Place, user_frame
+from .tracking import ASIDE, Following, Trail, inwards, name_of
 
 _PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
+_USES = 32  # nodes that used the result of one cut: the last ones are noted
 
 
 @dataclass(slots=True, eq=False)
 class SeenCut:
-    """One cut. A trail of the tensor without a gradient that it made."""
+    """One cut."""
 
     how: str
     tensor: TensorMeta
@@ -44,55 +60,31 @@ class SeenCut:
     place: Place | None
     module: str
     in_forward: bool
-    following: Following
-    noted: Callable[[SeenCut], None]  # called when the result is read into Python
-    fns: list[GradFn]  # what made the operands, until the next backward has been read
-    after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
-    carriers: int = 0  # living tensors that hold the result, or what was computed from it
+    origin: weakref.ref[Origin]
     read: str = ""  # how the result was read into Python
     pending: bool = False  # was it read a short while ago: it may yet explain something
-
-    def carry(self, made: Iterable[Tensor]) -> None:
-        """Follow the tensors that the gradient does not reach because of this cut."""
-        for tensor in made:
-            if not tensor.requires_grad and self.following.add(tensor, self):
-                self.carriers += 1
+    after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
+    fns: list[GradFn] = field(default_factory=list)  # what made the operands, while a graph is read
 
     @property
     def name(self) -> str:
         """What cut: a detach() that is there for numpy() alone goes by that."""
         return self.read if self.read and not self.after and self.how in _PLAIN else self.how
 
+
+class Origin:
+    """What made the operands of a cut: nodes, and leaves themselves, which need not have one."""
+
+    __slots__ = ("__weakref__", "cut", "operands")
+
+    def __init__(self, operands: list[GradFn | Tensor]) -> None:
+        self.operands = operands
+        self.cut: SeenCut
+
     @property
-    def aside(self) -> bool:
-        """Is it what is done with weights between forwards: an average of them, a norm to log."""
-        leaves = all(type(fn).__name__ == "AccumulateGrad" for fn in self.fns)
-        return leaves and not self.in_forward and not self.after
-
-    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
-        """A call used the result: it made nodes, or a tensor that carries the cut on, or a read."""
-        if end > start:
-            fns = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
-            self.after.extend(fn._sequence_nr() for fn in fns)
-        elif made := tensors(result):
-            self.carry(made)
-        elif (name := name_of(func)) in _READS:
-            self.read = name
-            self.noted(self)
-
-    def freed(self) -> None:
-        """A tensor that carried the cut is gone; with the last one, what was cut off may go too."""
-        self.carriers -= 1
-        self._let_go()
-
-    def forget(self) -> None:
-        """The read was too long ago."""
-        self.pending = False
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if not (self.carriers or self.after or self.pending):
-            self.fns = []
+    def of_leaves(self) -> bool:
+        """Were all operands leaves."""
+        return all(issubclass(type(operand), Tensor) for operand in self.operands)
 
 
 class Cuts:
@@ -100,80 +92,220 @@ class Cuts:
 
     Args:
         following: to recognise the results of cuts.
-        here: called at a cut with its operands; returns their labels, the user's line, the module,
-            and whether a forward is running.
+        program: what names modules, parameters and lines.
     """
 
-    def __init__(
-        self,
-        following: Following,
-        here: Callable[[list[Tensor]], tuple[list[str], Place | None, str, bool]],
-    ) -> None:
+    def __init__(self, following: Following, program: Program) -> None:
         self._following = following
-        self._here = here
+        self._program = program
         self._seen: list[SeenCut] = []
-        self._reads: deque[SeenCut] = deque()
+        self._of_parameters: dict[Any, Origin] = {}  # by line and parameters
+        self._used: dict[Trail, None] = {}
+        self._reads: dict[Origin, None] = {}
 
     @uncompiled
-    def see(self, func: Any, arguments: Any, result: Any) -> None:
-        """Look at a call whose result, or a part of it, needs no gradient."""
-        operands = _needing(arguments)
-        if not operands:
-            return
-        name = name_of(func)
-        if name == "get":  # a property: `data` alone gets here
-            name = "data"
-        made = tensors(result)
-        if any(tensor.requires_grad for tensor in made):
-            # Beside values with a gradient, what can have none: the indices of topk and sort.
-            made = [t for t in made if not (t.requires_grad or t.is_floating_point())]
-            if not made or not all(t.is_floating_point() for t in tensors(arguments)):
-                return  # what was an integer before is cut off from nothing
-        if not made:
-            if name not in _READS:
-                return
-        elif name.endswith("_like") or name.startswith(("new_", "register", "set")):
-            return
-        elif name not in _PLAIN and not torch.is_grad_enabled():
-            name = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-        if found := _sources(operands):
-            self.cut(name, found, made)
+    def see(
+        self,
+        func: Any,
+        arguments: tuple[Any, ...],
+        numbers: tuple[int, int],
+        result: Any,
+        frame: FrameType,
+        *,
+        cuts: bool = True,
+    ) -> None:
+        """Look at a call: what it cut off, and which results of cuts it took.
 
-    def cut(self, name: str, operands: dict[GradFn, Tensor], made: list[Tensor]) -> None:
+        Args:
+            func, arguments, result: the call.
+            numbers: start and end: it made the nodes start <= n < end.
+            frame: that made it.
+            cuts: may it have cut anything.
+        """
+        with unseen_calls():
+            given = tensors(*arguments)
+            behind: dict[Trail, None] = {}
+            if self._following.known:
+                for tensor in given:
+                    trail = self._following.trail(tensor)
+                    # A result with a node is no longer cut off: it is what a custom Function gave.
+                    if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
+                        behind[trail] = None
+            operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
+            if not (operands or behind):
+                return
+            made = tensors(result)
+            if behind:
+                self._use(behind, func, numbers, made)
+            start: tuple[Origin, ...] = ()
+            if operands:
+                cut_off = made
+                if any(tensor.requires_grad for tensor in made):
+                    # Beside values with a gradient, what can have none: the indices of topk.
+                    cut_off = [t for t in made if not (t.requires_grad or t.is_floating_point())]
+                    if not cut_off or not all(t.is_floating_point() for t in given):
+                        return  # what was an integer before is cut off from nothing
+                if name := _cutting(func, cut_off):
+                    start = self._cut(name, operands[:_OPERANDS], cut_off, frame)
+            self._lead(made, start, behind if numbers[0] == numbers[1] else {})
+
+    def detached(self, operands: dict[GradFn, Tensor], result: Tensor, frame: FrameType) -> None:
+        """Note a cut in place, of which the operands are known from before it."""
+        with unseen_calls():
+            self._lead(
+                [result], self._new("detach_", list(operands), [result], [result], frame), {}
+            )
+
+    def _use(
+        self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
+    ) -> None:
+        """A call took results of cuts: it made nodes of them, or read them."""
+        start, end = numbers
+        if end > start:
+            fns = [tensor.grad_fn for tensor in made if tensor.requires_grad]
+            after = [fn._sequence_nr() for fn in fns if fn is not None]
+            for trail in behind:
+                trail.after = [*(trail.after or ()), *after][-_USES:]
+                self._used[trail] = None
+        elif not made and (name := name_of(func)) in _READS:
+            origins = chain.from_iterable(trail.nearest() for trail in behind)
+            for origin in islice(origins, _PENDING_READS):
+                origin.cut.read = name
+                self._read(origin)
+
+    def _cut(
+        self, name: str, operands: list[Tensor], made: list[Tensor], frame: FrameType
+    ) -> tuple[Origin, ...]:
         """Note a cut: what it is called, its operands, and the tensors without gradient it made."""
-        cut_off = list(operands.values())
-        meta = tensor_meta(made[0] if made else cut_off[0])
-        cut = SeenCut(name, meta, *self._here(cut_off), self._following, self._read, list(operands))
+        key: Any = None
+        if all(type(tensor) is torch.nn.Parameter for tensor in operands):
+            # In a loop the same cut many times.
+            place = self._program.place(frame)
+            code, position = (0, 0) if place is None else (id(place[0]), place[1])
+            key = (name, code, position, self._program.module, *map(id, operands))
+            if (known := self._of_parameters.get(key)) is not None:
+                return (known,)
+        found: list[Any] = [t if t.is_leaf else made_by(t) for t in operands]
+        origins = self._new(name, found, operands, made, frame)
+        if key is not None and made:
+            self._of_parameters[key] = origins[0]
+        return origins
+
+    def _new(
+        self,
+        name: str,
+        made_by: list[Any],
+        operands: list[Tensor],
+        made: list[Tensor],
+        frame: FrameType,
+    ) -> tuple[Origin]:
+        origin = Origin(made_by)
+        outer = user_frame(frame)
+        place, module = self._program.place(outer), self._program.module
+        named = {id(t): "" for t in operands}
+        if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
+            for label, value in reversed(local_variables(outer).items()):
+                if id(value) in named:
+                    named[id(value)] = label
+        origin.cut = cut = SeenCut(
+            name,
+            tensor_meta(made[0] if made else operands[0]),
+            [named[id(t)] for t in operands],
+            place,
+            module,
+            self._program.in_forward,
+            weakref.ref(origin),
+        )
         if made:
             self._seen.append(cut)
-            cut.carry(made)
         else:
-            self._read(cut)
+            self._read(origin)
+        return (origin,)
 
-    def _read(self, cut: SeenCut) -> None:
-        if not cut.pending:
-            cut.pending = True
-            self._reads.append(cut)
+    def _lead(
+        self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
+    ) -> None:
+        """Give the results of a call their trail."""
+        if not (start or behind):
+            return
+        trail = None
+        for tensor in made:
+            if not tensor.requires_grad:
+                if trail is None:
+                    alone = not start and len(behind) == 1
+                    trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
+                self._following.lead(tensor, trail)
+
+    def _read(self, origin: Origin) -> None:
+        if origin not in self._reads:
+            self._reads[origin] = None
             if len(self._reads) > _PENDING_READS:
-                self._reads.popleft().forget()
+                del self._reads[next(iter(self._reads))]
 
-    def take(self) -> list[SeenCut]:
-        """The cuts so far; from now on others are collected."""
-        found = list(dict.fromkeys((*self._seen, *self._reads)))
-        self._seen, self._reads = [], deque()
-        self._following.drop(found)
+    def take(self, *, failed: bool = False) -> list[SeenCut]:
+        """The cuts so far, with what made their operands; from now on others are collected.
+
+        Args:
+            failed: an exception ended the recording. Else what is done with weights between
+                forwards is left out: an average of them, a norm to log.
+        """
+        for trail in inwards(self._used):
+            after = trail.after or []
+            for origin in trail.starts:
+                origin.cut.after = sorted({*origin.cut.after, *after})[-_USES:]
+            for one in trail.behind if after else ():
+                one.after = sorted({*(one.after or ()), *after})[-_USES:]
+        for origin in self._reads:
+            origin.cut.pending = True
+        found = list(dict.fromkeys((*self._seen, *(origin.cut for origin in self._reads))))
+        names = {id(tensor): name for name, tensor in reversed(self._program.table.known())}
+        nodes: dict[int, GradFn] = {}
+        for cut in found:
+            origin_of = cut.origin()
+            if origin_of is None:
+                continue
+            if not failed and origin_of.of_leaves and not (cut.in_forward or cut.after):
+                continue
+            labels = []
+            for label, operand in zip(cut.labels, origin_of.operands, strict=True):
+                fn = operand
+                if issubclass(type(operand), Tensor):
+                    label = names.get(id(operand), label)
+                    if id(operand) not in nodes:
+                        nodes[id(operand)] = made_by(operand)
+                    fn = nodes[id(operand)]
+                if fn is not None:
+                    labels.append(label)
+                    cut.fns.append(fn)
+            cut.labels = labels or cut.labels
+        self._seen, self._of_parameters, self._used, self._reads = [], {}, {}, {}
+        self._following.forget_trails()
         return found
 
 
 def sources(arguments: Any) -> dict[GradFn, Tensor]:
     """The operands of a call that need a gradient, by what made them."""
-    return _sources(_needing(arguments))
+    with unseen_calls():
+        needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
+        found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
+        return {fn: tensor for fn, tensor in found.items() if fn is not None}
 
 
-def _needing(arguments: Any) -> list[Tensor]:
-    needing = (tensor for tensor in tensors(arguments) if tensor.requires_grad)
-    return list(islice(needing, _OPERANDS))
+def _cutting(func: Any, made: list[Tensor]) -> str:
+    """What to call a cut; "" for a call that is none, though its result needs no gradient."""
+    if func in ASIDE:
+        return ""
+    name = name_of(func)
+    if name == "get":  # a property: `data` alone gets here
+        name = "data"
+    if not made:
+        return name if name in _READS else ""
+    if name.endswith("_like") or name.startswith(("new_", "register", "set")):
+        return ""
+    if name not in _PLAIN and not torch.is_grad_enabled():
+        return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+    return name
 
 
-def _sources(operands: list[Tensor]) -> dict[GradFn, Tensor]:
-    return {fn: tensor for tensor in operands if (fn := made_by(tensor)) is not None}
+def _is_parameter(tensor: Tensor) -> bool:
+    return type(tensor) is torch.nn.Parameter

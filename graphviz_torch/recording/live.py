@@ -72,10 +72,6 @@ class LiveBackward:
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = connected([fn for fn, _ in ends])
-        if not failed:
-            for cut in cuts:
-                if cut.aside:
-                    cut.fns = []
         hidden = _behind(cuts)
         if not failed:
             logged = _behind(cut for cut in cuts if cut.pending and not cut.after)

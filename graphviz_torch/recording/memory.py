@@ -16,7 +16,7 @@ Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,12 @@ from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor, TensorMeta
 from ..internals.metadata import tensor_meta
+from ..internals.modes import unseen_calls
 from ..internals.pytree import tensors
-from ..internals.storage import PLAIN, dense_parts, storage_id
+from ..internals.storage import PLAIN, dense_parts, storage_id, unwrapped
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"
-_is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
 _names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
 # By the type that a Python number has as a tensor: one that it would give way to.
@@ -93,7 +93,7 @@ def _is_number(tensor: Tensor) -> bool:
     other = _STRONGER.get(tensor.dtype)
     if other is None or not tensor.is_cpu:
         return False
-    with torch._C.DisableTorchFunction():
+    with unseen_calls():
         return torch.result_type(tensor, other) == other.dtype
 
 
@@ -128,7 +128,10 @@ class _Tensors:
         if tensor.is_nested:  # it has no plain shape
             return tensor_meta(tensor)
         like = (tensor.shape, tensor.dtype, tensor.device)
-        known = self._metas.get(like)
+        try:
+            known = self._metas.get(like)
+        except (RuntimeError, TypeError):  # symbolic sizes have no hash
+            return tensor_meta(tensor)
         if known is None:
             known = self._metas[like] = tensor_meta(tensor)
         return known
@@ -136,8 +139,7 @@ class _Tensors:
 
 def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
     """What identifies the memory of each part of a tensor, and that part."""
-    while _is_wrapped(tensor):  # by torch.func
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    tensor = unwrapped(tensor)
     if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
         return [(storage_id(tensor), tensor)]
     if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]

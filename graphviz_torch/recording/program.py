@@ -88,12 +88,6 @@ class Program:
                 return str(name)
         return ""
 
-    def here(self, operands: list[Tensor]) -> tuple[list[str], Place | None, str, bool]:
-        """Of a call that runs: its operands' names, its line, its module, is a forward running."""
-        frame = user_frame(sys._getframe(1))
-        labels = [self.label(tensor, frame) for tensor in operands]
-        return labels, self.place(frame), self.module, self.in_forward
-
     def variable(self, tensor: Tensor) -> str:
         """The variable that a tensor is in, as itself or in a list or the like."""
         for frame in (user_frame(sys._getframe(1)), self.frame):

@@ -24,6 +24,7 @@ from ..internals.module_hooks import ModuleWatch
 from ..internals.optimizer_hooks import StepWatch
 from ..internals.pytree import flatten
 from ..internals.warning_lines import WarningLines
+from ..internals.weak import Uncounted
 from .backward import Backward
 from .calls import Calls
 from .copies import Copies
@@ -170,6 +171,7 @@ class Recording:
     def _open(self, session: _Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
         seams: list[Any] = [
+            Uncounted(),
             session.program,
             WarningLines(Calls.__torch_function__.__code__),
             ModuleWatch(session.before_module, session.after_module),
@@ -210,7 +212,7 @@ class _Session:
         self.program = program = Program(model, frame)
         self.steps = Steps()
         following = Following()
-        self.cuts = Cuts(following, program.here)
+        self.cuts = Cuts(following, program)
         self.copies = Copies(program, following)
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
@@ -353,7 +355,7 @@ class _Session:
             ends,
             parameters + named,
             parameters,
-            self.cuts.take(),
+            self.cuts.take(failed=failed),
             BackwardCall(
                 program.place(here),
                 program.callers(here),

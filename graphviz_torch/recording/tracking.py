@@ -2,79 +2,137 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ..internals.dynamo import uncompiled
-from ..internals.pytree import tensors
+from ..internals.weak import Ref
 
 
-class Trail(Protocol):
-    """What wants to know where a tensor goes."""
+class Copy(Protocol):
+    """What wants to know whether a tensor is used."""
 
-    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
-        """A call took the tensor, made the nodes start <= n < end, and returned `result`."""
+    def taken(self) -> None:
+        """A call took the tensor."""
 
     def freed(self) -> None:
         """The tensor is gone."""
+
+
+class Trail:
+    """What a tensor was computed from behind cuts: a node in a graph of its own.
+
+    A call makes at most one, however long the way behind it is. Tensors that a call computes from
+    one trail alone, without a cut of its own, share that.
+
+    Args:
+        starts: what cut the tensor off here, where a call did.
+        behind: the trails of the tensors that it was computed from.
+    """
+
+    __slots__ = ("after", "behind", "starts")
+
+    def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
+        self.starts = starts
+        self.behind = behind
+        self.after: list[int] | None = None  # numbers of the nodes that used it, once there are any
+
+    def nearest(self) -> Iterator[Any]:
+        """The cuts on the way here, the nearest first."""
+        met = {self}
+        level = [self]
+        while level:
+            for trail in level:
+                yield from trail.starts
+            behind = dict.fromkeys(one for trail in level for one in trail.behind)
+            level = [trail for trail in behind if trail not in met]
+            met.update(level)
+
+
+def inwards(trails: Iterable[Trail]) -> list[Trail]:
+    """These trails and all behind them, each before those behind it."""
+    order: list[Trail] = []
+    met: set[Trail] = set()
+    for start in trails:
+        if start in met:
+            continue
+        met.add(start)
+        stack = [(start, iter(start.behind))]
+        while stack:
+            trail, rest = stack[-1]
+            following = next((one for one in rest if one not in met), None)
+            if following is None:
+                order.append(trail)
+                stack.pop()
+            else:
+                met.add(following)
+                stack.append((following, iter(following.behind)))
+    return order[::-1]
+
+
+class _Followed(Ref):
+    """A tensor that is followed."""
+
+    __slots__ = ("copies", "trail")
+
+    trail: Trail | None
+    copies: list[Copy]
 
 
 class Following:
     """Tensors that are followed, by identity."""
 
     def __init__(self) -> None:
-        self.trails: dict[int, tuple[weakref.ref[Tensor], list[Trail]]] = {}
+        self.known: dict[int, _Followed] = {}
 
-    def add(self, tensor: Tensor, trail: Trail) -> bool:
-        """Follow a tensor for `trail`; False if that was so already."""
-        known = self.trails.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            if trail in known[1]:
-                return False
-            known[1].append(trail)
-            return True
-        key, trails = id(tensor), [trail]
-        ref = weakref.ref(tensor, lambda ref: self._freed(key, ref))
-        self.trails[key] = (ref, trails)
-        return True
+    def add(self, tensor: Tensor, copy: Copy) -> None:
+        """Tell `copy` what becomes of a tensor."""
+        self._followed(tensor).copies.append(copy)
 
-    def drop(self, trails: Iterable[Trail]) -> None:
-        """Follow nothing for these trails any more."""
-        gone = {id(trail) for trail in trails}
-        for key, (_, kept) in list(self.trails.items()):
-            kept[:] = [trail for trail in kept if id(trail) not in gone]
-            if not kept:
-                del self.trails[key]
+    def lead(self, tensor: Tensor, trail: Trail) -> None:
+        """Note the trail of a tensor that was made just now."""
+        self._followed(tensor).trail = trail
 
-    @uncompiled
-    def call(self, func: Any, arguments: Any, start: int, end: int, result: Any) -> None:
-        """Tell the trails of the tensors among the arguments of a call."""
-        for tensor in tensors(arguments):
-            known = self.trails.get(id(tensor))
-            if known is not None and known[0]() is tensor:
-                for trail in tuple(known[1]):
-                    trail.taken(func, start, end, result)
+    def trail(self, tensor: Tensor) -> Trail | None:
+        """The trail of a tensor that a call takes; its copies learn of that."""
+        found = self.known.get(id(tensor))
+        if found is None or found() is not tensor:
+            return None
+        for copy in found.copies:
+            copy.taken()
+        return found.trail
+
+    def forget_trails(self) -> None:
+        """Follow nothing but copies any more."""
+        for key, found in list(self.known.items()):
+            found.trail = None
+            if not found.copies:
+                self.known.pop(key, None)
 
     def clear(self) -> None:
         """Follow nothing any more."""
-        self.trails.clear()
+        self.known.clear()
 
-    def _freed(self, key: int, ref: weakref.ref[Tensor]) -> None:
-        known = self.trails.get(key)
-        if known is not None and known[0] is ref:
-            del self.trails[key]
-            for trail in known[1]:
-                trail.freed()
+    def _followed(self, tensor: Tensor) -> _Followed:
+        found = self.known.get(id(tensor))
+        if found is None or found() is not tensor:
+            found = self.known[id(tensor)] = _Followed(tensor, self._freed)
+            found.trail, found.copies = None, []
+        return found
+
+    def _freed(self, followed: _Followed) -> None:
+        if self.known.get(followed.key) is followed:
+            del self.known[followed.key]
+            for copy in followed.copies:
+                copy.freed()
 
 
 _VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
 
 
-def _aside() -> frozenset[Any]:
+def _aside() -> frozenset[Callable[..., Any]]:
     names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
     names += (
         " is_floating_point is_complex is_pinned is_shared get_device register_hook retain_grad"
@@ -83,7 +141,7 @@ def _aside() -> frozenset[Any]:
         " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
     )
     methods = [getattr(torch.Tensor, name) for name in names.split()]
-    properties = {k: v for k, v in vars(torch._C.TensorBase).items() if hasattr(v, "__set__")}
+    properties = {k: v for k, v in vars(Tensor.__base__).items() if hasattr(v, "__set__")}
     reads = [value.__get__ for name, value in properties.items() if name not in _VALUES]
     writes = [value.__set__ for value in properties.values()]
     return frozenset(methods + reads + writes)
@@ -95,5 +153,7 @@ ASIDE = _aside()
 
 def name_of(func: Any) -> str:
     """What the user called: "copy_", "item"; "float" for `__float__`."""
-    name: str = getattr(func, "__name__", "")
+    name = getattr(func, "__name__", "")
+    if type(name) is not str:
+        return ""
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name

@@ -30,7 +30,7 @@ from .source_lines import Place
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """One copy, with what is known while it happens. A trail of the tensor it made."""
+    """One copy, with what is known while it happens. Told what becomes of the tensor it made."""
 
     kind: TransferKind
     source: str
@@ -52,7 +52,7 @@ class Seen:
     used: bool | None = None
     seconds: float | None = None
 
-    def taken(self, func: Any, start: int, end: int, result: Any) -> None:
+    def taken(self) -> None:
         """An operation read the copy."""
         self.used = True
 

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import uncollected
+from ..internals.accumulator import accumulator
 from ..internals.metadata import Metadata, Outputs, defined, is_custom
+from ..internals.modes import unseen_calls
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 
@@ -112,7 +114,7 @@ def read(
         named: names and tensors; the first name of a tensor wins.
     """
     # No torch-function mode and no tensor subclass is to see what is read.
-    with uncollected(), torch._C.DisableTorchFunction():
+    with uncollected(), unseen_calls():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
         outputs = _outputs(fns, edges, roots)
@@ -204,12 +206,10 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 
 
 def made_by(tensor: Tensor) -> Any:
-    """The live node that made a tensor; None where autograd has none, as inside a compiled region.
+    """The live node that made a tensor, a leaf's own node; None where autograd has none.
 
-    As `get_gradient_edge`, which raises there, and for a leaf under `inference_mode`.
+    It has none for a tensor that requires no gradient, and inside a compiled region.
     """
-    if tensor.grad_fn is not None or not tensor.requires_grad:
-        return tensor.grad_fn
-    with torch.inference_mode(False), torch.enable_grad():
-        view: Any = tensor.view_as(tensor).grad_fn
-    return None if view is None else view.next_functions[0][0]
+    with unseen_calls():
+        fn = tensor.grad_fn
+    return accumulator(tensor) if fn is None else fn

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..graph import Edge, Graph
 from ..graph.gc import uncollected
 from ..internals.metadata import tensor_meta
+from ..internals.modes import unseen_calls
 from ..internals.pytree import flatten, is_nesting
 from .names import Names, caller_names
-from .nodes import GradFn, Ids, read
+from .nodes import GradFn, Ids, made_by, read
 from .teardown import brace
 
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
@@ -55,7 +55,7 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
             f"outputs is a {type(outputs).__name__}, not a tensor: {_shorten(outputs)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
-    with torch._C.DisableTorchFunction():
+    with unseen_calls():
         found = [end for _, tensor in tensors if (end := _end(tensor)) is not None]
     if not found:
         path, tensor = tensors[0]
@@ -148,13 +148,8 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
 
 
 def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
-    if not tensor.requires_grad:
-        return None
-    if tensor.grad_fn is not None:
-        return tensor.grad_fn, tensor.output_nr
-    # A leaf: this finds its accumulator, and makes one if it has none yet.
-    with torch.inference_mode(False):
-        return torch.autograd.graph.get_gradient_edge(tensor).node, 0
+    fn = made_by(tensor)
+    return None if fn is None else (fn, tensor.output_nr)
 
 
 def _shorten(value: Any) -> str:

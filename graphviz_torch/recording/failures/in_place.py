@@ -20,8 +20,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from ...internals.dynamo import uncompiled
+from ...internals.modes import unseen_calls
 from ...internals.pytree import tensors
 from ...internals.storage import storage_id
+from ...internals.weak import Ref
 from ..source_lines import Place
 from ..tracking import name_of
 
@@ -40,7 +42,7 @@ class Change(NamedTuple):
     number: int = -1  # sequence number of the node that it made, if it made one
     storage: int = 0  # identifies the memory ...
     memory: Any = None  # ... which, while this is there, is no other's
-    tensor: weakref.ref[Tensor] | None = None
+    tensor: Ref | None = None
 
 
 Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
@@ -74,7 +76,7 @@ class Changes:
         if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
             return []  # of a step, which is noted as one
         found = []
-        with torch._C.DisableTorchFunction():
+        with unseen_calls():
             for tensor in tensors(_changed(func, args, kwargs or {})):
                 with suppress(RuntimeError):  # an inference tensor has no version
                     found.append((tensor, tensor._version))
@@ -89,14 +91,14 @@ class Changes:
         name = name_of(func) + next((f"({option}=)" for option in given), "")
         number = end - 1 if end > start else -1
         place = None
-        with torch._C.DisableTorchFunction():
+        with unseen_calls():
             for tensor, before in versions:
                 if tensor._version > before:
                     place = place or self._place(frame)
                     with suppress(RuntimeError, NotImplementedError):  # some have no memory
                         memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
                         row = name, place, before, tensor._version, number, storage_id(tensor)
-                        self._seen.append(Change(*row, memory, weakref.ref(tensor)))
+                        self._seen.append(Change(*row, memory, Ref(tensor)))
 
     def steps(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
@@ -168,7 +170,7 @@ def _held(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _versions(optimizer: Optimizer) -> list[int]:
-    with torch._C.DisableTorchFunction(), suppress(RuntimeError):
+    with unseen_calls(), suppress(RuntimeError):
         return [parameter._version for parameter in _held(optimizer)]
     return []
 
@@ -186,7 +188,7 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _in_place() -> frozenset[Any]:
     found = []
-    for space in (Tensor, torch._C.TensorBase, torch, torch.nn.functional, torch.nn.init):
+    for space in (Tensor, Tensor.__base__, torch, torch.nn.functional, torch.nn.init):
         for name, value in vars(space).items():
             own = name.endswith("_") and not name.endswith("__")
             if callable(value) and name not in _KEEP and (own or name in _OPERATORS):

@@ -24,6 +24,8 @@ from torch import Tensor
 from ...graph import GradientStats, TensorMeta
 from ...internals.dispatch import unseen
 from ...internals.metadata import tensor_meta
+from ...internals.modes import unseen_calls, unseen_operators
+from ...internals.storage import is_plain
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
 from .accelerator import WIDTH, Reduced, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
@@ -132,8 +134,8 @@ class Descriptions:
     def _describe_here(self, room: _Room) -> None:
         self.times += 1
         waiting, room.waiting, room.elements = room.waiting, [], 0
-        with torch._C._DisableTorchDispatch():  # under a mode nothing is plain
-            dense = [_is_plain(gradient) for _, gradient, _, _ in waiting]
+        with unseen_operators():  # under a mode nothing is plain
+            dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
             kept = [
                 (version is None or gradient._version == version)
                 and not (plain and gradient.data_ptr() == 0)
@@ -143,7 +145,7 @@ class Descriptions:
             waiting, dense = list(compress(waiting, kept)), list(compress(dense, kept))
         plain = dense if room.cpu else [False] * len(waiting)
         if any(plain):
-            with _aside(), torch._C._DisableTorchDispatch():
+            with _aside(), unseen_operators():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
                 stats = zip(*together(gradients), metas, strict=True)
                 found = map(_new, repeat(GradientStats), stats)
@@ -164,7 +166,7 @@ class Descriptions:
             if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
                 self._reduce(wheres, gradients)
             else:
-                with torch._C._DisableTorchDispatch():
+                with unseen_operators():
                     self._reduce(wheres, gradients)
 
     def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
@@ -212,7 +214,7 @@ def _aside() -> Iterator[None]:
 
     One that PyTorch does not have for some kind of tensor is not to end it.
     """
-    with suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction(), unseen():
+    with suppress(Exception), torch.no_grad(), unseen_calls(), unseen():
         yield
 
 
@@ -220,8 +222,8 @@ def alias(gradient: Tensor | None) -> Tensor | None:
     """A dense gradient's memory and version, as another tensor."""
     if gradient is None:
         return None
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        return gradient.detach() if _is_plain(gradient) else gradient
+    with unseen_calls(), unseen_operators():
+        return gradient.detach() if is_plain(gradient) else gradient
 
 
 def _elements_behind(gradient: Tensor) -> int:
@@ -232,19 +234,9 @@ def _elements_behind(gradient: Tensor) -> int:
         return 0
 
 
-def _is_plain(gradient: Tensor) -> bool:
-    """Is it a dense tensor with values of its own."""
-    # Private (2.13): true for tensors batched by vmap, for nested and for meta ones.
-    return (
-        type(gradient) is Tensor
-        and gradient.layout is torch.strided
-        and not torch._C._dispatch_isTensorSubclassLike(gradient)
-    )
-
-
 def _has_values(gradient: Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     if type(gradient) is Tensor and gradient.layout == torch.strided and not gradient.is_nested:
-        return _is_plain(gradient)
+        return is_plain(gradient)
     return not (gradient.is_meta or isinstance(gradient, FakeTensor))

@@ -8,7 +8,6 @@ thread reached too may pass for this thread's.
 from __future__ import annotations
 
 import inspect
-import weakref
 from types import CodeType, FrameType
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...internals.dispatch import sequence_number
 from ...internals.dynamo import uncompiled
 from ...internals.frames import local_variables
 from ...internals.pytree import tensors
+from ...internals.weak import Ref
 from ..source_lines import Foreign, Place, user_frame
 from .origins import Names, Origins
 from .parameters import ParameterTable, wrapped_by
@@ -54,7 +54,7 @@ class CallStack:
         self._running: list[_ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
-        self._inputs: list[weakref.ref[Tensor]] = []  # of the last outermost call
+        self._inputs: list[Ref] = []  # of the last outermost call
 
     @property
     def module(self) -> str:
@@ -89,7 +89,7 @@ class CallStack:
             table.parameters()  # noted before another may be put in the place of one
             variables = local_variables(frame)
             given = tensors(variables.get("args", args), variables.get("kwargs"))
-            self._inputs = [weakref.ref(tensor) for tensor in given]
+            self._inputs = [Ref(tensor) for tensor in given]
         for call in reversed(running):
             # The scope hangs below the innermost running call whose path leads here.
             above, outer = call.names

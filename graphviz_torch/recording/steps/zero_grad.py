@@ -6,19 +6,19 @@ after each backward. What changes its gradient outside of backward has cleared i
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
-from torch import Tensor
 from torch.optim import Optimizer
+
+from ...internals.weak import Ref
 
 
 @dataclass(slots=True)
 class _Sample:
     """A parameter, and the gradient that it had when it was looked at last."""
 
-    parameter: weakref.ref[Tensor]
-    gradient: weakref.ref[Tensor] | None
+    parameter: Ref
+    gradient: Ref | None
     version: int
     stepped: bool = True  # has an optimizer stepped with a part of this gradient
     added: bool = False  # and has backward added to it since
@@ -30,7 +30,7 @@ class _Sample:
         version = -1 if gradient is None or gradient.is_inference() else gradient._version
         before = None if self.gradient is None else self.gradient()
         changed = gradient is not before or version != self.version
-        self.gradient = None if gradient is None else weakref.ref(gradient)
+        self.gradient = None if gradient is None else Ref(gradient)
         self.version = version
         return changed or gradient is None
 
@@ -60,7 +60,5 @@ class Cleared:
         first = next((p for p in parameters if p.grad is not None), None)
         if first is not None and not first.grad.is_inference():
             gradient = first.grad
-            self._samples[id(optimizer)] = _Sample(
-                weakref.ref(first), weakref.ref(gradient), gradient._version
-            )
+            self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
         return sample is not None and sample.stepped and sample.added

@@ -1,0 +1,72 @@
+"""Weak references that `torch.utils.swap_tensors` does not count.
+
+It refuses a tensor that has any, and with it `module.to` and `load_state_dict` refuse where
+`torch.__future__.set_swap_module_params_on_conversion` is on. A reference of ours is to the tensor
+that the program has in its hands, whatever that is given to hold: swapping does it no harm.
+
+Private: `swap_tensors` asks `torch.utils.weakref.getweakrefs` (2.13). While a context is open that
+name has a stand-in, which leaves out ours.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .installation import Installation
+
+_utils: Any = torch.utils
+
+
+class Ref(weakref.ref[Tensor]):
+    """A weak reference to a tensor; `key` is its id().
+
+    Args:
+        tensor: what it refers to.
+        freed: called with the reference when the tensor is gone.
+    """
+
+    __slots__ = ("key",)
+
+    key: int
+
+    def __new__(cls, tensor: Tensor, freed: Callable[[Any], None] | None = None) -> Ref:
+        self = super().__new__(cls, tensor, freed)
+        self.key = id(tensor)
+        return self
+
+
+class Uncounted:
+    """A context in which `swap_tensors` does not count a `Ref`."""
+
+    def __enter__(self) -> Uncounted:
+        _installation.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _installation.discard(self)
+
+
+class _Others:
+    """The module `weakref`, which knows nothing of ours."""
+
+    def getweakrefs(self, value: Any) -> list[Any]:
+        return [ref for ref in weakref.getweakrefs(value) if not issubclass(type(ref), Ref)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(weakref, name)
+
+
+def _install() -> None:
+    _utils.weakref = _Others()
+
+
+def _remove() -> None:
+    _utils.weakref = weakref
+
+
+_installation = Installation[Uncounted](_install, _remove)

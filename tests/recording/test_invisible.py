@@ -1,0 +1,104 @@
+"""Programs that run without a recording run inside one, and end the same."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
+
+from graphviz_torch import find, record
+from tests.internals.test_accumulator import LEAVES, leaf_of
+
+USES: dict[str, Callable[[Tensor], Any]] = {
+    "detach": lambda leaf: leaf.detach(),
+    "no_grad": torch.no_grad()(lambda leaf: leaf * 2),
+    "data": lambda leaf: leaf.data,
+    "backward": lambda leaf: (leaf * 2).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+@pytest.mark.parametrize("use", USES)
+def test_a_leaf_of_any_layout_is_used_as_outside(kind: str, use: str) -> None:
+    def run() -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return str(type(USES[use](leaf_of(kind))))
+            except (RuntimeError, NotImplementedError) as error:  # what PyTorch does not have
+                return str(error)
+
+    bare = run()
+    with record():
+        assert run() == bare
+
+
+def test_a_lazy_module_is_moved_copied_and_run() -> None:
+    with record() as recording:
+        model = nn.LazyLinear(2)
+        copy.deepcopy(model).to(torch.float64)
+        model(torch.ones(1, 3)).sum().backward()
+    assert [p.name for p in recording.graph.parameters] == ["weight", "bias"]
+
+
+@pytest.fixture
+def swapped() -> Any:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("swapped")
+def test_parameters_are_swapped_where_pytorch_is_told_to() -> None:
+    with record() as recording:
+        model = nn.Linear(2, 2)
+        nn.init.ones_(model.weight)
+        model.load_state_dict(nn.Linear(2, 2).state_dict())
+        model.to(torch.float64)
+        model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        model.to(torch.float32)
+    assert recording.graph.parameters[0].tensor.dtype == "float64"
+
+
+def test_results_are_swapped_and_the_name_of_weakref_is_put_back() -> None:
+    import weakref
+
+    weakrefs: Any = weakref
+    a, b = torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    with record():
+        with record():
+            (a * 2).detach().sum()
+        cut = a.detach()
+        torch.utils.swap_tensors(cut, b.detach())
+        assert torch.equal(cut, torch.zeros(2))
+        users = weakref.ref(cut)
+        with pytest.raises(RuntimeError, match="weakref"):
+            torch.utils.swap_tensors(cut, b.detach())
+        assert users() is cut
+    assert vars(torch.utils)["weakref"] is weakrefs
+
+
+def test_a_subclass_that_answers_for_its_sizes_is_saved() -> None:
+    x = nn.Parameter(WrapperTensorWithCustomSizes(torch.ones(2)))  # type: ignore[no-untyped-call]
+    names = set(vars(x))
+    with record():
+        x.detach()
+        torch.save(x, io.BytesIO())
+    assert set(vars(x)) == names
+
+
+def test_a_state_that_becomes_a_leaf_again_is_still_behind_its_cut() -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    with record(model) as recording:
+        h = model["encoder"](torch.ones(1, 2)).detach().requires_grad_()
+        model["head"](h).sum().backward()
+    (cut,) = recording.graph.cuts
+    assert [recording.graph.nodes[i].title for i in cut.after] == ["addmm"]
+    assert "cut-gradient" in {finding.rule for finding in find(recording.graph)}
