@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, Literal
 
 from .file import write
 from .values import Cut, Edge, Failure, Node, Parameter, Step, Transfer
+
+_DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,18 @@ def _check(graph: Graph) -> None:
     for i, node in enumerate(graph.nodes):
         if node.id != i:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
+        if node.order is not None and node.order < 0:
+            raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
+        if any(saved.nbytes < 0 for saved in node.saved):
+            raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
+    for name, times in (
+        ("nodes", [node.seconds for node in graph.nodes]),
+        ("transfers", [transfer.seconds for transfer in graph.transfers]),
+    ):
+        for i, seconds in enumerate(times):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
+    _check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:
             raise ValueError(
@@ -132,6 +147,18 @@ def _check(graph: Graph) -> None:
             raise ValueError(f"graph.{where} names node {node_id} among {count} nodes.")
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
+
+
+def _check_paths(graph: Graph) -> None:
+    """Raises ValueError for a module path that is deeper or longer than a drawing can show."""
+    paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
+    paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
+    for path in paths:
+        if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
+            raise ValueError(
+                f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
+                f"characters ({path[:30]}...); up to {_DEEPEST} and {_LONGEST:,} are read."
+            )
 
 
 def _of_failure(failure: Failure) -> Iterator[int | None]:
