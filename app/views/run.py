@@ -83,7 +83,7 @@ def draw() -> None:
         recording.draw_downloads(made.opened, key="run")
     if made is not None and made.script:
         with st.expander("The same as a script", icon=":material/content_copy:"):
-            st.code(made.script, line_numbers=True)
+            st.code(made.script, language=None, line_numbers=True)
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:

@@ -166,7 +166,7 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
         left, top, right, bottom = box(part)
         assert left >= 0, name
         assert top >= 0, name
-        assert right <= width, name
+        assert right <= width or name == "copies", name  # whose last columns may be scrolled to
         assert bottom <= SIZES[width], name
     assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
     frame = box(found["graph"])
