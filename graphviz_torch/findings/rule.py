@@ -208,12 +208,3 @@ def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
 def at(where: str) -> str:
     """ " at train.py:12", or nothing where the line is not known."""
     return f" at {where}" if where else ""
-
-
-def size(nbytes: float) -> str:
-    """`1536` -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .file import write
 from .values import Cut, Edge, Failure, Node, Parameter, Step, Transfer
@@ -68,11 +68,17 @@ class Graph:
 
     def inputs(self) -> list[list[Edge]]:
         """For each node, the edges that end at it, by `input_nr`."""
-        return _group(self.edges, len(self.nodes), 1)
+        groups: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            groups[edge.target].append(edge)
+        return groups
 
     def users(self) -> list[list[Edge]]:
         """For each node, the edges that start at it, in the order of `edges`."""
-        return _group(self.edges, len(self.nodes), 0)
+        groups: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            groups[edge.source].append(edge)
+        return groups
 
     def save(self, path: str | Path) -> Path:
         """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
@@ -110,13 +116,6 @@ def show_with(show: Show) -> None:
     _show = show
 
 
-def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
-    groups: list[list[Edge]] = [[] for _ in range(count)]
-    for edge in edges:
-        groups[edge[end]].append(edge)
-    return groups
-
-
 def _check(graph: Graph) -> None:
     count = len(graph.nodes)
     for i, node in enumerate(graph.nodes):
@@ -134,13 +133,13 @@ def _check(graph: Graph) -> None:
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
     _check_paths(graph)
-    for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
-        if not 0 <= source < target < count:
+    for i, edge in enumerate(graph.edges):
+        if not 0 <= edge.source < edge.target < count:
             raise ValueError(
-                f"graph.edges[{i}] runs from node {source} to {target} among {count} nodes; "
-                "an edge runs from a node to a later one."
+                f"graph.edges[{i}] runs from node {edge.source} to {edge.target} among {count} "
+                "nodes; an edge runs from a node to a later one."
             )
-        if output_nr < 0 or input_nr < 0:
+        if edge.output_nr < 0 or edge.input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
     for where, node_id in _mentioned(graph):
         if not 0 <= node_id < count:
