@@ -19,6 +19,7 @@ from .copies import Copies
 from .cuts import Cuts, sources
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import FailedCalls
+from .gradients.finite import FiniteResults
 from .program import Program
 from .steps.optimizers import Steps
 from .tracking import ASIDE, Following
@@ -42,6 +43,7 @@ class Calls(TorchFunctionMode):
         following, cuts, copies: are told what a call took and gave.
         changes: of what it changes in place.
         failures: of what it raised.
+        results: of what it gave, if it made a node; None where nobody looks at that.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Calls(TorchFunctionMode):
         copies: Copies,
         changes: Changes,
         failures: FailedCalls,
+        results: FiniteResults | None,
     ) -> None:
         super().__init__()
         self.calling: Any = None  # what the user called
@@ -66,6 +69,7 @@ class Calls(TorchFunctionMode):
         self._copies = copies
         self._changes = changes
         self._failures = failures
+        self._results = results
 
     def begin_step(self) -> None:
         """A backward has been read: what was noted before it is over."""
@@ -106,6 +110,8 @@ class Calls(TorchFunctionMode):
             self._stack.made(start, end, frame)
             if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
+            if self._results is not None:
+                self._results.see(end - 1, result)
             plain = type(result) is Tensor and result.requires_grad
             if self._following.known or not plain:
                 called = (args, kwargs)

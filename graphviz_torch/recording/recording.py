@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._guards import TracingContext
@@ -31,6 +31,7 @@ from .copies import Copies
 from .cuts import Cuts
 from .failures.in_place import Changes
 from .failures.operands import Error, Failed, FailedCalls
+from .gradients.finite import FiniteResults
 from .graphs import graphs_of
 from .live import Call as BackwardCall
 from .live import End, LiveBackward, ends_of, sinks
@@ -46,9 +47,9 @@ from .transfers import OPERATORS
 def record(
     model: torch.nn.Module | None = None,
     *,
-    gradients: bool = True,
+    gradients: bool | Literal["finite"] = True,
     transfers: bool = True,
-    memory: bool = True,
+    memory: bool | None = None,
     clock: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
@@ -59,9 +60,11 @@ def record(
             another outside it goes by the variable that holds it, else by its class; and the
             parameters of every module that is called are listed, or, where none is, the caller's
             leaves whose way to the loss was cut.
-        gradients: describe the gradient at every node, and time it.
+        gradients: describe the gradient at every node, and time it. "finite": tell only which
+            gradients are not finite, and which result of the forward was the first; that is cheaper
+            than `torch.autograd.detect_anomaly`, and raises nothing.
         transfers: note the copies between devices.
-        memory: note what each node keeps for backward.
+        memory: note what each node keeps for backward. None: unless `gradients` is "finite".
         clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
             copies of its own that PyTorch makes inside a kernel are listed too.
 
@@ -72,7 +75,8 @@ def record(
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
 
     Raises:
-        TypeError: if `model` is no module.
+        TypeError: if `model` is not a module.
+        ValueError: for other `gradients`.
         RuntimeError: for `clock=True` without CUDA.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
@@ -87,9 +91,12 @@ def record(
             f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward "
             "runs in the block, or nothing: with record() as recording."
         )
+    if gradients not in (True, False, "finite"):
+        raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
-    return Recording(model, gradients=gradients, transfers=transfers, memory=memory, clock=clock)
+    options = _Options(gradients, transfers, gradients != "finite" if memory is None else memory)
+    return Recording(model, options, clock=clock)
 
 
 class Recording:
@@ -98,14 +105,12 @@ class Recording:
     def __init__(
         self,
         model: torch.nn.Module | None,
+        options: _Options,
         *,
-        gradients: bool,
-        transfers: bool,
-        memory: bool,
         clock: bool,
     ) -> None:
         self._model = model
-        self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
+        self._with = options
         self._clock = Clock() if clock else None
         self._entered = False
         self._session: _Session | None = None  # while the block is open
@@ -180,7 +185,7 @@ class Recording:
         ]
         if self._clock is not None:
             seams.append(self._clock)
-        if self._with["transfers"]:
+        if self._with.transfers:
             seams.append(Watch(OPERATORS, session.copied))
         seams.append(session.calls)
         for seam in seams:
@@ -196,6 +201,14 @@ class Recording:
             self._session.close()
 
 
+class _Options(NamedTuple):
+    """What is noted beside modules and lines."""
+
+    gradients: bool | Literal["finite"]
+    transfers: bool
+    memory: bool
+
+
 class _Session:
     """All that lives inside the block alone: what listens, and what it has noted so far.
 
@@ -206,7 +219,7 @@ class _Session:
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, frame: FrameType | None, options: dict[str, bool]
+        self, model: torch.nn.Module | None, frame: FrameType | None, options: _Options
     ) -> None:
         self._with = options
         self.program = program = Program(model, frame)
@@ -217,9 +230,10 @@ class _Session:
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
         self.alive = KeptGraphs(program.variable, program.source)
+        self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
             *(program, self.steps, following, self.cuts, self.copies),
-            *(self.changes, self.failed_calls),
+            *(self.changes, self.failed_calls, self.results),
         )
         self.backwards: list[Backward] = []
         self.live: LiveBackward | None = None
@@ -274,8 +288,9 @@ class _Session:
         with uncollected():
             self.steps.begin_backward()
             live = self.live = self._read(ends, sys._getframe(1), called)
-            if self._with["gradients"]:
-                live.hook([end for value in called.inputs for end in ends_of(value)])
+            if self._with.gradients:
+                asked = [end for value in called.inputs for end in ends_of(value)]
+                live.hook(asked, finite=self._with.gradients == "finite")
         live.look(self.alive)
         return live
 
@@ -369,12 +384,14 @@ class _Session:
             reached={key for other in self.backwards for key in other.reached},
             failed=failed,
         )
-        if self._with["memory"]:
+        if self._with.memory:
             known: list[tuple[SavedKind, torch.Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
             known += [("buffer", tensor) for tensor in program.table.buffers()]
             known += [("input", tensor) for tensor in program.stack.inputs()]
             live.keep(known)
+        if self.results is not None:
+            live.note(self.results.take())
         self._ends = []
         for listener in (self.calls, self.failed_calls, program):
             listener.begin_step()
