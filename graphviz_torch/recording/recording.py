@@ -120,35 +120,29 @@ class Recording:
     def __enter__(self) -> Recording:
         if self._entered:
             raise RuntimeError("a recording is entered once: call record() for every block.")
-        self._entered = True
-        session = _Session(self._model, caller(), self._with)
         try:
-            self._open(session)
+            self._entered = True
+            self._session = _Session(self._model, caller(), self._with)
+            self._open(self._session)
+            return self
         except BaseException:
             self._close()
             raise
-        self._session = session
-        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not self._entered:
-            raise RuntimeError("this recording was not entered: with record() as recording.")
-        session = self._session
-        if session is None:
-            return  # it is left already
         enabled = torch.is_grad_enabled()
         try:
-            self._close()
-            unmatched = (
-                [] if self._clock is None else match(session.copies.seen, self._clock.copies)
-            )
-            if error is not None:
-                session.fail(error)
-            self._graphs = session.graphs(unmatched)
+            if not self._entered:
+                raise RuntimeError("this recording was not entered: with record() as recording.")
+            if self._session is not None:  # else it is left already
+                self._unplug()
+                unmatched = self._unmatched(self._session)
+                if error is not None:
+                    self._session.fail(error)
+                self._graphs = self._session.graphs(unmatched)
         finally:
             torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
             self._close()
-            self._session = self._model = None
 
     @property
     def graph(self) -> Graph:
@@ -192,13 +186,24 @@ class Recording:
             self._seams.append(seam)  # first: an interrupt may come between the two
             seam.__enter__()
 
-    def _close(self) -> None:
-        """Let nothing tell the session any more; once more after an interrupt."""
+    def _unplug(self) -> None:
+        """Let nothing tell the session any more."""
         while self._seams:
             self._seams[-1].__exit__(None, None, None)
             self._seams.pop()
-        if self._session is not None:
-            self._session.close()
+
+    def _unmatched(self, session: _Session) -> list[Transfer]:
+        """The copies that the clock alone has seen; the others learn their durations."""
+        return [] if self._clock is None else match(session.copies.seen, self._clock.copies)
+
+    def _close(self) -> None:
+        """The block is over, or was interrupted: hold nothing of the program any more."""
+        try:
+            self._unplug()
+        finally:
+            if self._session is not None:
+                self._session.close()
+            self._session = self._model = None
 
 
 class _Options(NamedTuple):
