@@ -217,4 +217,4 @@ def test_what_no_optimizer_holds_is_said_though_the_block_ends_with_zero_grad() 
         of_generator.zero_grad()
         of_critic.zero_grad()
     assert [p.in_optimizer for p in recording.graph.parameters] == [True] * 4
-    assert "parameter-not-in-optimizer" not in {finding.rule for finding in find(recording.graph)}
+    assert "not-in-optimizer" not in {finding.rule for finding in find(recording.graph)}
