@@ -21,15 +21,11 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
+from ...internals.guards import is_subclass_like, no_autograd, no_functions, no_operators
 from ...internals.metadata import tensor_meta
 from ...internals.node_hooks import Hooks
 from ...internals.pytree import tensors
 from .cpu import flat, on_cpu
-
-_no_functions = torch._C.DisableTorchFunction
-_no_modes = torch._C._DisableTorchDispatch
-_no_autograd = torch._C._AutoDispatchBelowAutograd
-_is_subclass_like = torch._C._dispatch_isTensorSubclassLike  # private (2.13): batched and meta too
 
 
 class FiniteGradients:
@@ -92,7 +88,7 @@ class FiniteGradients:
     def _look(self, node: int, output_nr: int, gradient: Tensor) -> None:
         # No mode of the user's and no graph is to see it, and what PyTorch lacks ends nothing.
         try:
-            with _no_functions(), _no_modes(), _no_autograd():
+            with no_functions(), no_operators(), no_autograd():
                 if _sums_up(gradient):
                     return
                 found = on_cpu(flat(gradient), gradient.numel())
@@ -116,7 +112,7 @@ class FiniteResults:
         if not self._missing:
             return
         try:
-            with _no_functions(), _no_modes(), _no_autograd():
+            with no_functions(), no_operators(), no_autograd():
                 if type(result) is Tensor:
                     self._look(number, result)
                 else:
@@ -127,7 +123,7 @@ class FiniteResults:
 
     def take(self) -> dict[int, str]:
         """Notes by the sequence number of the node; the next forward is looked at anew."""
-        with _no_functions(), _no_modes(), _no_autograd():
+        with no_functions(), no_operators(), no_autograd():
             for number, total in self._sums:
                 if not math.isfinite(total.item()):
                     self._notes.setdefault(number, "the first result that is not finite")
@@ -136,7 +132,7 @@ class FiniteResults:
         return found
 
     def _look(self, number: int, tensor: Tensor) -> None:
-        if type(tensor) is not Tensor or _is_subclass_like(tensor):
+        if type(tensor) is not Tensor or is_subclass_like(tensor):
             return
         if not tensor.is_cpu:
             self._sums.append((number, tensor.sum(dtype=torch.float32)))
