@@ -115,8 +115,8 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
 
 
 def _parts(value: Checked) -> Iterator[str]:
-    columns = codec(type(value)).encode([value], "graph")
     value.check()
+    columns = codec(type(value)).encode([value], "graph")
     yield f'{{"format": "{FORMAT}", "version": {VERSION}'
     for name, column in columns.items():
         yield f', "{name}": {json.dumps(column, allow_nan=False, separators=(",", ":"))}'
