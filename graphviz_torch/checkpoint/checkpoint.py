@@ -146,7 +146,9 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     """How a loaded state differs from the modules and optimizers that shall take it.
 
     Raises:
-        TypeError: if `into` holds something that has no state, or the state is no dict.
+        TypeError: if `into` holds something that has no state, or the state is not a dict of
+            tensors.
+        ValueError: if a tensor of the file has no values.
     """
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)
@@ -175,6 +177,13 @@ def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Checkpoin
             "no dict of tensors by name."
         )
     ours = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
+    for k in ours:
+        if k in state and not isinstance(state[k], torch.Tensor):
+            raise TypeError(
+                f"The file holds a {type(state[k]).__name__} for {join(name, k)}, not a tensor."
+            )
+        if k in state and state[k].is_meta and not ours[k].is_meta:
+            raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
     both = [
         (join(name, k), tensor_meta(state[k]), tensor_meta(v))
         for k, v in ours.items()
@@ -192,7 +201,10 @@ def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Checkpoin
 def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) -> tuple[str, ...]:
     if not isinstance(state, Mapping) or "param_groups" not in state:
         return (f"missing in the file: the state of {name}",)
-    sizes = [len(group["params"]) for group in state["param_groups"]]
+    try:
+        sizes = [len(group["params"]) for group in state["param_groups"]]
+    except (KeyError, TypeError):
+        return (f"the file's state of {name} has groups without a list of parameters",)
     ours = [len(group["params"]) for group in optimizer.param_groups]
     if sizes == ours:
         return ()
@@ -224,7 +236,10 @@ def _read(path: Path, map_location: Any) -> Any:
             value = torch.load(path, map_location=place, weights_only=True)
         except pickle.UnpicklingError as error:
             raise ValueError(_refusal(path, str(error))) from None
-        except (RuntimeError, EOFError, KeyError, UnicodeDecodeError) as error:
+        except (
+            *(RuntimeError, EOFError, KeyError, UnicodeDecodeError),
+            *(AttributeError, AssertionError, IndexError, OverflowError, RecursionError),
+        ) as error:
             if "deserialize object on" in str(error):  # a device that is absent: torch says it well
                 raise
             raise ValueError(f"{path} is no checkpoint of PyTorch's: {error}") from error

@@ -51,7 +51,7 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
     """Read a dict of tensors onto a device.
 
     Raises:
-        ValueError: if it is no such file.
+        ValueError: if it is not such a file.
         ImportError: as `save_safetensors`.
     """
     package = _package()
@@ -60,7 +60,11 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             same = json.loads((file.metadata() or {}).get(_SAME, "{}"))
     except package.SafetensorError as error:
-        raise ValueError(f"{path} is no .safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a .safetensors file: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: its metadata {_SAME!r} is not JSON: {error}") from None
+    if not isinstance(same, dict) or not all(isinstance(kept, str) for kept in same.values()):
+        raise ValueError(f"{path}: its metadata {_SAME!r} is not an object of names.")
     return {**found, **{name: found[kept] for name, kept in same.items() if kept in found}}
 
 
