@@ -1,6 +1,6 @@
 """What recording costs: each row's step against the bare one, in interleaved rounds.
 
-    python -m tests.bench.bench_record            all three shapes, about five minutes on two cores
+    python -m tests.bench.bench_record            all shapes and loops, six minutes on two cores
     python -m tests.bench.bench_record --quick    without GPT-2 small
     python -m tests.bench.bench_record --device cuda
 
@@ -72,6 +72,47 @@ def mlp(device: str = "cpu") -> tuple[torch.nn.Module, torch.Tensor, Step]:
         return loss
 
     return model, batch, step
+
+
+def loops() -> dict[str, tuple[torch.nn.Module, Step]]:
+    """Loops without a gradient that people put inside a recording, each with a training step."""
+    torch.manual_seed(0)
+    layers = [torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(4)]
+    decoder = torch.nn.Sequential(*layers, torch.nn.Linear(32, 32)).eval()
+    policy = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    classifier, batch, _ = mlp()
+
+    def learn(model: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        loss: torch.Tensor = model(inputs).square().mean()
+        loss.backward()
+        return loss
+
+    def generation() -> torch.Tensor:
+        sequence = torch.zeros(1, 1, 32)
+        with torch.no_grad():
+            for _ in range(32):
+                sequence = torch.cat((sequence, decoder(sequence)[:, -1:]), 1)
+        return learn(decoder, sequence)
+
+    def rollout() -> torch.Tensor:
+        state = torch.zeros(1, 8)
+        with torch.no_grad():
+            for _ in range(400):
+                state = policy(state) + 0.1
+        return learn(policy, state)
+
+    def evaluation() -> torch.Tensor:
+        with torch.no_grad():
+            for _ in range(20):
+                (classifier(batch).argmax(1) == 0).float().mean().item()
+        return learn(classifier, batch)
+
+    return {
+        "generation, 32 tokens, width 32": (decoder, generation),
+        "rollout, 400 steps of a tiny policy": (policy, rollout),
+        "evaluation, 20 batches of the MLP": (classifier, evaluation),
+    }
 
 
 def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
@@ -181,6 +222,9 @@ if __name__ == "__main__":
         wanted = rows(model, step)
         chosen = {name: wanted[name] for name in options.rows or wanted if name in wanted}
         bench(title, step, chosen, options.rounds * (1 if title == "GPT-2 small" else 3))
+    for title, (model, step) in loops().items():
+        wanted = {name: rows(model, step)[name] for name in ("everything", "detect_anomaly")}
+        bench(title, step, wanted, options.rounds)
     for title, (model, inputs, step) in shapes.items():
         peer = torchlens(model, inputs)
         if peer and not options.rows:

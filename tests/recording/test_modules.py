@@ -347,3 +347,17 @@ def test_of_nodes_that_another_thread_made_with_the_same_numbers_nothing_is_said
     rows = {node.title: (node.module, node.source) for node in graphs[0].nodes}
     assert rows["clone"] == rows["sin"] == rows["cos"] == ("", "")
     assert rows["sum"][1].startswith("test_modules.py:")
+
+
+def test_parameters_that_are_replaced_between_forward_and_backward_keep_their_names() -> None:
+    model = nn.Linear(3, 1)
+    others = nn.Linear(3, 1).state_dict()
+    with record(model) as recording:
+        for _ in range(2):
+            loss = model(torch.ones(2, 3)).sum()
+            model.load_state_dict(others, assign=True)
+            loss.backward()
+    for graph in recording.graphs:
+        named = {n.label: n.module for n in graph.nodes if n.name == "AccumulateGrad"}
+        assert named == {"weight": "", "bias": ""}
+        assert all(p.node is not None for p in graph.parameters)
