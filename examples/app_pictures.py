@@ -1,6 +1,7 @@
-"""Draw the small pictures on the app's cards: `python -m examples.app_pictures`.
+"""Draw the small pictures on the app's cards, and record its worked example.
 
-Each is the graph of one model of the gallery, after backward, without text.
+Run `python -m examples.app_pictures`. Each picture is the graph of one model of the gallery, after
+backward, without text. The recording is what the first page shows before any job has run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pygraphviz
 
 from app.jobs.backward import play
 from app.jobs.values import Choice
-from app.models import gallery
+from app.models import example, gallery
 from graphviz_torch import Graph
 
 SIZE = "2.6,1.3!"  # inches: all cards are alike
@@ -24,7 +25,7 @@ def silhouette(graph: Graph) -> str:
     """The graph as boxes and lines, as SVG: leaves, operations, copies, outputs in their colour."""
     dot = graphviz.Digraph(
         graph_attr={"rankdir": "LR", "nodesep": "0.15", "ranksep": "0.2", "bgcolor": "transparent",
-                    "size": SIZE, "margin": "0"},
+                    "size": SIZE, "ratio": "fill", "margin": "0"},
         node_attr={"shape": "box", "style": "filled,rounded", "label": "", "width": "0.35",
                    "height": "0.22", "color": "transparent"},
         edge_attr={"color": "#8794a1", "arrowhead": "none", "penwidth": "2"},
@@ -49,7 +50,10 @@ def silhouette(graph: Graph) -> str:
 
 
 def main() -> None:
-    """Draw every model of the gallery."""
+    """Draw every model of the gallery, and record the worked example."""
+    run = play(example.CHOICE, backward=False)
+    assert run.opened is not None
+    run.opened.graph.save(example.RECORDING)
     for name in gallery.NAMES:
         count = gallery.DEVICES[name][0]
         run = play(Choice("model", f"sim{count}", model=name), backward=True)

@@ -14,8 +14,19 @@ class Script:
     """A script, the lines of it that the page shows, and the line that makes each name."""
 
     text: str
-    shown: tuple[int, int]  # from this line to that, both counted from 1
+    span: tuple[int, int]  # the page shows from this line to that, both counted from 1
     lines: dict[str, int]
+
+    @property
+    def shown(self) -> tuple[tuple[int, str], ...]:
+        """The lines that the page shows, with their numbers; of a model also those that run it."""
+        lines = self.text.splitlines()
+        first, last = self.span
+        body = lines[first - 1 : last]
+        indent = min((len(line) - len(line.lstrip()) for line in body if line), default=0)
+        numbered = [(number, line[indent:]) for number, line in enumerate(body, first)]
+        after = [(n, lines[n - 1].strip()) for n in sorted(self.lines.values()) if n > last]
+        return (*numbered, *after)
 
     def place(self, name: str) -> str:
         """`"script.py:7"`, as recordings say it; "" for a name that the script does not make."""

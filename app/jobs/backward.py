@@ -87,11 +87,10 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
         graph = graph or recording.graph
     except ValueError as nothing:
         error = error or str(nothing)
-    program = _shown(script)
     if graph is not None:
         line = f"{chosen.name}.py:{script.lines['output.backward()']}"
         graph = _with_places(graph, lambda place: line if place.startswith(f"{_HERE}:") else place)
-    return Run(None if graph is None else opened(graph), error, "", program, script.text)
+    return Run(None if graph is None else opened(graph), error, "", script.shown, script.text)
 
 
 def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
@@ -114,10 +113,9 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         output = made[program.output]
         scalar = output.numel() == 1
         script = expression_script(program, choice.inputs, choice.device, choice.seed, scalar)
-        shown = _shown(script)
         if not output.requires_grad:
             error = f"No gradient can flow from {program.output} to {', '.join(inputs)}."
-            return Run(None, error, " ".join(notes), shown, script.text)
+            return Run(None, error, " ".join(notes), script.shown, script.text)
         before = trace(output, names={**inputs, **made})
         places = _places(script, {**inputs, **made}, output)
         if backward:
@@ -139,16 +137,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         notes.append(f"{program.output} has shape {shape}: backward starts from ones.")
     ours = {node for node, label in labels.items() if label in copies}
     judged = opened(replace(graph, transfers=transfers), frozenset(ours))
-    return Run(judged, "", " ".join(notes), shown, script.text)
-
-
-def _shown(script: Script) -> tuple[tuple[int, str], ...]:
-    """The lines of a script that the page shows."""
-    lines = script.text.splitlines()
-    first, last = script.shown
-    indent = min((len(t) - len(t.lstrip()) for t in lines[first - 1 : last] if t), default=0)
-    body = [(number, lines[number - 1][indent:]) for number in range(first, last + 1)]
-    return (*body, *((n, lines[n - 1].strip()) for n in sorted(script.lines.values()) if n > last))
+    return Run(judged, "", " ".join(notes), script.shown, script.text)
 
 
 def _places(script: Script, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:

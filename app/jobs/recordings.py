@@ -59,13 +59,7 @@ def compare(one: Graph, other: Graph) -> Compared:
     """What the second graph has more, has less, and has otherwise."""
     difference = diff(one, other)
     changed = len({change.b for change in difference.changed})
-    union = difference.union()
-    signs = {"added": "+ ", "removed": "- ", "changed": "≠ "}
-    labels = {
-        node: f"{signs[mark]}{union.nodes[node].label or union.nodes[node].title}"
-        for node, mark in difference.marks().items()
-    }
-    payload = view_payload(union.annotate(label=labels))
+    payload = view_payload(difference)
     text = difference.to_text(limit=500) if difference else ""
     return Compared(len(difference.added), len(difference.removed), changed, payload, text)
 

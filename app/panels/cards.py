@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import streamlit as st
 
 from ..models import gallery
@@ -32,7 +34,8 @@ def choose_model() -> str | None:
 def _draw_card(name: str, title: str) -> None:
     model = gallery.model(name)
     if model.picture.exists():
-        st.image(model.picture.read_text(encoding="utf-8"), width="stretch")
+        data = base64.b64encode(model.picture.read_bytes()).decode()
+        st.html(f'<img alt="" style="width: 100%" src="data:image/svg+xml;base64,{data}">')
     st.markdown(f"**{escape(title)}**  \n:small[{escape(model.says)}]")
     st.button("Open", key=f"card {name}", on_click=_open, args=[title], width="stretch",
               icon=":material/arrow_forward:")  # fmt: skip

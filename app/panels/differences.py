@@ -23,11 +23,10 @@ def draw_differences(compared: Compared, *, key: str) -> None:
     if not compared.text:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
-    st.caption("One drawing of both: **+** stands before what is added, **-** before what is gone, "
-               "**≠** before what changed.")  # fmt: skip
+    st.caption("Both recordings in one drawing: what was added, removed or changed is marked.")
     draw_graph(compared.payload, key=f"{key} differences", color_by="role", height=600)
     with st.expander("As a list", expanded=True):
-        st.code(compared.text, language="diff", height=400)
+        st.code(compared.text, language=None, height=400)
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:

@@ -33,7 +33,7 @@ def draw() -> None:
     )
     if source == FILES:
         st.markdown("On each rank:")
-        st.code(SAVING)
+        st.code(SAVING, language=None)
         ranks = open_recordings("Recordings, one for each rank", key="ranks")
     else:
         sample = result("sample", "Recording two ranks", ".ranks:sample", shared=True)

@@ -9,7 +9,7 @@ import streamlit as st
 from ..expression.grammar import GRAMMAR
 from ..jobs import devices
 from ..jobs.values import Choice, Run
-from ..models import gallery
+from ..models import example, gallery
 from ..panels import recording, text
 from ..panels.cards import choose_model
 from ..panels.figures import draw_error, draw_findings
@@ -19,8 +19,6 @@ from ..panels.results import result
 from ..panels.upload import open_recording
 
 SECONDS = 20  # a run is ended after so many
-PROGRAM = "a = x + 2\nb = a ** 2\nc = b + 3\ny = mean(c)"
-INPUTS = "x = 1, 2, 3"
 SOURCES = {
     "example": "Worked example",
     "expression": "Your own expression",
@@ -69,17 +67,14 @@ def draw() -> None:
             choice = Choice("expression", device, seed, program=program, inputs=inputs)
         else:
             device, _ = _where((1,), seeded=False)
-            choice = Choice("expression", device, program=PROGRAM, inputs=INPUTS)
+            choice = Choice("expression", device, program=example.PROGRAM, inputs=example.INPUTS)
         hit = st.button(
             "Run backward", type="primary", icon=":material/play_arrow:", width="stretch"
         )
         backward = _asked(choice, hit)
         # The examples' runs are the same for everybody.
         shared = choice.seed == 0 and source != SOURCES["expression"]
-        doing = "Running backward" if backward else "Running forward"
-        made: Run | None = result(
-            "run", doing, ".backward:play", choice, backward, seconds=SECONDS, shared=shared
-        )
+        made = _result(choice, backward, shared)
         if made is not None:
             _draw_left(made, backward)
     if made is not None and made.opened is not None:
@@ -88,7 +83,18 @@ def draw() -> None:
         recording.draw_downloads(made.opened, key="run")
     if made is not None and made.script:
         with st.expander("The same as a script", icon=":material/content_copy:"):
-            st.code(made.script, line_numbers=True)
+            st.code(made.script, language=None, line_numbers=True)
+
+
+def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
+    """What the choice gives; the page that a visitor meets first needs no job."""
+    if choice == example.CHOICE and not backward:
+        return example.forward()
+    doing = "Running backward" if backward else "Running forward"
+    made: Run | None = result(
+        "run", doing, ".backward:play", choice, backward, seconds=SECONDS, shared=shared
+    )
+    return made
 
 
 def _draw_left(made: Run, backward: bool) -> None:
@@ -143,7 +149,7 @@ def _where(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]:
 def _program() -> tuple[str, str]:
     inputs = st.text_area(
         "Inputs",
-        INPUTS,
+        example.INPUTS,
         height=68,
         max_chars=2000,
         key="inputs",

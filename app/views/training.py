@@ -202,7 +202,7 @@ def _draw_end(trained: Trained) -> None:
         draw_gradients(opened.graph, key="training")
         st.markdown("#### In TensorBoard")
         st.markdown("Loss and gradient norms over the steps, and the graph. Unpack the file, then:")
-        st.code("tensorboard --logdir training", language="bash")
+        st.code("tensorboard --logdir training", language=None)
         st.download_button(
             "TensorBoard run", trained.archive, "training.zip", "application/zip",
             on_click="ignore", icon=":material/download:",

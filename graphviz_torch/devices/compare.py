@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..graph.units import seconds_text
 from ..internals.metadata import device_label
 from ..render.chart import line_chart
 from .simulated.tensor import is_simulated
@@ -90,7 +91,7 @@ class DeviceComparison:
         for timing in sorted(self.timings, key=lambda t: t.size):
             ratio = f"{cpu[timing.size] / timing.total:.2f}x" if timing.size in cpu else ""
             times = "".join(
-                f"{seconds_text(s):>11}"
+                f"{seconds_text(s) if s else '-':>11}"
                 for s in (timing.there, timing.work, timing.back, timing.total)
             )
             lines.append(f"{timing.size:>10,}  {timing.device:8}{times}{ratio:>13}")
@@ -285,11 +286,3 @@ WORKS: dict[str, Callable[[], _Work]] = {
     "elementwise": lambda: _Work(_two, lambda a, b: (a * b + 1).tanh()),
     "training step": _training_step,
 }
-
-
-def seconds_text(value: float) -> str:
-    """`0.00123` -> `"1.23 ms"`; a dash where nothing was done."""
-    if not value:
-        return "-"
-    unit, factor = ("s", 1.0) if value >= 1 else ("ms", 1e3) if value >= 1e-3 else ("us", 1e6)
-    return f"{value * factor:.3g} {unit}"

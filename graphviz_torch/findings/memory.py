@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..graph import Finding, Node
-from .rule import Reading, at, finding, listing, rule, size
+from ..graph.units import bytes_text
+from .rule import Reading, at, finding, listing, rule
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20
@@ -34,12 +35,12 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         return
     most = kept.most_common(3)
     parts = listing(
-        f"{_place(*place)} ({_largest(keepers[place])}{size(n)}, {n / total:.0%})"
+        f"{_place(*place)} ({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
     yield finding(
         "info",
-        f"Backward keeps {size(total)} of activations, most of it in {parts}.",
+        f"Backward keeps {bytes_text(total)} of activations, most of it in {parts}.",
         cause="saved for backward",
         advice=_less_memory(reading, [place for place, _ in most]),
         nodes=tuple(node.id for place, _ in most for node in keepers[place]),
@@ -158,7 +159,8 @@ def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{reading.call(node.id)}{at(node.source)} saves {saved.name or 'a tensor'} "
-                f"({saved.tensor}, {size(needed)}), a view that keeps {size(saved.nbytes)} alive.",
+                f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
+                f"{bytes_text(saved.nbytes)} alive.",
                 cause="a view keeps its whole storage",
                 advice="Use clone() on the slice, so that the rest can be freed.",
                 where=node.source,

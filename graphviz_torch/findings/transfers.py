@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ..graph import Finding, Transfer
-from .rule import Reading, at, finding, grouped, listing, rule, size
+from ..graph.units import bytes_text
+from .rule import Reading, at, finding, grouped, listing, rule
 
 # A copy is worth a word from here on: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s that PCIe 3
 # and 4 give, as long as several kernel launches.
@@ -24,9 +25,6 @@ REPEATS = 3
 DETOUR = 8
 
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "nonzero", "print")
-
-# DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
-_REPLICATED = ("Broadcast", "Gather", "Scatter")
 
 Numbered = list[tuple[int, Transfer]]
 
@@ -67,7 +65,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{_name_of(group)} was copied from {first.source} to {first.target} {len(group)} "
-            f"times, {size(extra)} more than once would need{at(listing(lines))}.",
+            f"times, {bytes_text(extra)} more than once would need{at(listing(lines))}.",
             cause="copied again and again",
             advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
             **_about(group),
@@ -116,8 +114,8 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
         yield finding(
             # Once may be the setting up; at one line again and again it is the loop's data.
             "warning" if first.where and len(group) >= REPEATS else "info",
-            f"{_name_of(group)} ({size(moved)}{_times(group)}) was copied to {first.target} from "
-            f"pageable memory{at(first.where)}.",
+            f"{_name_of(group)} ({bytes_text(moved)}{_times(group)}) was copied to {first.target} "
+            f"from pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
             f'{_name_of(group)}.to("{first.target}", non_blocking=True).',
@@ -154,7 +152,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if together else "info",
             f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
-            f"{size(moved)} in all{again}.",
+            f"{bytes_text(moved)} in all{again}.",
             cause="many tiny copies",
             advice=f"{'Put' if together else 'If they are of one step, put'} them together with "
             "torch.stack or torch.cat, and copy once.",
@@ -200,9 +198,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
         # What lies before a cut is not run.
-        if t.node is not None
-        and (nodes[t.node].order is not None or not reading.ran)
-        and nodes[t.node].title not in _REPLICATED
+        if t.node is not None and (nodes[t.node].order is not None or not reading.ran)
     ]
     kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
     for i, t in inside:
@@ -214,7 +210,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     for kind, group in kinds.items():
         copies = {t.node: t for _, t, _ in group}
         names = listing(dict.fromkeys(name for _, _, name in group))
-        moved = size(sum(t.nbytes or 0 for t in copies.values()))
+        moved = bytes_text(sum(t.nbytes or 0 for t in copies.values()))
         yield finding(
             "warning" if kind == "parameter" else "info",
             f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "

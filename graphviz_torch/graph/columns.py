@@ -25,6 +25,10 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type
 
 from .values import TensorMeta
 
+# What no tensor has: PyTorch counts dimensions, sizes and elements no further.
+_DIMENSIONS = 64
+_LIMIT = 1 << 63
+
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -83,16 +87,21 @@ class Numbers:
         if float in self.allowed:
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
-            except (KeyError, TypeError, ValueError):
-                raise ValueError(f"{where} holds what is no number.") from None
+            except (KeyError, OverflowError, TypeError, ValueError):
+                raise ValueError(f"{where} holds what is not a number.") from None
         self._check(values, where)
         return values
 
     def _check(self, values: list[Any], where: str) -> None:
-        for kind in set(map(type, values)):
+        kinds = set(map(type, values))
+        for kind in kinds:
             fits = issubclass(kind, self.allowed) and not issubclass(kind, self.refused)
             if not fits and not (kind is type(None) and self.nullable):
                 raise ValueError(f"{where} holds a value of type {kind.__name__}.")
+        if int in kinds:
+            whole = values if len(kinds) == 1 else [v for v in values if type(v) is int]
+            if not -_LIMIT <= min(whole) <= max(whole) < _LIMIT:
+                raise ValueError(f"{where} holds a whole number of more than 64 bits.")
 
 
 class Interned:
@@ -199,7 +208,7 @@ class Record:
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         if not isinstance(data, dict):
-            raise ValueError(f"{where} is no object.")
+            raise ValueError(f"{where} is not an object.")
         unknown = data.keys() - self.defaults.keys()
         if unknown:
             raise ValueError(f"{where} has an unknown field {min(unknown)!r}.")
@@ -251,7 +260,9 @@ def _number(value: Any, complex_too: bool) -> Any:
 
 def _text_in(row: Any) -> str:
     if not isinstance(row, str):
-        raise TypeError(f"a {type(row).__name__} is no text.")
+        raise TypeError(f"a {type(row).__name__} is not text.")
+    if not row.isascii():
+        row.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return row
 
 
@@ -271,19 +282,26 @@ def _one_of(allowed: tuple[str, ...]) -> Any:
 def _meta_in(row: Any) -> TensorMeta:
     shape, dtype, device = row
     if not isinstance(shape, (list, tuple)) or any(type(size) is not int for size in shape):
-        raise TypeError(f"{shape!r:.40} is no shape.")
+        raise TypeError(f"{shape!r:.40} is not a shape.")
+    if len(shape) > _DIMENSIONS:
+        raise ValueError(f"a shape of {len(shape):,} dimensions; a tensor has up to {_DIMENSIONS}.")
+    if min(shape, default=0) < -1 or math.prod(map(abs, shape)) >= _LIMIT:
+        raise ValueError(
+            f"{shape!s:.60} is not a shape: sizes run from 0, -1 for a ragged one, "
+            "and there are fewer than 2**63 elements."
+        )
     return TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
 
 
 def _members(data: Any, names: tuple[str, str], where: str) -> tuple[Any, Any]:
     if not isinstance(data, dict) or data.keys() != set(names):
-        raise ValueError(f"{where} is no object of {names[0]!r} and {names[1]!r}.")
+        raise ValueError(f"{where} is not an object of {names[0]!r} and {names[1]!r}.")
     return data[names[0]], data[names[1]]
 
 
 def _list(data: Any, count: int | None, where: str) -> list[Any]:
     if not isinstance(data, list):
-        raise ValueError(f"{where} is no list.")
+        raise ValueError(f"{where} is not a list.")
     if count is not None and len(data) != count:
         raise ValueError(f"{where} has {len(data)} values for {count}.")
     return data
@@ -293,5 +311,5 @@ def _integers(data: Any, count: int, where: str, nullable: bool = False) -> list
     values = _list(data, count, where)
     kinds = set(map(type, values)) - ({type(None)} if nullable else set())
     if kinds - {int} or min((value for value in values if value is not None), default=0) < 0:
-        raise ValueError(f"{where} holds what is no position and no length.")
+        raise ValueError(f"{where} holds what is neither a position nor a length.")
     return values

@@ -115,8 +115,8 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
 
 
 def _parts(value: Checked) -> Iterator[str]:
-    value.check()
     columns = codec(type(value)).encode([value], "graph")
+    value.check()
     yield f'{{"format": "{FORMAT}", "version": {VERSION}'
     for name, column in columns.items():
         yield f', "{name}": {json.dumps(column, allow_nan=False, separators=(",", ":"))}'

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .file import write
-from .values import Cut, Edge, Event, Failure, Node, Parameter, Step, Transfer
+from .values import Cut, Edge, Failure, Node, Parameter, Step, Transfer
+
+_DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,6 @@ class Graph:
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
-    events: tuple[Event, ...] = ()  # what the program did that no node shows
 
     def __repr__(self) -> str:
         counts = [
@@ -66,11 +68,17 @@ class Graph:
 
     def inputs(self) -> list[list[Edge]]:
         """For each node, the edges that end at it, by `input_nr`."""
-        return _group(self.edges, len(self.nodes), 1)
+        groups: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            groups[edge.target].append(edge)
+        return groups
 
     def users(self) -> list[list[Edge]]:
         """For each node, the edges that start at it, in the order of `edges`."""
-        return _group(self.edges, len(self.nodes), 0)
+        groups: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            groups[edge.source].append(edge)
+        return groups
 
     def save(self, path: str | Path) -> Path:
         """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
@@ -108,25 +116,30 @@ def show_with(show: Show) -> None:
     _show = show
 
 
-def _group(edges: Iterable[Edge], count: int, end: Literal[0, 1]) -> list[list[Edge]]:
-    groups: list[list[Edge]] = [[] for _ in range(count)]
-    for edge in edges:
-        groups[edge[end]].append(edge)
-    return groups
-
-
 def _check(graph: Graph) -> None:
     count = len(graph.nodes)
     for i, node in enumerate(graph.nodes):
         if node.id != i:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
-    for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
-        if not 0 <= source < target < count:
+        if node.order is not None and node.order < 0:
+            raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
+        if any(saved.nbytes < 0 for saved in node.saved):
+            raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
+    for name, times in (
+        ("nodes", [node.seconds for node in graph.nodes]),
+        ("transfers", [transfer.seconds for transfer in graph.transfers]),
+    ):
+        for i, seconds in enumerate(times):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
+    _check_paths(graph)
+    for i, edge in enumerate(graph.edges):
+        if not 0 <= edge.source < edge.target < count:
             raise ValueError(
-                f"graph.edges[{i}] runs from node {source} to {target} among {count} nodes; "
-                "an edge runs from a node to a later one."
+                f"graph.edges[{i}] runs from node {edge.source} to {edge.target} among {count} "
+                "nodes; an edge runs from a node to a later one."
             )
-        if output_nr < 0 or input_nr < 0:
+        if edge.output_nr < 0 or edge.input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
     for where, node_id in _mentioned(graph):
         if not 0 <= node_id < count:
@@ -135,9 +148,16 @@ def _check(graph: Graph) -> None:
         raise ValueError("graph.outputs has a negative output_nr.")
 
 
-def _of_event(event: Event) -> Iterator[int | None]:
-    yield from event.nodes
-    yield from (operand.node for operand in event.operands)
+def _check_paths(graph: Graph) -> None:
+    """Raises ValueError for a module path that is deeper or longer than a drawing can show."""
+    paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
+    paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
+    for path in paths:
+        if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
+            raise ValueError(
+                f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
+                f"characters ({path[:30]}...); up to {_DEEPEST} and {_LONGEST:,} are read."
+            )
 
 
 def _of_failure(failure: Failure) -> Iterator[int | None]:
@@ -158,7 +178,6 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
         ("step", [graph.step.retained.node] if graph.step.retained else []),
-        ("events", [i for event in graph.events for i in _of_event(event)]),
         ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
     ):
         for node_id in ids:

@@ -13,6 +13,7 @@ from ..tracing.nodes import Reading
 from .cuts import SeenCut
 from .failures.node import Stuck
 from .failures.operands import Error
+from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
 from .source_lines import Place
 from .steps.history import SeenKept
@@ -40,7 +41,9 @@ class Backward:
     loss_scale: Tensor | None = None  # our own copy, on its device until it is asked for
     alive: SeenKept | None = None  # graphs of earlier steps
     uncleared: Place | None = None  # where an optimizer used gradients it had used before
-    gradients: Gradients | None = None  # on their devices until they are asked for
+    gradients: Gradients | FiniteGradients | None = (
+        None  # on their devices until they are asked for
+    )
     error: Error | None = None  # that it raised
     stuck: Stuck | None = None  # where it ended with that
     others: list[tuple[str, int, str]] = field(default_factory=list)  # then: the other tensors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -18,9 +17,9 @@ from ..internals.frames import hide
 from ..internals.modes import FUNCTIONS, leave
 from .copies import Copies
 from .cuts import Cuts, sources
-from .events.listener import LISTENERS, EventListener
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import FailedCalls
+from .gradients.finite import FiniteResults
 from .program import Program
 from .steps.optimizers import Steps
 from .tracking import ASIDE, Following
@@ -44,7 +43,7 @@ class Calls(TorchFunctionMode):
         following, cuts, copies: are told what a call took and gave.
         changes: of what it changes in place.
         failures: of what it raised.
-        events: of what makes no node and yet decides what a backward does.
+        results: of what it gave, if it made a node; None where nobody looks at that.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Calls(TorchFunctionMode):
         copies: Copies,
         changes: Changes,
         failures: FailedCalls,
-        events: EventListener,
+        results: FiniteResults | None,
     ) -> None:
         super().__init__()
         self.calling: Any = None  # what the user called
@@ -70,7 +69,7 @@ class Calls(TorchFunctionMode):
         self._copies = copies
         self._changes = changes
         self._failures = failures
-        self._events = events
+        self._results = results
 
     def begin_step(self) -> None:
         """A backward has been read: what was noted before it is over."""
@@ -106,15 +105,13 @@ class Calls(TorchFunctionMode):
             self._changes.after(versions, func, kwargs, sys._getframe(1), start, end)
         if start != self._origins.end:
             self._stack.skipped(start, sys._getframe(1))
-        listener = LISTENERS.get(func)
-        if listener is not None and not stepping:
-            with torch._C.DisableTorchFunction(), suppress(Exception):  # nothing is raised into it
-                listener(self._events, func, args, kwargs, result, sys._getframe(1))
         if end != start:
             frame = sys._getframe(1)
             self._stack.made(start, end, frame)
             if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
                 self.scaler = frame.f_locals["self"]
+            if self._results is not None:
+                self._results.see(end - 1, result)
             plain = type(result) is Tensor and result.requires_grad
             if self._following.known or not plain:
                 called = (args, kwargs)

@@ -9,7 +9,7 @@ LiveBackward(ends, ...)     all is read that backward may free
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from .cuts import SeenCut
 from .failures.in_place import Changes
 from .failures.node import Stuck, stuck
 from .failures.operands import Error
+from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
 from .memory import saved
 from .source_lines import Place
@@ -106,7 +107,7 @@ class LiveBackward:
             cut.fns = []
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
         self._notes: dict[int, str] = {}
-        self._gradients: Gradients | None = None
+        self._gradients: Gradients | FiniteGradients | None = None
         self._asked: list[End] = []
         self._named = named
         self._alive: SeenKept | None = None
@@ -119,10 +120,6 @@ class LiveBackward:
         """The line that called it."""
         return self.call.place
 
-    def variables(self) -> list[Tensor]:
-        """The leaves that it reaches."""
-        return [fn.variable for fn in _leaves(self._own)]
-
     def look(self, graphs: KeptGraphs) -> None:
         """Look for graphs of earlier steps that are still alive."""
         known = zip(self.ids, self._numbers, strict=True)
@@ -134,11 +131,17 @@ class LiveBackward:
         with torch._C.DisableTorchFunction():  # no subclass is to see what is read
             self._saved, self._notes = saved(list(self.ids), known)
 
-    def hook(self, asked: list[End]) -> None:
+    def note(self, notes: Mapping[int, str]) -> None:
+        """What there is to say of nodes, by their sequence numbers."""
+        known = {number: i for i, number in enumerate(self._numbers) if number in notes}
+        self._notes |= {known[number]: text for number, text in notes.items() if number in known}
+
+    def hook(self, asked: list[End], *, finite: bool = False) -> None:
         """Hook every node, unless a CUDA graph is captured.
 
         Args:
             asked: the inputs of `autograd.grad`, in order.
+            finite: tell only which gradients are not finite.
         """
         self._asked = asked
         outputs = self._reading.columns["outputs"]
@@ -147,7 +150,10 @@ class LiveBackward:
         if cuda and torch.cuda.is_current_stream_capturing():
             return  # what we do on the device would become a part of the CUDA graph
         nodes = zip(self.ids, outputs, strict=True)
-        self._gradients = Gradients(nodes, cuda, mixed=len(devices) > 1)
+        if finite and devices == {"cpu"}:
+            self._gradients = FiniteGradients(nodes)
+        else:
+            self._gradients = Gradients(nodes, cuda, mixed=len(devices) > 1, finite=finite)
         self._gradients.__enter__()
 
     def fail(self, error: BaseException, changes: Changes, before: Sequence[Backward]) -> None:

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._guards import TracingContext
@@ -29,10 +29,9 @@ from .backward import Backward
 from .calls import Calls
 from .copies import Copies
 from .cuts import Cuts
-from .events.listener import EventListener
-from .events.training import look_at_attributes, look_for_steps
 from .failures.in_place import Changes
-from .failures.operands import Error, Failed, FailedCalls, refused_operands
+from .failures.operands import Error, Failed, FailedCalls
+from .gradients.finite import FiniteResults
 from .graphs import graphs_of
 from .live import Call as BackwardCall
 from .live import End, LiveBackward, ends_of, sinks
@@ -48,9 +47,9 @@ from .transfers import OPERATORS
 def record(
     model: torch.nn.Module | None = None,
     *,
-    gradients: bool = True,
+    gradients: bool | Literal["finite"] = True,
     transfers: bool = True,
-    memory: bool = True,
+    memory: bool | None = None,
     clock: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
@@ -61,9 +60,11 @@ def record(
             another outside it goes by the variable that holds it, else by its class; and the
             parameters of every module that is called are listed, or, where none is, the caller's
             leaves whose way to the loss was cut.
-        gradients: describe the gradient at every node, and time it.
+        gradients: describe the gradient at every node, and time it. "finite": tell only which
+            gradients are not finite, and which result of the forward was the first; that is cheaper
+            than `torch.autograd.detect_anomaly`, and raises nothing.
         transfers: note the copies between devices.
-        memory: note what each node keeps for backward.
+        memory: note what each node keeps for backward. None: unless `gradients` is "finite".
         clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
             copies of its own that PyTorch makes inside a kernel are listed too.
 
@@ -74,7 +75,8 @@ def record(
         A context manager; `as recording` gives the Recording, and `recording.graph` the Graph.
 
     Raises:
-        TypeError: if `model` is no module.
+        TypeError: if `model` is not a module.
+        ValueError: for other `gradients`.
         RuntimeError: for `clock=True` without CUDA.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
@@ -89,12 +91,12 @@ def record(
             f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward "
             "runs in the block, or nothing: with record() as recording."
         )
+    if gradients not in (True, False, "finite"):
+        raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
-    return Recording(model, gradients=gradients, transfers=transfers, memory=memory, clock=clock)
-
-
-_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
+    options = _Options(gradients, transfers, gradients != "finite" if memory is None else memory)
+    return Recording(model, options, clock=clock)
 
 
 class Recording:
@@ -103,14 +105,12 @@ class Recording:
     def __init__(
         self,
         model: torch.nn.Module | None,
+        options: _Options,
         *,
-        gradients: bool,
-        transfers: bool,
-        memory: bool,
         clock: bool,
     ) -> None:
         self._model = model
-        self._with = {"gradients": gradients, "transfers": transfers, "memory": memory}
+        self._with = options
         self._clock = Clock() if clock else None
         self._entered = False
         self._session: _Session | None = None  # while the block is open
@@ -120,35 +120,29 @@ class Recording:
     def __enter__(self) -> Recording:
         if self._entered:
             raise RuntimeError("a recording is entered once: call record() for every block.")
-        self._entered = True
-        session = _Session(self._model, caller(), self._with)
         try:
-            self._open(session)
+            self._entered = True
+            self._session = _Session(self._model, caller(), self._with)
+            self._open(self._session)
+            return self
         except BaseException:
             self._close()
             raise
-        self._session = session
-        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not self._entered:
-            raise RuntimeError("this recording was not entered: with record() as recording.")
-        session = self._session
-        if session is None:
-            return  # it is left already
         enabled = torch.is_grad_enabled()
         try:
-            self._close()
-            unmatched = (
-                [] if self._clock is None else match(session.copies.seen, self._clock.copies)
-            )
-            if error is not None:
-                session.fail(error)
-            self._graphs = session.graphs(unmatched)
+            if not self._entered:
+                raise RuntimeError("this recording was not entered: with record() as recording.")
+            if self._session is not None:  # else it is left already
+                self._unplug()
+                unmatched = self._unmatched(self._session)
+                if error is not None:
+                    self._session.fail(error)
+                self._graphs = self._session.graphs(unmatched)
         finally:
             torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
             self._close()
-            self._session = self._model = None
 
     @property
     def graph(self) -> Graph:
@@ -185,20 +179,39 @@ class Recording:
         ]
         if self._clock is not None:
             seams.append(self._clock)
-        if self._with["transfers"]:
+        if self._with.transfers:
             seams.append(Watch(OPERATORS, session.copied))
         seams.append(session.calls)
         for seam in seams:
             self._seams.append(seam)  # first: an interrupt may come between the two
             seam.__enter__()
 
-    def _close(self) -> None:
-        """Let nothing tell the session any more; once more after an interrupt."""
+    def _unplug(self) -> None:
+        """Let nothing tell the session any more."""
         while self._seams:
             self._seams[-1].__exit__(None, None, None)
             self._seams.pop()
-        if self._session is not None:
-            self._session.close()
+
+    def _unmatched(self, session: _Session) -> list[Transfer]:
+        """The copies that the clock alone has seen; the others learn their durations."""
+        return [] if self._clock is None else match(session.copies.seen, self._clock.copies)
+
+    def _close(self) -> None:
+        """The block is over, or was interrupted: hold nothing of the program any more."""
+        try:
+            self._unplug()
+        finally:
+            if self._session is not None:
+                self._session.close()
+            self._session = self._model = None
+
+
+class _Options(NamedTuple):
+    """What is noted beside modules and lines."""
+
+    gradients: bool | Literal["finite"]
+    transfers: bool
+    memory: bool
 
 
 class _Session:
@@ -211,7 +224,7 @@ class _Session:
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, frame: FrameType | None, options: dict[str, bool]
+        self, model: torch.nn.Module | None, frame: FrameType | None, options: _Options
     ) -> None:
         self._with = options
         self.program = program = Program(model, frame)
@@ -221,11 +234,11 @@ class _Session:
         self.copies = Copies(program, following)
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
-        self.events = EventListener(program)
         self.alive = KeptGraphs(program.variable, program.source)
+        self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
             *(program, self.steps, following, self.cuts, self.copies),
-            *(self.changes, self.failed_calls, self.events),
+            *(self.changes, self.failed_calls, self.results),
         )
         self.backwards: list[Backward] = []
         self.live: LiveBackward | None = None
@@ -255,7 +268,6 @@ class _Session:
         if self.program.is_here():
             place = self.program.place(frame)
             self.changes.steps(optimizer, place)
-            self.events.step(optimizer, place)
             if self.steps.begin(optimizer, args, frame, place):
                 self._use_again()
 
@@ -263,7 +275,6 @@ class _Session:
         """It has stepped."""
         if self.program.is_here():
             self.changes.stepped(optimizer)
-            self.events.life.stepped()
             if self.steps.end(optimizer):
                 self._use_again()
 
@@ -282,9 +293,9 @@ class _Session:
         with uncollected():
             self.steps.begin_backward()
             live = self.live = self._read(ends, sys._getframe(1), called)
-            if self._with["gradients"]:
-                self.events.begin_backward(called.outputs, live, user_frame(sys._getframe(1)))
-                live.hook([end for value in called.inputs for end in ends_of(value)])
+            if self._with.gradients:
+                asked = [end for value in called.inputs for end in ends_of(value)]
+                live.hook(asked, finite=self._with.gradients == "finite")
         live.look(self.alive)
         return live
 
@@ -296,7 +307,6 @@ class _Session:
                     live.fail(error, self.changes, self.backwards)
                 self.backwards.append(live.finish(gradients or ()))
             self.live = None
-            self.events.end_backward(self.backwards[-1])
             self.steps.end_backward()
             self._first = sequence_number()
 
@@ -306,8 +316,6 @@ class _Session:
         known = Error.of(error)
         if failed is None or failed.error != known:
             failed = Failed(known, place=place)
-            if _REFUSED in known.message:
-                failed = replace(failed, operands=refused_operands(error))
         if self.backwards and self.backwards[-1].error == known:
             failed = replace(failed, raised=None if place == failed.place else place)
         else:
@@ -330,12 +338,9 @@ class _Session:
         if not backwards and (ends := self._last_ends()):
             backwards = [self._read(ends, sys._getframe(1)).finish()]
         with uncollected():
-            look_at_attributes(self.events.events, self.program)
-            updated = self.steps.updated
-            look_for_steps(self.events.events, self.program, backwards, updated)
             return graphs_of(
                 *(backwards, self.program, self.copies.seen, unmatched or []),
-                *(updated, self.failed, self.events.events),
+                *(self.steps.updated, self.failed),
             )
 
     def _use_again(self) -> None:
@@ -384,12 +389,14 @@ class _Session:
             reached={key for other in self.backwards for key in other.reached},
             failed=failed,
         )
-        if self._with["memory"]:
+        if self._with.memory:
             known: list[tuple[SavedKind, torch.Tensor]] = []
             known += [("parameter", tensor) for _, tensor in parameters]
             known += [("buffer", tensor) for tensor in program.table.buffers()]
             known += [("input", tensor) for tensor in program.stack.inputs()]
             live.keep(known)
+        if self.results is not None:
+            live.note(self.results.take())
         self._ends = []
         for listener in (self.calls, self.failed_calls, program):
             listener.begin_step()

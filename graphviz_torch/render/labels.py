@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
+from ..graph.units import number_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
@@ -42,16 +43,8 @@ def gradient(stats: GradientStats) -> str:
 
 
 def number(value: object) -> str:
-    """Four significant digits: "2.667", "1.2e-05"."""
-    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
-
-
-def seconds(value: float) -> str:
-    """A duration in the unit that fits: "12.5 µs"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns"
+    """Four significant digits: "2.667", "1.20e-5"."""
+    return number_text(value) if isinstance(value, (int, float)) else str(value)
 
 
 def count(value: float) -> str:
@@ -60,14 +53,6 @@ def count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
-
-
-def nbytes(value: int) -> str:
-    """Bytes in the unit that fits, of 1,024: "1.5 KiB"."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value} B"
 
 
 def within(node: Node, label: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.units import bytes_text, seconds_text
 from . import labels
 
 _WIDEST = 48  # characters of one cell; a longer name is cut
@@ -62,8 +63,8 @@ def _nodes(graph: Graph) -> str:
         "output": lambda node: labels.tensors(node.outputs),
         "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
         "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
-        "time": lambda node: "" if node.seconds is None else labels.seconds(node.seconds),
-        "saved": lambda node: labels.nbytes(node.saved_bytes) if node.saved else "",
+        "time": lambda node: "" if node.seconds is None else seconds_text(node.seconds),
+        "saved": lambda node: bytes_text(node.saved_bytes) if node.saved else "",
         "module": lambda node: _plain(node.scope),
         "source": lambda node: _plain(node.source),
         "note": lambda node: _plain(node.note),
@@ -90,7 +91,7 @@ def _transfers(graph: Graph) -> str:
             "" if transfer.node is None else str(transfer.node),
             _plain(transfer.label),
             _plain(transfer.where),
-            "" if transfer.seconds is None else labels.seconds(transfer.seconds),
+            "" if transfer.seconds is None else seconds_text(transfer.seconds),
         ]
         for transfer in graph.transfers
     ]

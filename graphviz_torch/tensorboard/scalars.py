@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..findings import find
-from ..findings.rule import size
 from ..graph import GradientStats, Graph, GraphLike, Transfer, graph_of
+from ..graph.units import bytes_text
 from .writer import require
 
 _COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
@@ -200,7 +200,7 @@ def _row(some: list[Transfer]) -> list[str]:
 
 def _total(some: list[Transfer]) -> str:
     known = [transfer.nbytes for transfer in some if transfer.nbytes is not None]
-    text = size(sum(known))
+    text = bytes_text(sum(known))
     return (
         text if len(known) == len(some) else f"{text} and {len(some) - len(known)} of unknown size"
     )

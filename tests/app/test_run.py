@@ -11,7 +11,7 @@ import torch
 from app.jobs import devices
 from app.jobs.backward import play
 from app.jobs.values import Choice
-from app.models import gallery
+from app.models import example, gallery
 from tests.support.app_pages import column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ def test_every_model_runs_on_all_of_its_devices_with_its_own_lines(model: str, d
 
 def test_every_model_of_the_gallery_is_a_file_and_every_file_is_there() -> None:
     files = {path.stem for path in (ROOT / "app" / "models").glob("*.py")}
-    assert files - {"__init__", "gallery"} == set(gallery.NAMES)
+    assert files - {"__init__", "example", "gallery"} == set(gallery.NAMES)
     for name in gallery.NAMES:
         assert gallery.model(name).says.endswith(".")
         assert gallery.model(name).picture.exists()
@@ -223,6 +223,10 @@ def test_the_cards_stand_before_a_model_is_chosen() -> None:
     opened = app.button(key="card cnn").click().run()
     assert opened.query_params["model"] == ["CNN"] or opened.query_params["model"] == "CNN"
     assert any("class CNN" in line for line in lines(opened))
+
+
+def test_the_first_page_shows_what_a_run_gives_now() -> None:
+    assert example.forward() == play(example.CHOICE, backward=False)
 
 
 def test_devices_are_there_for_the_block_and_others_are_refused() -> None:

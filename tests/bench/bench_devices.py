@@ -13,7 +13,8 @@ import sys
 import torch
 
 from graphviz_torch import compare_devices, measure_bandwidth, to_device
-from graphviz_torch.devices.compare import WORKS, median_seconds, seconds_text
+from graphviz_torch.devices.compare import WORKS, median_seconds
+from graphviz_torch.graph.units import seconds_text
 
 
 def main(seconds: float) -> None:

@@ -21,6 +21,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -116,7 +117,7 @@ def loops() -> dict[str, tuple[torch.nn.Module, Step]]:
 
 
 def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
-    def recorded(**options: bool) -> Callable[[], object]:
+    def recorded(**options: Any) -> Callable[[], object]:
         def run() -> object:
             with record(model, **options) as recording:
                 step()
@@ -138,6 +139,7 @@ def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
         "+ transfers": recorded(**{**off, "transfers": True}),
         "+ gradient statistics": recorded(memory=False),
         "everything": recorded(),
+        "what is not finite": recorded(gradients="finite"),
         "detect_anomaly": under(lambda: torch.autograd.detect_anomaly(check_nan=True)),
         "detect_anomaly, no NaN check": under(lambda: torch.autograd.detect_anomaly(False)),
         "torch.profiler": under(lambda: torch.profiler.profile(activities=cpu)),

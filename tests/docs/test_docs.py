@@ -75,3 +75,9 @@ def test_the_reference_names_every_public_name() -> None:
         re.findall(r"auto\w+:: graphviz_torch\.(\w+)", "".join(p.read_text() for p in pages))
     )
     assert set(graphviz_torch.__all__) - named == set()
+
+
+def test_the_chinese_readme_has_the_code_of_the_english_one() -> None:
+    chinese = ROOT / "docs" / "README.zh-CN.md"
+    fence = re.compile(r"^```\w+\n.*?^```", re.M | re.S)
+    assert fence.findall(chinese.read_text()) == fence.findall((ROOT / "README.md").read_text())

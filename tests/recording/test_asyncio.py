@@ -43,7 +43,7 @@ def test_tasks_that_record_in_turns_do_not_see_each_others_backwards() -> None:
         for graph in graphs:
             assert [p.tensor.shape for p in graph.parameters] == [(1, width), (1,)]
             assert {node.module for node in graph.nodes} == {""}
-            assert {p.reached or bool(p.node is not None) for p in graph.parameters} == {True}
+            assert {p.got_gradient or bool(p.node is not None) for p in graph.parameters} == {True}
             shapes = {meta.shape for node in graph.nodes for meta in node.outputs if meta}
             assert not {(7,), (1, 8 - width)} & shapes
 

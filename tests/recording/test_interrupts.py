@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from linecache import getline
 from types import FrameType
 from typing import Any
@@ -23,8 +24,9 @@ EDGES = {Recording.__enter__.__code__, Recording.__exit__.__code__, record.__cod
 class Interrupt:
     """A tracing function that raises KeyboardInterrupt at the nth line of ours that runs."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, edges: bool = False) -> None:
         self.left = at
+        self.edges = edges  # also while a block is entered or left
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGE):
@@ -33,7 +35,7 @@ class Interrupt:
         # Python looks for signals after calls and jumps: not before a `del`, nor at a `try`, which
         # does nothing, nor where a `with` is left, whose line comes a second time then.
         quiet = line[0] in ("with", "del", "try:")
-        if event == "line" and not quiet and not self._at_an_edge(frame):
+        if event == "line" and not quiet and (self.edges or not self._at_an_edge(frame)):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt
@@ -71,7 +73,7 @@ def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
     lines = -1 - whole.left
     assert lines > 500
     before = observable()
-    for at in range(1, lines, 31):
+    for at in range(1, lines, lines // 40):
         arrived.clear()
         interrupt = Interrupt(at)
         sys.settrace(interrupt)
@@ -82,4 +84,28 @@ def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
         finally:
             sys.settrace(None)
         assert len(arrived) == (interrupt.left <= 0), at  # what is known already takes fewer lines
+        assert changes(before, observable()) == {}, at
+
+
+def empty() -> None:
+    with record():
+        pass
+
+
+def test_an_interrupt_while_a_block_is_entered_or_left_leaves_nothing() -> None:
+    empty()
+    whole = Interrupt(-1, edges=True)
+    sys.settrace(whole)
+    try:
+        empty()
+    finally:
+        sys.settrace(None)
+    lines = -1 - whole.left
+    assert lines > 100
+    before = observable()
+    for at in range(1, lines, lines // 60):
+        sys.settrace(Interrupt(at, edges=True))
+        with suppress(KeyboardInterrupt):
+            empty()
+        sys.settrace(None)
         assert changes(before, observable()) == {}, at

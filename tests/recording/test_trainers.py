@@ -176,8 +176,8 @@ def test_a_training_by_others_is_told_as_the_plain_loop_is(
     assert told(graph) == told(expected)
     assert [cut.how for cut in graph.cuts] == [cut.how for cut in expected.cuts]
     assert [cut.where for cut in graph.cuts] == [cut.where for cut in expected.cuts]
-    assert [(p.name, p.in_optimizer) for p in graph.parameters] == [
-        (p.name, p.in_optimizer) for p in expected.parameters
+    assert [(p.name, p.stepped, p.in_optimizer) for p in graph.parameters] == [
+        (p.name, p.stepped, p.in_optimizer) for p in expected.parameters
     ]
 
 
@@ -198,7 +198,7 @@ def test_a_closure_that_never_clears_its_gradients_is_told_as_the_plain_loop_is(
                 else:
                     closure()
                     optimizer.step()
-        return recording.graph.uncleared
+        return recording.graph.step.stale_gradients
 
     assert train(True).startswith("test_trainers.py:")
     assert train(False).startswith("test_trainers.py:")
@@ -216,5 +216,5 @@ def test_what_no_optimizer_holds_is_said_though_the_block_ends_with_zero_grad() 
         of_generator.step()
         of_generator.zero_grad()
         of_critic.zero_grad()
-    assert [p.held for p in recording.graph.parameters] == [True] * 4
+    assert [p.in_optimizer for p in recording.graph.parameters] == [True] * 4
     assert "not-in-optimizer" not in {finding.rule for finding in find(recording.graph)}

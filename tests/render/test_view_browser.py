@@ -360,3 +360,31 @@ def test_never_more_than_1500_cards_are_seen(opened: Open) -> None:
     search(page, "tanh")
     page.wait_for_selector(".card.selected")
     assert len(cards(page)) <= 1500
+
+
+class Described(Node):
+    """A node of which the module's class and the operation's attributes are known."""
+
+    module_class = "Block/Linear(4, 8)"
+    attributes = ("exponent=2", "dim=[0, 1]")
+
+
+def test_classes_of_modules_and_attributes_are_told_and_found(opened: Open) -> None:
+    rows = [
+        Described(i, "PowBackward0", (None,), operation="pow", module="block.fc", scope="block.fc")
+        for i in range(2)
+    ]
+    plain = Node(2, "SumBackward0", (None,), operation="sum")
+    page = opened(Graph((*rows, plain), (Edge(0, 1), Edge(1, 2)), ((2, 0),)))
+    frames = page.locator(".frame .strong").all_text_contents()
+    assert "fc · Linear(4, 8)" in frames
+    page.locator('.card[data-item="1"]').click()
+    panel = page.locator(".panel").inner_text()
+    assert "block.fc · Linear(4, 8)" in panel
+    assert "exponent\n2" in panel
+    assert "dim\n[0, 1]" in panel
+    for words in ("class:linear", "attribute:exponent=2", "linear"):
+        page.locator("input[type=search]").fill(words)
+        found = page.locator(".found button").evaluate_all("all => all.map(o => +o.dataset.found)")
+        assert {0, 1} <= set(found)
+        assert 2 not in found

@@ -143,7 +143,7 @@ def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
     many = tuple(moved(where=f"train.py:{i}") for i in range(700))
     text = steps.transfers_markdown(Graph((), transfers=many))
     assert text.count("|HtoD") == 500
-    assert text.endswith("And 200 copies more, 6.2 MiB.")
+    assert text.endswith("And 200 copies more, 6.3 MiB.")
 
 
 def test_each_step_is_an_entry_of_the_text_tab(tmp_path: Path) -> None:

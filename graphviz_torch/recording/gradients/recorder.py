@@ -35,11 +35,18 @@ class Gradients:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
         cuda: is one of them on a CUDA device.
         mixed: are they on several devices.
+        finite: leave out what is finite.
     """
 
     def __init__(
-        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], cuda: bool, mixed: bool
+        self,
+        nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
+        cuda: bool,
+        mixed: bool,
+        *,
+        finite: bool = False,
     ) -> None:
+        self._finite = finite
         self._nodes = list(nodes)
         self._clock = CudaClock() if cuda else None
         self._mixed = mixed
@@ -161,6 +168,8 @@ class Gradients:
         rows: dict[int, list[GradientStats | None]] = {}
         found: dict[int, tuple[GradientStats | None, ...]] = {}
         for (node, output_nr), stats in self._descriptions.found().items():
+            if self._finite and not stats.nonfinite:
+                continue
             count = len(outputs[node])
             if count == 1:
                 found[node] = (stats,)

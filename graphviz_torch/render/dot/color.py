@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ...graph import Graph, Node, short_dtype
+from ...graph.units import bytes_text, seconds_text
 from .. import labels
 from ..drawing.contents import Contents
 from ..drawing.visible import Visible
@@ -107,11 +108,11 @@ VALUES: dict[str, _Value] = {
     "gradient": (_norm, labels.number, "grad norm up to", "Run a backward inside record()."),
     "time": (
         lambda node: node.seconds,
-        labels.seconds,
+        seconds_text,
         "backward",
         "Run a backward inside record().",
     ),
-    "saved": (_saved, lambda value: labels.nbytes(int(value)), "saved", "Run it inside record()."),
+    "saved": (_saved, lambda value: bytes_text(int(value)), "saved", "Run it inside record()."),
 }
 
 

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from ...graph import Graph, Node
+from ...graph.units import bytes_text
 from .. import labels
 from ..drawing.contents import Contents
 from ..drawing.visible import Visible
@@ -175,6 +176,6 @@ def _transfers(graph: Graph) -> dict[int, str]:
     found: dict[int, str] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
-            size = "" if transfer.nbytes is None else f", {labels.nbytes(transfer.nbytes)}"
+            size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
             found.setdefault(transfer.node, f"{transfer.source} → {transfer.target}{size}")
     return found

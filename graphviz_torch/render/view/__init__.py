@@ -17,8 +17,9 @@ html, body { margin: 0; height: 100%; }
 def view_script() -> str:
     """The view as the text of one ES module, which needs nothing else.
 
-    It exports `mount(element, payload, {onSelect, selected, theme, colorBy})`; the code of a page
-    may follow in the same text and call `mount` by that name.
+    It exports `mount(element, payload, {onSelect, selected, theme, colorBy, page})`; the code of a
+    page may follow in the same text and call `mount` by that name. `page: true` says that the view
+    fills its page: all keys are its own, and so is the page's address where it stands in no frame.
 
     Raises:
         FileNotFoundError: if the package was never installed, which is when the view is built.

@@ -77,6 +77,13 @@ def view_payload(
     metas = _Table()
     for name in _TEXTS:
         header[name] = columns.texts(name, [getattr(node, name) for node in graph.nodes])
+    classes = [getattr(node, "module_class", "") for node in graph.nodes]
+    header["moduleClass"] = columns.texts("moduleClass", classes)
+    attributes = _Table()
+    attributes.at(())
+    places = [attributes.at(getattr(node, "attributes", ())) for node in graph.nodes]
+    columns.numbers("attributes", places)
+    header["attributes"] = attributes.rows
     header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)

@@ -76,7 +76,7 @@ export async function render() {
       mounted?.destroy?.();
       view.replaceChildren();
       say("");
-      mounted = mount(view, payload);
+      mounted = mount(view, payload, { page: true }); // keys work without a click
     } catch (error) {
       if (number === asked) say(String(error.message ?? error));
     }

@@ -18,7 +18,7 @@ export class SearchBox {
     autocomplete: "off",
     placeholder: "Search   /",
     "aria-label": "Search: name, op:, module:, shape:, dtype:, device:, finding:",
-    title: "A name, or op:addmm  module:attn  shape:8,128  dtype:f32  device:cpu  finding:nan",
+    title: "A name, or op:addmm  module:attn  class:linear  attribute:exponent=2  shape:8,128  dtype:f32  device:cpu  finding:nan",
   });
   private readonly list = html("div", { class: "found", id: "found", role: "listbox", "aria-label": "Found" });
 

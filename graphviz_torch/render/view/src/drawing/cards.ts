@@ -2,7 +2,7 @@
 
 import { BUFFER, type Model, PARAMETER } from "../graph/model";
 import type { Mark } from "../graph/payload";
-import type { Tree } from "../graph/tree";
+import { classOf, type Tree } from "../graph/tree";
 import { bytes, count, number, shaped, shorten, tensor } from "../graph/units";
 
 /** What an item is to a reader; "failed" is an operation that raised an exception. */
@@ -153,7 +153,7 @@ export class Cards {
       item,
       role: "group",
       mark: "",
-      lines: [[{ text: shorten(tree.name(item), MOST_TEXT), look: "strong" }], size, ...(marks ? [[{ text: marks, look: "strong" as const }]] : [])],
+      lines: [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" }], size, ...(marks ? [[{ text: marks, look: "strong" as const }]] : [])],
       parameters: [],
       more: 0,
     });
@@ -161,9 +161,16 @@ export class Cards {
 
   /** What the frame of an open group says. */
   title(group: number): { name: string; size: string; width: number } {
-    const name = shorten(this.tree.name(group), MOST_TEXT);
+    const name = shorten(this.called(group), MOST_TEXT);
     const size = count(this.tree.nodes(group).length, "node");
     return { name, size, width: TITLE_LEFT + this.width(name, "strong") + 8 + this.width(size, "quiet") + TITLE_RIGHT };
+  }
+
+  /** A group's name, and its module's class. */
+  private called(group: number): string {
+    const name = this.tree.name(group);
+    const found = classOf(this.model, this.tree, group);
+    return found ? `${name} · ${found}` : name;
   }
 
   private sized(card: Omit<Card, "width" | "height">): Card {

@@ -40,7 +40,7 @@ export interface Edge {
   readonly inputNr: number;
 }
 
-export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note";
+export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass";
 
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
@@ -81,6 +81,7 @@ export class Model {
   readonly transfersOf = new Map<number, Transfer[]>();
   private readonly marks: ReadonlyMap<number, Mark>;
   private readonly texts = new Map<TextColumn, { at: Column; table: string[] }>();
+  private readonly attributesOf: Column;
   private readonly times: Column | null;
   private readonly edgeInput: Column;
   private readonly savedOf: Column;
@@ -107,9 +108,10 @@ export class Model {
     this.marks = new Map(header.difference?.marks);
     this.addedEdges = new Set(header.difference?.addedEdges);
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "module", "scope", "source", "note"] as const)
+    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
     this.texts.set("label", this.labels(payload.column("label", count), header.label));
+    this.attributesOf = payload.column("attributes", count);
     this.leaf = payload.column("leaf", count);
     this.order = payload.has("order") && header.ordered ? payload.column("order", count) : null;
     this.times = payload.has("seconds") ? payload.column("seconds", count) : null;
@@ -306,6 +308,19 @@ export class Model {
     const counts = { added: 0, removed: 0, changed: 0 };
     if (this.difference) for (const node of nodes) for (const mark of [this.mark(node)]) if (mark) counts[mark] += 1;
     return Object.entries(counts).filter(([, times]) => times).map(([mark, times]) => `${times} ${mark}`).join(", ");
+  }
+
+  /** What autograd keeps of an operation that is not a tensor: "exponent=2". */
+  attributes(node: number): readonly string[] {
+    return this.payload.header.attributes[this.attributesOf[node] as number] ?? [];
+  }
+
+  /** The class of a node's module; with `names` of the one so many names down from the root. */
+  classOf(node: number, names = Number.POSITIVE_INFINITY): string {
+    const classes = this.text("moduleClass", node).split("/");
+    const path = this.text("module", node).split(".");
+    // A class for the root may come first, which has no name.
+    return classes[Math.min(classes.length, classes.length - path.length + names) - 1] ?? "";
   }
 
   /** A node that reads this one's result; null where none does. */

@@ -43,6 +43,8 @@ export interface Header {
   scope: string[];
   source: string[];
   note: string[];
+  moduleClass: string[];
+  attributes: string[][];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
 }
 

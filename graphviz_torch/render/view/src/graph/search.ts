@@ -2,7 +2,7 @@
 
 import { shaped } from "./units";
 import type { Model, TextColumn } from "./model";
-import type { Tree } from "./tree";
+import { classOf, type Tree } from "./tree";
 
 const FIELDS: Record<string, string> = {
   name: "label",
@@ -16,8 +16,10 @@ const FIELDS: Record<string, string> = {
   device: "device",
   line: "source",
   finding: "finding",
+  class: "moduleClass",
+  attribute: "attribute",
 };
-const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "scope", "source"];
+const TEXTS: readonly TextColumn[] = ["label", "operation", "name", "module", "moduleClass", "scope", "source"];
 
 export interface Found {
   /** Groups whose name holds all words. */
@@ -44,7 +46,7 @@ export function search(model: Model, tree: Tree, query: string, most: number): F
   }
   const groups: number[] = [];
   for (let g = 0; g < tree.groups && groups.length < most / 2; g++) {
-    const name = tree.name(tree.count + g).toLowerCase();
+    const name = `${tree.name(tree.count + g)} ${classOf(model, tree, tree.count + g)}`.toLowerCase();
     if (!tree.nodes(tree.count + g).length) continue; // it became its only node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }
@@ -60,6 +62,7 @@ function test(model: Model, word: string): (node: number) => boolean {
   for (const column of TEXTS)
     if (anywhere || column === field || (column === "scope" && field === "module")) tests.push(inTable(model, column, text));
   if (anywhere || field === "shape" || field === "dtype" || field === "device") tests.push(inShapes(model, field, text));
+  if (anywhere || field === "attribute") tests.push((node) => model.attributes(node).some((one) => one.toLowerCase().includes(text)));
   if (anywhere || field === "finding") tests.push(inFindings(model, text));
   return (node) => tests.some((holds) => holds(node));
 }

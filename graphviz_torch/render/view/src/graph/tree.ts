@@ -200,6 +200,13 @@ export class Tree {
   }
 }
 
+/** The class of the module that a group is a call of; "" where it was not recorded. */
+export function classOf(model: Model, tree: Tree, group: number): string {
+  const [node] = tree.nodes(group);
+  if (node === undefined || !tree.isModule(group)) return "";
+  return model.classOf(node, tree.around(group).filter((one) => tree.isModule(one)).length + 1);
+}
+
 function levels(column: ArrayLike<number>, count: number): Int32Array {
   const found = new Int32Array(column.length);
   for (let row = 0; row < column.length; row++) found[row] = column[row] === 0 ? TOP : count + (column[row] as number) - 1;

@@ -42,7 +42,12 @@ function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, V
   const mark = model.mark(node);
   if (mark) rows.unshift(["difference", mark]);
   const [module, source, note] = [model.text("module", node), model.text("source", node), model.text("note", node)];
-  if (module) rows.push(["module", module]);
+  const found = model.classOf(node);
+  if (module) rows.push(["module", found ? `${module} · ${found}` : module]);
+  for (const attribute of model.attributes(node)) {
+    const [name = "", ...value] = attribute.split("=");
+    rows.push([name, value.join("=")]);
+  }
   const level = tree.levelOf(node);
   if (level >= 0) rows.push(["inside", lead(tree.path(level), level, leads)]);
   if (source) rows.push(["line", html("code", {}, source)]);

@@ -2,7 +2,7 @@
 
 import { button, html } from "../dom";
 import type { Model } from "../graph/model";
-import type { Tree } from "../graph/tree";
+import { classOf, type Tree } from "../graph/tree";
 import { inLine } from "../graph/units";
 import { lead, type Leads } from "./facts";
 import { groupDetails } from "./group";
@@ -37,7 +37,8 @@ export class Panel {
 
   private groupHeading(item: number): HTMLElement {
     const { tree } = this;
-    return this.heading(tree.name(item), `${tree.isModule(item) ? "module call" : "run of nodes"} · ${tree.path(item)}`);
+    const found = classOf(this.model, tree, item);
+    return this.heading(tree.name(item), `${found || (tree.isModule(item) ? "module call" : "run of nodes")} · ${tree.path(item)}`);
   }
 
   private heading(title: string, ...subtitle: (string | Node)[]): HTMLElement {

@@ -1,0 +1,76 @@
+"""Bytes, seconds, numbers and counts as text: the one answer for every drawing and message.
+
+The view's `units.ts` says the same, tests/golden/units.json holds cases for both. Halves are
+rounded away from zero, as JavaScript does.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_HALF_UP, Decimal
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the unit that fits, of 1,024.
+
+    >>> bytes_text(1536), bytes_text(1023), bytes_text(102400)
+    ('1.5 KiB', '1023 B', '100 KiB')
+    """
+    if count < 1024:
+        return f"{count:.0f} B"
+    size, unit = count / 1024, 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{_fixed(size, 1 if size < 99.95 else 0)} {_UNITS[unit]}"
+
+
+def seconds_text(value: float) -> str:
+    """A duration in the unit that fits, with three digits.
+
+    >>> seconds_text(1.25e-5), seconds_text(0.9996)
+    ('12.5 µs', '1 s')
+    """
+    if value == 0:
+        return "0 s"
+    unit, size = next(((u, s) for u, s in _TIMES if value >= 0.9995 * s), ("ns", 1e-9))
+    return f"{number_text(value / size, 3)} {unit}"
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits; very large and very small ones with an exponent.
+
+    >>> number_text(8 / 3), number_text(1.2e-5), number_text(float("nan"))
+    ('2.667', '1.20e-5', 'NaN')
+    """
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e5 or abs(value) < 1e-3:
+        rounded = _rounded(value, 3)
+        power = rounded.adjusted()
+        return f"{_fixed(rounded.scaleb(-power), 2)}e{power}"
+    return f"{_rounded(value, digits).normalize():f}"
+
+
+def count_text(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count_text(1, "node"), count_text(1234, "node")
+    ('1 node', '1,234 nodes')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _fixed(value: float | Decimal, places: int) -> Decimal:
+    return Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+
+
+def _rounded(value: float, digits: int) -> Decimal:
+    exact = Decimal(value)
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)

@@ -1,0 +1,75 @@
+"""`diff`: how two saved graphs differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .files import read_graph
+from .options import add_options, given
+from .pictures import draw
+
+if TYPE_CHECKING:
+    from ... import GraphDiff
+
+_STRUCTURE = ("shape", "dtype", "device")
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `diff`."""
+    from ... import diff
+
+    for name, says in (("a", "the graph before"), ("b", "the graph after")):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{says}; - reads stdin")
+    says = "draw both in one picture, marked; - writes it to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=says)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    says = (
+        "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes or "
+        "devices, or never"
+    )
+    choices = ("difference", "structure", "never")
+    parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
+    add_options(parser, diff)
+    parser.set_defaults(run=_diff)
+
+
+def _diff(parsed: argparse.Namespace) -> int:
+    from ... import diff
+
+    if parsed.a == parsed.b == Path("-"):
+        raise ValueError("only one of the two graphs can come from stdin.")
+    difference = diff(read_graph(parsed.a), read_graph(parsed.b), **given(parsed, diff))
+    if parsed.out != Path("-"):
+        print(_json(difference) if parsed.format == "json" else difference.to_text())
+    if parsed.out is not None:
+        draw(difference.union(), parsed.out, None, [], difference.marks())
+    return int(_fails(difference, parsed.fail_on))
+
+
+def _fails(difference: GraphDiff, fail_on: str) -> bool:
+    if fail_on != "structure":
+        return fail_on == "difference" and bool(difference)
+    nodes_and_edges = (
+        difference.added or difference.removed or difference.added_edges or difference.removed_edges
+    )
+    return bool(nodes_and_edges) or any(each.what in _STRUCTURE for each in difference.changed)
+
+
+def _json(difference: GraphDiff) -> str:
+    return json.dumps(
+        {
+            "format": "graphviz_torch diff",
+            "version": 1,
+            "added": difference.added,
+            "removed": difference.removed,
+            "changed": [
+                {name: getattr(each, name) for name in ("a", "b", "what", "before", "after")}
+                for each in difference.changed
+            ],
+            "added_edges": difference.added_edges,
+            "removed_edges": difference.removed_edges,
+        }
+    )

@@ -1,0 +1,28 @@
+"""`find`: what is wrong in saved graphs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .files import read_graph
+from .reports import FORMATS, add_report, judged
+
+
+def add_find(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `find`."""
+    says = "saved graphs; those before the last are the steps before it; - reads what comes in"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=says)
+    parser.add_argument("--ranks", action="store_true", help="the files are one for each rank")
+    add_report(parser, fail_on="error")
+    parser.set_defaults(run=_find)
+
+
+def _find(parsed: argparse.Namespace) -> int:
+    from ... import find, find_across
+
+    *previous, last = [read_graph(file) for file in parsed.files]
+    found = find_across([*previous, last]) if parsed.ranks else find(last, previous)
+    new, code = judged(parsed, found)
+    print(FORMATS[parsed.format or "text"](new))
+    return code

@@ -1,0 +1,85 @@
+"""Options that a function has, as options of a command: named and described once, in the function.
+
+A keyword of type `bool`, `int`, `float`, `str` or a `Literal` becomes an option; others do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import re
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    function: Callable[..., Any],
+    *described_by: Callable[..., Any],
+    but: tuple[str, ...] = (),
+) -> None:
+    """Add an option for each keyword of `function`: `color_by` is "--color-by".
+
+    Args:
+        parser: gets the options.
+        function: whose keywords.
+        described_by: further functions whose docstrings describe them.
+        but: keywords to leave out.
+    """
+    hints = get_type_hints(function)
+    says: dict[str, str] = {}
+    for each in (function, *described_by):  # where one says "as in", the other says it
+        says |= _described(each)
+    for name, keyword in inspect.signature(function).parameters.items():
+        if keyword.kind is not keyword.KEYWORD_ONLY or name in but:
+            continue
+        how = _how(name, hints[name])
+        if how is not None:
+            flag = "--" + name.replace("_", "-")
+            text = says.get(name, "").replace("%", "%%")
+            parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=text, **how)
+
+
+def given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords of `function` that the user gave."""
+    keywords = inspect.signature(function).parameters.values()
+    names = [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
+    return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+
+
+def _how(name: str, hint: Any) -> dict[str, Any] | None:
+    if get_origin(hint) in (Union, types.UnionType):
+        hints = [each for each in get_args(hint) if each is not type(None)]
+        if len(hints) != 1:
+            return None
+        hint = hints[0]
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if name.endswith("_tolerance"):
+        return {"type": _tolerance, "metavar": "RATIO"}
+    words = {int: "N", float: "NUMBER", str: "TEXT"}
+    return {"type": hint, "metavar": words[hint]} if hint in words else None
+
+
+def _tolerance(text: str) -> float:
+    number = float(text)
+    if math.isnan(number) or number < 0:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a relative difference: pass 0 or more, or inf."
+        )
+    return number
+
+
+def _described(function: Callable[..., Any]) -> dict[str, str]:
+    """What the "Args" of a docstring say of each name."""
+    text = inspect.getdoc(function) or ""
+    _, _, rest = text.partition("Args:\n")
+    found: dict[str, str] = {}
+    for names, says in re.findall(r"^    ([a-z_, ]+): (.*(?:\n     +.*)*)", rest, re.M):
+        for name in names.split(", "):
+            found[name] = " ".join(says.split())
+    return found

@@ -1,0 +1,128 @@
+"""`draw`, `html`, `text` and `tensorboard`: a saved graph in other forms."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import Finding, Graph
+from .files import PIPE, beside, read_graph, write_text
+from .options import add_options, given
+
+FILE = "a graph that Graph.save wrote, .json or .json.gz; - reads what comes in"
+
+
+def add_draw(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `draw`."""
+    from ... import draw_graph, to_dot
+
+    _add_file(parser, "FILE.svg", _draw)
+    parser.add_argument("--format", help="svg, png, pdf or dot; default: as OUT ends, else svg")
+    _add_findings(parser)
+    add_options(parser, draw_graph, to_dot)
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `html`."""
+    from ... import to_html
+
+    _add_file(parser, "FILE.html", _html)
+    _add_findings(parser)
+    add_options(parser, to_html)
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `text`."""
+    from ... import to_text
+
+    _add_file(parser, "print it", _text)
+    add_options(parser, to_text)
+
+
+def add_tensorboard(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `tensorboard`."""
+    from ... import to_tensorboard
+
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    parser.add_argument(
+        "logdir", type=Path, metavar="LOGDIR", help="where `tensorboard --logdir` looks"
+    )
+    parser.set_defaults(run=_tensorboard)
+    add_options(parser, to_tensorboard)
+
+
+def draw(
+    graph: Graph,
+    out: Path,
+    format: str | None,
+    found: list[Finding],
+    marks: Mapping[int, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Draw a graph to a file, whose name is printed, or out."""
+    from ... import draw_graph
+
+    picture = draw_graph(graph, findings=found, marks=marks, **options)
+    if out == PIPE:
+        sys.stdout.flush()
+        drawn = picture.pipe(format=format or "svg")
+        sys.stdout.buffer.write(drawn if isinstance(drawn, bytes) else drawn.encode())
+    else:
+        print(picture.render(outfile=out, format=format))
+
+
+def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    says = f"default: {default}; - writes to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=says)
+    parser.set_defaults(run=run)
+
+
+def _add_findings(parser: argparse.ArgumentParser) -> None:
+    how = argparse.BooleanOptionalAction
+    parser.add_argument("--findings", action=how, default=True, help="mark what is wrong")
+
+
+def _found(parsed: argparse.Namespace, graph: Graph) -> list[Finding]:
+    from ... import find
+
+    return find(graph) if parsed.findings else []
+
+
+def _draw(parsed: argparse.Namespace) -> int:
+    from ... import draw_graph
+
+    graph = read_graph(parsed.file)
+    out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
+    options = {k: v for k, v in given(parsed, draw_graph).items() if k != "findings"}
+    draw(graph, out, parsed.format, _found(parsed, graph), **options)
+    return 0
+
+
+def _html(parsed: argparse.Namespace) -> int:
+    from ... import to_html
+
+    graph, options = read_graph(parsed.file), given(parsed, to_html)
+    options["findings"] = _found(parsed, graph)
+    options.setdefault("title", "" if parsed.file == PIPE else parsed.file.name)
+    write_text(to_html(graph, **options), parsed.out or beside(parsed.file, ".html"))
+    return 0
+
+
+def _text(parsed: argparse.Namespace) -> int:
+    from ... import to_text
+
+    text = to_text(read_graph(parsed.file), **given(parsed, to_text))
+    write_text(text.rstrip() + "\n", parsed.out or PIPE)
+    return 0
+
+
+def _tensorboard(parsed: argparse.Namespace) -> int:
+    from ... import to_tensorboard
+
+    to_tensorboard(read_graph(parsed.file), parsed.logdir, **given(parsed, to_tensorboard))
+    print(f"tensorboard --logdir {parsed.logdir}")
+    return 0

@@ -1,0 +1,133 @@
+"""The steps of a training that are recorded: which are due, and where one begins and ends.
+
+A step that is not due costs a counter. Of the recorded steps the last few graphs are held, for the
+rules that compare steps, and of each finding the first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .. import Finding, Graph, Recording, find, record
+
+Due = Callable[[int], bool]
+_PREVIOUS = 4  # graphs held for the rules that compare steps
+
+
+def due_steps(*, at: int | Sequence[int] | None = None, every: int | None = None) -> Due:
+    """Which steps, from 0, are due: those named, and every n-th; all, where neither is given.
+
+    Raises:
+        ValueError: for an `every` less than 1, or a step less than 0.
+
+    >>> due = due_steps(at=2, every=10)
+    >>> [step for step in range(21) if due(step)]
+    [0, 2, 10, 20]
+    """
+    named = frozenset(() if at is None else (at,) if isinstance(at, int) else at)
+    if every is not None and every < 1:
+        raise ValueError(f"every={every}: pass the number of steps, 1 or more.")
+    if any(step < 0 for step in named):
+        raise ValueError(f"at={at}: steps are counted from 0.")
+    if at is None and every is None:
+        return lambda step: True
+    return lambda step: step in named or (every is not None and step % every == 0)
+
+
+class Steps:
+    """Records steps: `begin(step)` and `end()` stand around each, `close()` comes at the end.
+
+    Args:
+        due: whether a step is recorded.
+        done: takes the step, its graphs in the order of their backwards, and what was found.
+        model: as for `record`.
+    """
+
+    def __init__(
+        self,
+        due: Due,
+        done: Callable[[int, list[Graph], list[Finding]], None],
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        self._due, self._done, self.model = due, done, model
+        self._recording: Recording | None = None
+        self._step = 0
+        self._previous: deque[Graph] = deque(maxlen=_PREVIOUS)
+        self.recorded = 0  # steps
+
+    def begin(self, step: int) -> None:
+        """Record from here on, if the step is due and none is being recorded."""
+        if self._recording is None and self._due(step):
+            self._step = step
+            self._recording = record(self.model)
+            self._recording.__enter__()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Close the recording, if there is one, and tell what was found.
+
+        Args:
+            error: what ended the step.
+        """
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        recording.__exit__(type(error) if error else None, error, None)
+        graphs = recording.graphs
+        # Behind the last step stands what is no training: it counts where nothing else does.
+        if not graphs or (self.recorded and not any(map(_is_step, graphs))):
+            return
+        self.recorded += 1
+        found = [each for graph in graphs[:-1] for each in find(graph)]
+        found += find(graphs[-1], tuple(self._previous))
+        self._previous.append(graphs[-1])
+        self._done(self._step, graphs, list(dict.fromkeys(found)))
+
+    def drop(self) -> None:
+        """Close the recording, if there is one, and tell nothing."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.__exit__(None, None, None)
+
+
+class OptimizerSteps(Steps):
+    """Steps that end where an optimizer has stepped: nobody needs to say where they begin.
+
+    It counts from now on, in the thread that makes it, until `close()`.
+    """
+
+    def __init__(
+        self,
+        due: Due,
+        done: Callable[[int, list[Graph], list[Finding]], None],
+        model: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__(due, done, model)
+        with record():  # what the first recording registers cannot be registered inside a hook
+            pass
+        self._thread = get_ident()
+        self.step = 0
+        self._hook: Any = register_optimizer_step_post_hook(self._stepped)
+        self.begin(0)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Count no more, and close the recording, if there is one."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+            self.end(error)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if get_ident() == self._thread:
+            self.end()
+            self.step += 1
+            self.begin(self.step)
+
+
+def _is_step(graph: Graph) -> bool:
+    return graph.failure is not None or any(node.order is not None for node in graph.nodes)

@@ -1,1 +1,0 @@
-"""What the program does that no node shows, and a rule may judge."""

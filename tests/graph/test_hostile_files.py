@@ -1,0 +1,156 @@
+"""Files made to break what reads them: refused with the column and the reason, or drawn."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphviz_torch as gt
+from graphviz_torch.graph.json import from_json, to_json
+from graphviz_torch.integrations.command.main import main
+from tests.graph.test_json import changed
+
+SAVED = Path(__file__).parents[1] / "golden" / "saved"
+SEED, MUTATIONS = 20, 300
+
+RENDERERS: dict[str, Callable[[gt.Graph, Path], Any]] = {
+    "text": lambda graph, _: gt.to_text(graph),
+    "dot": lambda graph, _: gt.to_dot(graph, findings=gt.find(graph)),
+    "closed": lambda graph, _: gt.to_dot(graph, depth=0, color_by="gradient"),
+    "payload": lambda graph, _: gt.view_payload(graph, gt.find(graph)),
+    "diff": lambda graph, _: str(gt.diff(graph, ORIGINAL)) + repr(gt.diff(ORIGINAL, graph).marks()),
+    "union": lambda graph, _: gt.to_dot(gt.diff(ORIGINAL, graph).union()),
+    "pbtxt": lambda graph, folder: gt.to_pbtxt(graph, folder / "graph.pbtxt"),
+    "tensorboard": lambda graph, folder: gt.to_tensorboard(graph, folder, backward=True),
+    "transfers": lambda graph, folder: gt.add_transfers(graph, folder, step=0),
+    "collectives": lambda graph, _: gt.collectives(graph),
+    "ranks": lambda graph, _: gt.find_across([ORIGINAL, graph]),
+    "steps": lambda graph, _: gt.find(graph, [ORIGINAL]),
+}
+ORIGINAL = gt.load(SAVED / "recording.json")
+
+VALUES: list[Any] = [
+    *(None, True, -1, 0, 1, 2**62, 2**63, 10**30, 0.5, -0.5, 1e308, 5e-324, "NaN", "Infinity"),
+    *("", "a.b", "a" * 5000, ".".join("a" * 150), '<b>&"\\n{|}', "\ud800", "☃\u2028\x00"),
+    *([], {}, [0], [10**6], {"distinct": [], "at": []}, {"lengths": [3], "items": []}),
+]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    stack = [value]
+    while stack:
+        container = stack.pop()
+        pairs = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, part in pairs:
+            yield container, key
+            if isinstance(part, (dict, list)):
+                stack.append(part)
+
+
+def mutations() -> Iterator[str]:
+    """Files with one to three of their values replaced, swapped or taken out."""
+    chance = random.Random(SEED)
+    files = [json.loads(to_json(gt.load(SAVED / f"{n}.json"))) for n in ("trace", "recording")]
+    files += [json.loads(to_json(gt.load(SAVED / "failed.json"))), json.loads(changed())]
+    for _ in range(MUTATIONS):
+        data = copy.deepcopy(chance.choice(files))
+        for _ in range(chance.randint(1, 3)):
+            container, key = chance.choice(list(places(data)))
+            kind = chance.random()
+            if kind < 0.1 and isinstance(container, dict):
+                del container[key]
+            elif kind < 0.5 and type(container[key]) in (int, float):
+                container[key] = chance.choice([n for n in VALUES if type(n) in (int, float)])
+            elif kind < 0.7 and isinstance(container[key], str):
+                container[key] = chance.choice([s for s in VALUES if isinstance(s, str)])
+            elif kind < 0.8 and isinstance(container, list):
+                chance.shuffle(container)
+            else:
+                container[key] = copy.deepcopy(chance.choice(VALUES))
+        yield json.dumps(data)
+
+
+def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
+    tmp_path: Path,
+) -> None:
+    loaded = 0
+    for i, text in enumerate(mutations()):
+        try:
+            graph = from_json(text)
+        except ValueError:
+            continue
+        loaded += 1
+        for name, render in RENDERERS.items():
+            try:
+                render(graph, tmp_path)
+            except ValueError:  # one sentence, as of a graph that can't be shown
+                continue
+            except Exception as error:
+                raise AssertionError(f"mutation {i}, {name}: {text[:2000]}") from error
+    assert loaded > MUTATIONS // 10
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            changed(nodes__items__outputs__items__distinct__0=[[1] * 65, "float32", "cpu"]),
+            r"nodes\.outputs holds a wrong value: a shape of 65 dimensions",
+        ),
+        (
+            changed(nodes__items__outputs__items__distinct__0=[[2**63], "float32", "cpu"]),
+            r"nodes\.outputs holds a wrong value: .* is not a shape",
+        ),
+        (
+            changed(nodes__items__outputs__items__distinct__0=[[2**40] * 2, "float32", "cpu"]),
+            r"fewer than 2\*\*63 elements",
+        ),
+        (changed(nodes__items__order=[10**30, 1]), r"nodes\.order holds a whole number of more"),
+        (changed(nodes__items__order=[-1, 1]), r"nodes\[0\]\.order is -1"),
+        (changed(nodes__items__seconds=[-0.5, 1]), r"nodes\[0\]\.seconds is -0\.5"),
+        (changed(nodes__items__seconds=["NaN", 1]), r"nodes\[0\]\.seconds is nan"),
+        (
+            changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1e999"),
+            r"nodes\[0\]\.seconds is inf",
+        ),
+        (
+            changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1" + "0" * 400),
+            r"nodes\.seconds holds a whole number of more than 64 bits",
+        ),
+        (
+            changed(nodes__items__module={"distinct": [".".join("a" * 101)], "at": [0, 0]}),
+            r"a module path of 101 levels",
+        ),
+        (
+            changed(nodes__items__scope={"distinct": ["a" * 5000], "at": [0, 0]}),
+            r"5,000 characters",
+        ),
+        (
+            changed(nodes__items__label={"distinct": ["\ud800"], "at": [0, 0]}),
+            r"nodes\.label holds a wrong value: .*surrogates not allowed",
+        ),
+    ],
+)
+def test_what_no_graph_can_hold_is_refused_with_column_and_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        from_json(text)
+
+
+@pytest.mark.parametrize("command", ["text", "find", "draw", "html", "tensorboard"])
+def test_a_command_ends_with_one_sentence_and_exit_status_2(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(changed(nodes__items__seconds=[-0.5, 1]))
+    extra = [str(tmp_path)] if command == "tensorboard" else []
+    assert main([command, str(path), *extra]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("graphviz-torch: ")
+    assert said.count("\n") == 1

@@ -1,0 +1,167 @@
+"""record(gradients="finite"): which gradient and which result was the first that is not finite."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import Graph, Node, find, record
+
+
+def first_gradient(graph: Graph) -> Node | None:
+    """The node that backward gave a gradient that is not finite before all others."""
+    nodes = [n for n in graph.nodes if any(s is not None and s.nonfinite for s in n.grad_outputs)]
+    return min(nodes, key=lambda node: math.inf if node.order is None else node.order, default=None)
+
+
+def recorded(run: Callable[[], Any], gradients: Any = "finite") -> Graph:
+    with record(gradients=gradients) as recording:
+        run()
+    return recording.graph
+
+
+def root_of_zero() -> None:
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    (x.sqrt() * torch.tensor([0.0, 1.0])).sum().backward()  # 0 * inf
+
+
+def hidden_by_a_mask() -> None:
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    y = torch.where(x > 0, x.sqrt(), x)
+    (y * 2).sum().backward()
+
+
+def of_many() -> None:
+    x = torch.rand(64, 64, requires_grad=True)
+    y = x
+    for _ in range(100):
+        y = y.sin() + 1
+    (y / (y - y)).sum().backward()
+
+
+def of_a_large_one() -> None:
+    x = torch.zeros(400, 400, requires_grad=True)
+    x.abs().sqrt().sum().backward()
+
+
+def of_a_custom_function() -> None:
+    class Divides(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return gradient / 0
+
+    Divides.apply(torch.ones(3, requires_grad=True).exp()).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "run", [root_of_zero, hidden_by_a_mask, of_many, of_a_large_one, of_a_custom_function]
+)
+def test_the_first_gradient_is_the_one_that_the_statistics_give(run: Callable[[], None]) -> None:
+    expected = first_gradient(recorded(run, True))
+    found = first_gradient(recorded(run))
+    assert expected is not None
+    assert found is not None
+    assert (found.id, found.name, found.source) == (expected.id, expected.name, expected.source)
+    assert found.grad_outputs[0] is not None
+    assert expected.grad_outputs[0] is not None
+    assert found.grad_outputs[0].nonfinite == expected.grad_outputs[0].nonfinite
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_what_detect_anomaly_raises_is_seen() -> None:
+    message = "'SqrtBackward0' returned nan values in its 0th output"
+    with pytest.raises(RuntimeError, match=message), torch.autograd.detect_anomaly():
+        root_of_zero()
+    graph = recorded(root_of_zero)
+    found = first_gradient(graph)
+    assert found is not None
+    # The gradient that it returned is given to what comes next.
+    assert [graph.nodes[edge.target].name for edge in graph.edges if edge.source == found.id] == [
+        "SqrtBackward0"
+    ]
+
+
+def test_the_first_result_is_named_with_its_line_and_its_operands() -> None:
+    def run() -> None:
+        x = torch.tensor([-1.0, 4.0], requires_grad=True)
+        scale = torch.tensor([1.0, 0.0], requires_grad=True)
+        y = (x * 2).log()  # here
+        z = y / scale
+        (z * z).sum().backward()
+
+    graph = recorded(run)
+    noted = {node.note: node for node in graph.nodes if node.note}
+    assert set(noted) == {
+        "the first result with NaN: 1 of 2",
+        "the first result with Inf: 1 of 2",
+    }
+    node = noted["the first result with NaN: 1 of 2"]
+    lines, start = inspect.getsourcelines(run)
+    here = start + next(i for i, line in enumerate(lines) if "# here" in line)
+    assert (node.name, node.source) == ("LogBackward0", f"test_finite.py:{here}")
+    assert noted["the first result with Inf: 1 of 2"].name == "DivBackward0"
+
+
+def test_a_result_that_is_changed_in_place_is_looked_at_before() -> None:
+    def run() -> None:
+        x = torch.tensor([-1.0, 4.0], requires_grad=True)
+        y = x.log() * 1
+        y[0] = 0.0
+        y.sum().backward()
+
+    assert [n.name for n in recorded(run).nodes if n.note] == ["LogBackward0"]
+
+
+def test_each_backward_is_told_its_own_first() -> None:
+    x = torch.tensor([-1.0, 4.0], requires_grad=True)
+    with record(gradients="finite") as recording:
+        for _ in range(2):
+            x.log().sum().backward()
+        x.exp().sum().backward()
+    assert [[n.name for n in g.nodes if n.note] for g in recording.graphs] == [
+        ["LogBackward0"],
+        ["LogBackward0"],
+        [],
+    ]
+
+
+def test_of_finite_gradients_nothing_is_told_and_training_is_the_same() -> None:
+    def train(gradients: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 300), nn.LayerNorm(300), nn.GELU(), nn.Linear(300, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            if gradients is None:
+                step(model, optimizer)
+            else:
+                with record(model, gradients=gradients) as recording:
+                    step(model, optimizer)
+                assert not any(node.grad_outputs or node.note for node in recording.graph.nodes)
+                assert sorted(
+                    n.order for n in recording.graph.nodes if n.order is not None
+                ) == list(range(len(recording.graph.nodes)))
+                assert not find(recording)
+        return [p.detach() for p in model.parameters()]
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+
+    for bare, watched in zip(train(None), train("finite"), strict=True):
+        assert torch.equal(bare, watched)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match='pass True, False or "finite"'):
+        record(gradients="all")  # type: ignore[arg-type]
