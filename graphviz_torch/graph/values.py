@@ -112,6 +112,10 @@ class Node(NamedTuple):
     grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
     order: int | None = None  # position in the backward run, from 0
     seconds: float | None = None  # in backward, on the device's own clock
+    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)".
+    module_class: str = ""
+    # What autograd keeps of the operation that is not a tensor: "exponent=2".
+    attributes: tuple[str, ...] = ()
 
     @property
     def saved_bytes(self) -> int:

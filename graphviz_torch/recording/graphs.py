@@ -72,6 +72,8 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
         made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
         made["source"][i] = ""
     rows: dict[str, list[Any]] = dict(made)
+    classes = program.table.classes()
+    rows["module_class"] = [classes.get(path, "") for path in made["module"]]
     if backward.notes:
         notes = columns["note"]
         rows["note"] = [note or backward.notes.get(i, "") for i, note in enumerate(notes)]

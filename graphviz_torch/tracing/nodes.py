@@ -21,6 +21,7 @@ from ..graph.gc import uncollected
 from ..internals.accumulator import accumulator
 from ..internals.metadata import Metadata, Outputs, defined, is_custom
 from ..internals.modes import unseen_calls
+from ..internals.saved_attributes import attributes
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 
@@ -129,6 +130,7 @@ def read(
         variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
         leaves = {id(variable): i for i, variable in variables.items()}
         labels, owners, kept = _labels(ids, leaves, named)
+        kept_attributes = attributes(fns)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
             leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
@@ -141,6 +143,7 @@ def read(
         "operation": operations,
         "leaf": leaf,
         "note": notes,
+        "attributes": kept_attributes,
     }
     return Reading(columns, edges, roots, leaves, owners)
 

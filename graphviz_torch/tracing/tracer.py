@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 
 from ..graph import Edge, Graph
 from ..graph.gc import uncollected
 from ..internals.metadata import tensor_meta
 from ..internals.modes import unseen_calls
 from ..internals.pytree import flatten, is_nesting
+from .classes import classes_along
 from .names import Names, caller_names
 from .nodes import GradFn, Ids, made_by, read
 from .teardown import brace
@@ -99,7 +101,11 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     ids, edges = connected([fn for fn, _ in ends])
     found = read(ids, edges, ends, named)
     with uncollected():
-        return found.graph(module=found.modules())
+        modules = found.modules()
+        if not isinstance(names, Module):
+            return found.graph(module=modules)
+        classes = classes_along(names.named_modules())
+        return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
 
 
 def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import is_
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+
+from ...tracing.classes import classes_along
 
 
 class ParameterTable:
@@ -19,6 +22,7 @@ class ParameterTable:
 
     def __init__(self, model: Module | None) -> None:
         self._modules: dict[int, tuple[Module, str]] = {}  # by id()
+        self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._called: set[str] = set()  # paths of the modules whose forward ran
         self._named: list[tuple[str, Tensor]] = []
         self._named_of: list[Tensor | None] = []  # what they are the names of ...
@@ -55,6 +59,13 @@ class ParameterTable:
                     below = "" if name == "_orig_mod" else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         return self._modules[id(module)][1]
+
+    def classes(self) -> Mapping[str, str]:
+        """The classes of the modules along each path."""
+        if self._classes is None or len(self._modules) != self._classes[0]:
+            named = [(path, module) for module, path in self._modules.values()]
+            self._classes = len(named), classes_along(named)
+        return self._classes[1]
 
     def call(self, path: str) -> None:
         """The forward of the module at this path runs."""
