@@ -11,6 +11,52 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 
 
+# Of an operation's attributes, those that tell it from another of its kind: by what its name starts
+# with, the attribute, and how to write it. One that equals the last entry goes without saying.
+_TELLING: tuple[tuple[str, str, str, str], ...] = (
+    ("pow", "exponent", "{}", ""),
+    ("convolution", "stride", "stride {}", "1"),
+    ("convolution", "groups", "groups {}", "1"),
+    ("max_pool", "kernel_size", "{}", ""),
+    ("avg_pool", "kernel_size", "{}", ""),
+    ("softmax", "dim", "dim {}", ""),
+    ("log_softmax", "dim", "dim {}", ""),
+    ("cat", "dim", "dim {}", ""),
+    ("stack", "dim", "dim {}", ""),
+    ("select", "index", "index {}", ""),
+    ("native_dropout", "p", "{}", ""),
+    ("dropout", "p", "{}", ""),
+    ("leaky_relu", "negative_slope", "slope {}", ""),
+    ("transpose", "dim0", "{}", ""),
+    ("transpose", "dim1", "{}", ""),
+    ("permute", "dims", "{}", ""),
+)
+
+
+@lru_cache(maxsize=4096)
+def telling(title: str, attributes: tuple[str, ...]) -> str:
+    """The attributes that tell an operation from another of its kind, after its name.
+
+    >>> telling("pow", ("exponent=2",)), telling("convolution", ("groups=1", "stride=(2, 2)"))
+    (' 2', ' stride 2')
+    """
+    known = dict(text.partition("=")[::2] for text in attributes)
+    parts = [
+        form.format(value)
+        for name, attribute, form, usual in _TELLING
+        if title.startswith(name) and attribute in known
+        if (value := _shortly(known[attribute])) != usual
+    ]
+    return f" {', '.join(parts)}" if parts else ""
+
+
+def _shortly(value: str) -> str:
+    """A value as text; a size that is the same in all directions once: "(2, 2)" -> "2"."""
+    parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
+    same = parts[0] if len(set(parts)) == 1 else f"{TIMES}".join(parts)
+    return same.replace("-", MINUS) if value.startswith("-") else same
+
+
 @lru_cache(maxsize=4096)
 def shape(meta: TensorMeta) -> str:
     """Dtype and shape without the device: "f32[8, 128]"."""

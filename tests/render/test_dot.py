@@ -101,7 +101,7 @@ def test_the_worked_example_has_a_node_for_every_autograd_node_and_arrows_to_the
     assert {(int(a), int(b)) for a, b in drawn.edges} == {(0, 1), (1, 2), (2, 3), (3, 4)}
     svg = layout(to_dot(graph))
     assert texts(svg, "0") == ["x", "AccumulateGrad", "f32[3] cpu"]
-    assert texts(svg, "2") == ["b", "pow", "f32[3] cpu"]
+    assert texts(svg, "2") == ["b", "pow 2", "f32[3] cpu"]
     assert texts(svg, "4") == ["y", "mean", "f32[] cpu"]
 
 
@@ -179,8 +179,10 @@ def test_modules_are_nested_clusters_with_their_parameters_inside_the_operations
         model(torch.randn(1, 4, 8)).sum().backward()
     dot = to_dot(recording.graph)
     drawn = Drawn(dot)
-    assert {"<B>attn</B>", "<B>mlp</B>", "<B>mlp.0</B>"} <= set(drawn.clusters)
-    assert drawn.inside["<B>mlp.0</B>"] < drawn.inside["<B>mlp</B>"]
+    attn, mlp = "<B>attn · MultiheadAttention</B>", "<B>mlp · Sequential</B>"
+    first = "<B>mlp.0 · Linear(8, 32)</B>"
+    assert {attn, mlp, first} <= set(drawn.clusters)
+    assert drawn.inside[first] < drawn.inside[mlp]
     leaves = {str(node.id) for node in recording.graph.nodes if node.leaf == "parameter"}
     assert not leaves & set(drawn.nodes)
     assert "in_proj_weight.t f32[8, 24]" in dot

@@ -120,7 +120,7 @@ def test_an_empty_graph_says_that_it_is_empty() -> None:
 def test_a_module_is_called_and_its_modules_are_clusters() -> None:
     picture = draw_graph(MLP(), torch.ones(1, 4))
     assert {node.module for node in picture.graph.nodes} == {"", "fc1", "fc2"}
-    assert "<B>fc1</B>" in picture.source
+    assert "<B>fc1 · Linear(4, 8)</B>" in picture.source
     named = draw_graph(MLP(), torch.ones(1, 4), names={})
     assert labels(named) == []
 

@@ -43,7 +43,7 @@ def clustered(
             level = inner
         level[lines[key]] = None
     devices = category([device for device, _ in regions.values()])
-    return _write(drawn, top, "", devices, theme, "\t")
+    return _write(graph, drawn, top, "", devices, theme, "\t")
 
 
 def _regions(
@@ -82,7 +82,13 @@ def _regions(
 
 
 def _write(
-    drawn: Visible, level: _Tree, name: str, devices: dict[str, int], theme: Theme, tab: str
+    graph: Graph,
+    drawn: Visible,
+    level: _Tree,
+    name: str,
+    devices: dict[str, int],
+    theme: Theme,
+    tab: str,
 ) -> list[str]:
     colors = palette(theme)
     result: list[str] = []
@@ -97,13 +103,13 @@ def _write(
             fill = pick(GROUNDS[devices[device]], theme)
         else:
             here = f"{name}_{entry}"
-            title, line = drawn.title(int(entry)), colors["cluster_line"]
+            title, line = drawn.described(int(entry), graph), colors["cluster_line"]
             fill = colors["cluster"]
         result += [
             f"{tab}subgraph cluster{here} {{",
             f"{tab}\tgraph [label=<<B>{markup.escape(title)}</B>> labelloc=t labeljust=l"
             f' style="rounded,filled" fillcolor="{fill}" color="{line}"]',
-            *_write(drawn, inner, here, devices, theme, tab + "\t"),
+            *_write(graph, drawn, inner, here, devices, theme, tab + "\t"),
             f"{tab}}}",
         ]
     return result

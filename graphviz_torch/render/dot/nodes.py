@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from ...graph import Graph, Node
-from ...graph.units import bytes_text
+from ...graph.units import bytes_text, seconds_text
 from .. import labels
 from ..drawing.contents import Contents
 from ..drawing.visible import Visible
@@ -51,7 +51,9 @@ class Nodes:
         nodes, inner = self.graph.nodes, self.drawn.inner.inside
         special = {*self.outputs, *self.transfers, *self.marks.lines, *self.shading.fills}
         special.update(self.drawn.alone)
-        usual: dict[tuple[str, int], str] = {}  # text of operations that have no more to say
+        usual: dict[
+            tuple[str, int, tuple[str, ...]], str
+        ] = {}  # text of operations that have no more to say
         result: dict[int, str] = {}
         for i in self.drawn.nodes:
             node = nodes[i]
@@ -59,7 +61,7 @@ class Nodes:
             if i in special or node[3] or node[5] or node[8] or node[9] or node[11]:
                 result[i] = self._full(node)
                 continue
-            kind = node[4] or node[1], id(node[2])
+            kind = node[4] or node[1], id(node[2]), node.attributes
             text = usual.get(kind)
             if text is None:
                 text = usual[kind] = self._look(node, "operation")[0]
@@ -74,7 +76,7 @@ class Nodes:
     def _look(self, node: Node, what: Role) -> _Look:
         """Text and attributes that nodes of one operation, output and role have in common."""
         self.roles.add(what)
-        title = markup.escape(node.title)
+        title = markup.escape(node.title + labels.telling(node.title, node.attributes))
         if node.leaf:
             title = markup.SPACE + markup.small(title, self.colors["muted"])
         meta = markup.small(markup.escape(labels.tensors(node.outputs)), self.colors["muted"])
@@ -85,7 +87,10 @@ class Nodes:
         i = node.id
         muted = self.colors["muted"]
         if i in self.drawn.alone:
-            text = f"<B>{markup.escape(self.drawn.alone[i])}</B><BR/>{text}"
+            name = self.drawn.alone[i]
+            kind = node.module_class.rpartition("/")[2]
+            name += f" · {kind}" if kind and not node.leaf else ""
+            text = f"<B>{markup.escape(name)}</B><BR/>{text}"
         if node.label:
             text = f"<B>{markup.escape(node.label)}</B><BR/>{text}"
         more = [self.transfers[i]] if i in self.transfers else []
@@ -144,10 +149,18 @@ class Nodes:
         says = [f"{labels.count(len(figures.nodes))} nodes"]
         if figures.elements:
             says[0] += f", {labels.count(figures.elements)} parameters"
-        says += [", ".join(figures.devices[:3]), self.shading.values.get(~number, "")]
+        says += [", ".join(figures.devices[:3])]
+        if figures.gradients is not None:
+            low, high = map(labels.number, figures.gradients)
+            says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
+        if figures.saved_bytes:
+            says.append(f"saved {bytes_text(figures.saved_bytes)}")
+        if figures.seconds is not None:
+            says[-1] += f", backward {seconds_text(figures.seconds)}"
         text = "<BR/>".join(
             [
-                f"<B>{markup.escape(self.drawn.title(number))}</B>",
+                f"<B>{markup.escape(self.drawn.described(number, self.graph))}</B>",
+                # A first line of its own holds the small print off the title.
                 *(markup.small(markup.escape(line), self.colors["muted"]) for line in says if line),
                 *self.marks.lines.get(~number, ()),
             ]

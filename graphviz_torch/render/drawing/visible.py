@@ -82,6 +82,26 @@ class Visible:
         around = self.groups.around(self.home.get(key))
         return [number for number in reversed(around) if number in self.opened]
 
+    def described(self, number: int, graph: Graph) -> str:
+        """The title of a group with the class of its module, where that was recorded."""
+        kind = self._class(number, graph)
+        return f"{self.title(number)} · {kind}" if kind else self.title(number)
+
+    def _class(self, number: int, graph: Graph) -> str:
+        assert self.groups is not None
+        part = self.groups.groups[number]
+        if part.kind != "module":
+            return ""
+        for inner in self.groups.below(number):
+            for i in self.groups.groups[inner].nodes:
+                node = graph.nodes[i]
+                if node.module_class and not node.leaf:
+                    depth = part.path.count(".")
+                    classes = node.module_class.split("/")
+                    same = node.scope.count(".") == node.module.count(".")
+                    return classes[depth] if same and depth < len(classes) else ""
+        return ""
+
     def title(self, number: int) -> str:
         """What to call a group: with the one around it where its own name is only a number."""
         assert self.groups is not None

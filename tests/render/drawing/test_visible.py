@@ -220,12 +220,12 @@ class Interleaved(nn.Module):
 
 def test_a_list_of_modules_that_data_leaves_and_enters_again_is_no_cluster() -> None:
     dot = to_dot(recorded(Interleaved(), torch.ones(2, 4)))
-    assert "<B>convs.0</B>" in dot
-    assert "<B>norms.2</B>" in dot
-    assert "<B>convs</B>" not in dot
-    assert "<B>norms</B>" not in dot
+    assert "<B>convs.0 · Linear(4, 4)</B>" in dot
+    assert "<B>norms.2 · LayerNorm(4)</B>" in dot
+    assert "<B>convs ·" not in dot
+    assert "<B>norms ·" not in dot
     straight = to_dot(recorded(Transformer(2), tokens()))
-    assert "<B>layers</B>" in straight
+    assert "<B>layers · ModuleList</B>" in straight
 
 
 def test_a_closed_group_counts_all_that_is_in_it() -> None:
