@@ -55,7 +55,6 @@ PRIVATE_TO_GO = {
     "recording/calls.py",
     "recording/gradients/recorder.py",
     "recording/gradients/statistics.py",
-    "recording/live.py",
     "recording/memory.py",
     "recording/profiler.py",
     "recording/recording.py",

@@ -16,7 +16,8 @@ a watched operator, whose guard would turn it back, the key stays on and passes 
 the thread leaves its next watch.
 
 Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
-its backend is gone from PyTorch, so nothing else registers there.
+its backend is gone from PyTorch, so nothing else registers there. Higher-order operators have a
+list of keys that they fall through, in `torch._ops` (2.13).
 """
 
 from __future__ import annotations
@@ -165,6 +166,11 @@ def _fall_through() -> Library:
     """Lets every operator pass the key. It stays: it takes 4 ms to register, and does nothing."""
     everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
+    # `torch.cond` and its like ask a list in Python, those to come when they are made.
+    higher_order: Any = torch._ops
+    higher_order._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
+    for operator in tuple(higher_order._higher_order_ops.values()):
+        operator.fallthrough(_KEY)
     return everything
 
 

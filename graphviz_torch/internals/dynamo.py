@@ -4,11 +4,13 @@ Where it meets something that it does not compile, it runs that as it is and com
 function called from there by itself: what watches the calls too, which would then be made part of
 the user's graph.
 
-Private: how a code object says so, at no cost to its calls (2.13).
+Private: how a code object says so, at no cost to its calls; and whether compiled autograd is on,
+which would compile our hooks into the backward (2.13).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,6 +28,12 @@ def uncompiled(function: _Function) -> _Function:
 def uncompiled_itself(function: _Function) -> _Function:
     """The function, which is not compiled when it is called; what it calls may be."""
     return _skipped(function, _frames._FrameAction.DEFAULT)
+
+
+def compiles_backward() -> bool:
+    """Is a backward of this process compiled (`torch._dynamo.config.compiled_autograd`)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")  # loaded when it is first used
+    return module is not None and bool(module.compiled_autograd_enabled)
 
 
 def _skipped(function: _Function, below: Any) -> _Function:

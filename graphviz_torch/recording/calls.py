@@ -85,44 +85,54 @@ class Calls(TorchFunctionMode):
         if is_dynamo_compiling() or _jit_tracing() is not None or not self._program.is_here():
             return func(*args, **(kwargs or {}))
         self.calling = func
-        # After it nothing tells that the tensor ever needed a gradient.
-        freed = sources(args) if func is _DETACH_ else None
-        changes = func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs))
-        stepping = self._steps.running and self._steps.own(sys._getframe(1))
-        versions = None
-        if changes and not stepping:
-            versions = self._changes.before(func, args, kwargs, sys._getframe(1))
+        freed = versions = None
+        stepping: Any = False
+        try:
+            # After it nothing tells that the tensor ever needed a gradient.
+            freed = sources(args) if func is _DETACH_ else None
+            changes = func in IN_PLACE or (kwargs and not OPTIONS.isdisjoint(kwargs))
+            stepping = self._steps.running and self._steps.own(sys._getframe(1))
+            if changes and not stepping:
+                versions = self._changes.before(func, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            self._program.miss(error)
         start = sequence_number()
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            self._failures.note(error, func, (args, kwargs), sys._getframe(1))
+            try:
+                self._failures.note(error, func, (args, kwargs), sys._getframe(1))
+            except Exception as ours:
+                self._program.miss(ours)
             hide(error)
             raise
         end = sequence_number()
         self.calling = None
-        if versions:
-            self._changes.after(versions, func, kwargs, sys._getframe(1), start, end)
-        if start != self._origins.end:
-            self._stack.skipped(start, sys._getframe(1))
-        if end != start:
-            frame = sys._getframe(1)
-            self._stack.made(start, end, frame)
-            if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
-                self.scaler = frame.f_locals["self"]
-            if self._results is not None:
-                self._results.see(end - 1, result)
-            plain = type(result) is Tensor and result.requires_grad
-            if self._following.known or not plain:
-                called = (args, kwargs)
-                self._cuts.see(func, called, (start, end), result, frame, cuts=not plain)
-        elif func in ASIDE:
-            return result
-        elif freed:
-            self._cuts.detached(freed, result, sys._getframe(1))
-        elif self._following.known or not stepping:
-            frame, called = sys._getframe(1), (args, kwargs)
-            self._cuts.see(func, called, (start, end), result, frame, cuts=not stepping)
-        if self._copies.made:
-            self._copies.follow(result)
+        try:
+            if versions:
+                self._changes.after(versions, func, kwargs, sys._getframe(1), start, end)
+            if start != self._origins.end:
+                self._stack.skipped(start, sys._getframe(1))
+            if end != start:
+                frame = sys._getframe(1)
+                self._stack.made(start, end, frame)
+                if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
+                    self.scaler = frame.f_locals["self"]
+                if self._results is not None:
+                    self._results.see(end - 1, result)
+                plain = type(result) is Tensor and result.requires_grad
+                if self._following.known or not plain:
+                    called = (args, kwargs)
+                    self._cuts.see(func, called, (start, end), result, frame, cuts=not plain)
+            elif func in ASIDE:
+                return result
+            elif freed:
+                self._cuts.detached(freed, result, sys._getframe(1))
+            elif self._following.known or not stepping:
+                frame, called = sys._getframe(1), (args, kwargs)
+                self._cuts.see(func, called, (start, end), result, frame, cuts=not stepping)
+            if self._copies.made:
+                self._copies.follow(result)
+        except Exception as error:
+            self._program.miss(error)
         return result

@@ -74,9 +74,12 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
     rows: dict[str, list[Any]] = dict(made)
     classes = program.table.classes()
     rows["module_class"] = [classes.get(path, "") for path in made["module"]]
-    if backward.notes:
-        notes = columns["note"]
-        rows["note"] = [note or backward.notes.get(i, "") for i, note in enumerate(notes)]
+    if backward.notes or program.missed:
+        rows["note"] = notes = list(columns["note"])
+        for i, note in backward.notes.items():
+            notes[i] = notes[i] or note
+        for i in {node for node, _ in backward.reading.ends} if program.missed else ():
+            notes[i] = "; ".join(filter(None, (notes[i], *program.missed)))
     rows["saved"] = _column(backward.saved, length, ())
     gradients = backward.gradients
     if gradients is not None:

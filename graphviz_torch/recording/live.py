@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor
+from ..internals.dynamo import compiles_backward
+from ..internals.modes import unseen_calls
 from ..tracing.nodes import GradFn, is_stale, made_by, read
 from ..tracing.tracer import connected
 from .backward import Backward
@@ -31,6 +33,8 @@ from .source_lines import Place
 from .steps.history import KeptGraphs, SeenKept
 
 End = tuple[GradFn, int]  # a live node and the number of its output
+
+_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class Call(NamedTuple):
@@ -128,7 +132,7 @@ class LiveBackward:
 
     def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
         """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
-        with torch._C.DisableTorchFunction():  # no subclass is to see what is read
+        with unseen_calls():  # no subclass is to see what is read
             self._saved, self._notes = saved(list(self.ids), known)
 
     def note(self, notes: Mapping[int, str]) -> None:
@@ -149,6 +153,9 @@ class LiveBackward:
         cuda = any(device.startswith("cuda") for device in devices)
         if cuda and torch.cuda.is_current_stream_capturing():
             return  # what we do on the device would become a part of the CUDA graph
+        if compiles_backward():
+            self._notes |= dict.fromkeys((node for node, _ in self._reading.ends), _COMPILED)
+            return
         nodes = zip(self.ids, outputs, strict=True)
         if finite and devices == {"cpu"}:
             self._gradients = FiniteGradients(nodes)
@@ -171,7 +178,7 @@ class LiveBackward:
             self._gradients.fail()
             order = self._gradients.order
         # The error is to pass, whatever the user's tensors are.
-        with torch._C.DisableTorchFunction(), suppress(Exception):
+        with unseen_calls(), suppress(Exception):
             self._others = _made_of(self._named)
             self._stuck = stuck(
                 fns,
@@ -226,7 +233,8 @@ def ends_of(output: Any) -> list[End]:
     """The live node behind a tensor or a gradient edge, if there is one."""
     if isinstance(output, Tensor):
         fn = made_by(output)
-        return [] if fn is None else [(fn, output.output_nr)]
+        with unseen_calls():
+            return [] if fn is None else [(fn, output.output_nr)]
     return [(output.node, output.output_nr)]
 
 

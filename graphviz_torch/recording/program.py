@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
@@ -21,6 +22,8 @@ from .modules.parameters import ParameterTable
 from .source_lines import Place, lines, user_frame
 
 _CALLS = 20  # frames
+_MISSED = 10  # reasons
+_TEXT = 200  # characters of one
 # Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
 _recorded: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
 
@@ -38,6 +41,7 @@ class Program:
         self.origins: Origins[Place] = Origins(sequence_number())
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
+        self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._model = model
         self._thread = get_ident()
         self._key = object()
@@ -114,6 +118,13 @@ class Program:
             found.append((frame.f_code, frame.f_lasti))
             frame = None if frame is self.frame else user_frame(frame.f_back)
         return found
+
+    def miss(self, error: Exception) -> None:
+        """Something of the program could not be read: it is not recorded, and runs on."""
+        if len(self.missed) < _MISSED:
+            with suppress(Exception):  # an error of the user's may refuse to be written
+                text = next(iter(str(error).splitlines()), "")[:_TEXT]
+                self.missed[f"not recorded: {type(error).__name__}: {text}"] = None
 
     def begin_step(self) -> None:
         """A backward has been read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from ..graph.gc import uncollected
 from ..internals.dispatch import Call, Watch, sequence_number
 from ..internals.engine import Called, EngineWatch
 from ..internals.frames import caller
+from ..internals.modes import unseen_calls
 from ..internals.module_hooks import ModuleWatch
 from ..internals.optimizer_hooks import StepWatch
 from ..internals.pytree import flatten
@@ -214,6 +216,19 @@ class _Options(NamedTuple):
     memory: bool
 
 
+def _harmless(listen: Any) -> Any:
+    """A listener of which no exception reaches the program: what it misses is noted."""
+
+    @wraps(listen)
+    def heard(session: _Session, *event: Any) -> None:
+        try:
+            listen(session, *event)
+        except Exception as error:
+            session.program.miss(error)
+
+    return heard
+
+
 class _Session:
     """All that lives inside the block alone: what listens, and what it has noted so far.
 
@@ -248,11 +263,13 @@ class _Session:
 
     # What the seams tell.
 
+    @_harmless
     def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to run."""
         if self.program.is_here():
             self.program.stack.before(module, args, frame)
 
+    @_harmless
     def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
         """It has run; `output` is None if it raised."""
         if self.program.is_here():
@@ -261,6 +278,7 @@ class _Session:
                 tensors = flatten(output, ask=False)
                 self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
 
+    @_harmless
     def begin_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], frame: FrameType
     ) -> None:
@@ -271,6 +289,7 @@ class _Session:
             if self.steps.begin(optimizer, args, frame, place):
                 self._use_again()
 
+    @_harmless
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
         if self.program.is_here():
@@ -278,6 +297,7 @@ class _Session:
             if self.steps.end(optimizer):
                 self._use_again()
 
+    @_harmless
     def copied(self, call: Call) -> None:
         """An operator was dispatched that may copy between devices."""
         live = self.live  # read once: another thread's call may find that it has just ended
@@ -290,22 +310,32 @@ class _Session:
         ends = [end for output in called.outputs for end in ends_of(output)]
         if not ends or self.live is not None or _is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
-        with uncollected():
-            self.steps.begin_backward()
-            live = self.live = self._read(ends, sys._getframe(1), called)
-            if self._with.gradients:
-                asked = [end for value in called.inputs for end in ends_of(value)]
-                live.hook(asked, finite=self._with.gradients == "finite")
-        live.look(self.alive)
-        return live
+        try:
+            with uncollected():
+                self.steps.begin_backward()
+                live = self.live = self._read(ends, sys._getframe(1), called)
+                if self._with.gradients:
+                    asked = [end for value in called.inputs for end in ends_of(value)]
+                    live.hook(asked, finite=self._with.gradients == "finite")
+            live.look(self.alive)
+        except Exception as error:
+            self.program.miss(error)
+            if self.live is not None:
+                self.live.unhook()
+                self.live = None
+        return self.live
 
     def end(self, live: LiveBackward | None, gradients: Any, error: BaseException | None) -> None:
         """Backward has run, or raised."""
         if live is not None:
-            with uncollected():
-                if error is not None:
-                    live.fail(error, self.changes, self.backwards)
-                self.backwards.append(live.finish(gradients or ()))
+            try:
+                with uncollected():
+                    if error is not None:
+                        live.fail(error, self.changes, self.backwards)
+                    self.backwards.append(live.finish(gradients or ()))
+            except Exception as ours:
+                self.program.miss(ours)
+                live.unhook()
             self.live = None
             self.steps.end_backward()
             self._first = sequence_number()
@@ -351,9 +381,10 @@ class _Session:
 
     def _last_ends(self) -> list[End]:
         ends = list(self._ends)
-        for _, tensor in self.program.names_in(self.program.frame):
-            if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
-                ends.append((tensor.grad_fn, tensor.output_nr))
+        with unseen_calls(), suppress(Exception):
+            for _, tensor in self.program.names_in(self.program.frame):
+                if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
+                    ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
     def _read(

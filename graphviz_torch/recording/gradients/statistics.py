@@ -100,7 +100,8 @@ class Descriptions:
             if room is not None and room.stream != stream:
                 self._describe(room)
                 room.stream = stream
-        if room is None:
+        # A sparse one does not wait: its leaf takes it as its own if nobody else has it.
+        if room is None or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
         version = None if gradient.is_inference() else gradient._version

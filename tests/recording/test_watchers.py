@@ -1,0 +1,197 @@
+"""What others watch of a program, and make of it, is the same inside a recording."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from functorch.experimental.control_flow import map as torch_map
+from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from graphviz_torch import record
+from graphviz_torch.recording.cuts import Cuts
+from tests.internals.test_accumulator import Called, Seen
+
+
+class Model(nn.Module):
+    """A product, once behind a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.w.detach()).sum() + (self.w * x).sum()
+
+
+X = torch.ones(4, 3)
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w.detach()).sum() + (w * x).sum()
+
+
+def exported(dynamic: bool) -> str:
+    shapes = {"x": {0: torch.export.Dim("batch")}} if dynamic else None
+    program = torch.export.export(Model(), (X,), strict=False, dynamic_shapes=shapes)
+    return str(program.graph_module.code)
+
+
+def traced(mode: str) -> str:
+    return str(make_fx(product, tracing_mode=mode)(X, Model().w).code)
+
+
+def watched(mode: Any) -> list[str]:
+    model = Model()
+    with mode:
+        model(X).backward()
+    return [str(func) for func in mode.calls]
+
+
+def policy() -> list[str]:
+    seen: list[str] = []
+
+    def rule(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        seen.append(str(operator))
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, rule)
+    x = X.clone().requires_grad_()
+    out: Any = checkpoint(Model(), x, use_reentrant=False, context_fn=contexts)
+    out.backward()
+    return seen
+
+
+WATCHERS: dict[str, Callable[[], Any]] = {
+    "export": lambda: exported(False),
+    "export, dynamic": lambda: exported(True),
+    "make_fx": lambda: traced("real"),
+    "make_fx, symbolic": lambda: traced("symbolic"),
+    "dispatch mode": lambda: watched(Seen()),
+    "function mode": lambda: watched(Called()),
+    "checkpoint policy": policy,
+    "opcheck": lambda: torch.library.opcheck(
+        torch.ops.aten.mm.default, (torch.ones(2, 2, requires_grad=True), torch.ones(2, 2))
+    ),
+}
+
+
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_a_watcher_sees_what_it_sees_outside(watcher: str) -> None:
+    bare = WATCHERS[watcher]()
+    with record():
+        assert WATCHERS[watcher]() == bare
+
+
+HIGHER_ORDER: dict[str, Callable[[Tensor], Tensor]] = {
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,)),
+    "map": lambda x: torch_map(lambda x: x * 2, x),
+}
+
+
+@pytest.mark.parametrize("operator", HIGHER_ORDER)
+def test_higher_order_operators_run(operator: str) -> None:
+    x = torch.ones(3)
+    bare = HIGHER_ORDER[operator](x)
+    with record():
+        assert torch.equal(HIGHER_ORDER[operator](x), bare)
+
+
+def test_a_backward_that_is_compiled_runs_and_its_graph_says_what_is_missing() -> None:
+    torch._dynamo.reset()
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 2)
+    compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
+    enabled: Any = compiled_autograd._enable(compiler)  # type: ignore[no-untyped-call]
+    with record() as recording, enabled:
+        y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4, 4, 4]
+    (end,) = recording.graph.outputs
+    assert "compiled autograd" in recording.graph.nodes[end[0]].note
+
+
+class Pointer(torch.autograd.Function):
+    """Notes where the values of its gradient lie."""
+
+    at = 0
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        Pointer.at = gradient._values().data_ptr()
+        return gradient, gradient
+
+
+def test_a_sparse_gradient_is_taken_by_its_leaf_and_not_copied() -> None:
+    leaves = [torch.ones(10, 3, requires_grad=True) for _ in range(2)]
+    with record() as recording:
+        weight = Pointer.apply(*leaves)  # type: ignore[no-untyped-call]
+        indices, offsets = torch.tensor([1, 2, 4, 5]), torch.tensor([0, 2])
+        bags = nn.functional.embedding_bag(indices, weight, offsets, sparse=True)
+        bags.sum().backward()
+    grads: list[Any] = [leaf.grad for leaf in leaves]
+    assert Pointer.at in [grad._values().data_ptr() for grad in grads]
+    assert all(n.grad_outputs for n in recording.graph.nodes if n.leaf)
+
+
+class Minus:
+    """A tensor-like that answers everything with a number."""
+
+    requires_grad = True
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return -1
+
+
+class Odd(Tensor):
+    """A subclass of which every answer is a word."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        odd: Any = (Tensor.detach, Tensor.requires_grad.__get__, Tensor.grad_fn.__get__)  # type: ignore[attr-defined]
+        return "odd" if func in odd else super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_objects_that_answer_with_something_else_do_so() -> None:
+    minus: Any = Minus()
+    odd: Any = torch.ones(2, 2).as_subclass(Odd)
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        assert torch.mm(minus, minus) == -1
+        assert torch.add(x, minus) == -1
+        assert (odd.detach(), odd.requires_grad) == ("odd", "odd")
+        with torch.no_grad():
+            assert odd.detach() == "odd"
+        (x * 2).sum().backward()
+    assert recording.graph.nodes
+
+
+def test_what_we_cannot_read_is_noted_and_never_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise LookupError("no such thing")
+
+    monkeypatch.setattr(Cuts, "see", fail)
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        assert torch.equal(x.detach(), x)
+        (x * 2).sum().backward()
+    graph = recording.graph
+    assert "not recorded: LookupError: no such thing" in graph.nodes[graph.outputs[0][0]].note
