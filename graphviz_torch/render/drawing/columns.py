@@ -17,7 +17,7 @@ from .. import labels
 from .visible import Visible, place
 
 # A page in points. What is drawn stays within 2,400 and 1 : 4; an estimate can be a sixth too low.
-MOST_HIGH: Final = 2150.0
+MOST_HIGH: Final = 2050.0
 MOST_WIDE: Final = 2100.0
 _SLIM = 3.3  # times as high as wide, at most
 _LEGEND = 350.0  # the width of the legend: nothing is narrower
@@ -113,7 +113,9 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
         node = graph.nodes[i]
         letters = max(len(node.title) * 1.25, len(labels.tensors(node.outputs)), 8)
         high = _TITLE + _SMALL * (1 + sum(g is not None for g in node.grad_outputs)) + _MARGIN
-        for name in (node.label, drawn.alone.get(i)):
+        alone = drawn.alone.get(i)
+        kind = node.module_class.rpartition("/")[2]
+        for name in (node.label, alone and f"{alone} · {kind}"):
             if name:
                 high += _TITLE
                 letters = max(letters, 1.35 * len(name))
