@@ -92,13 +92,17 @@ def served(*command: str, port: int) -> Iterator[str]:
 
 
 def app() -> None:
-    """The app's first page after *Run backward*."""
+    """The app's first page after *Run backward*, and its training that vanishes."""
     command = ("streamlit", "run", "app/main.py", "--server.port=6124", "--server.headless=true")
     with served(*command, port=6124) as address, page(1280, 900) as shown:
         shown.goto(f"{address}/?backward=1")
         shown.get_by_text("Copies between devices").wait_for(timeout=120_000)
         shown.wait_for_timeout(5000)
         shown.screenshot(path=IMAGES / "app.png")
+        shown.goto(f"{address}/training?start=Vanishing")
+        shown.get_by_text("The last step's graph").wait_for(timeout=120_000)
+        shown.wait_for_timeout(5000)
+        shown.screenshot(path=IMAGES / "app-training.png")
 
 
 def tensorboard() -> None:

@@ -170,7 +170,7 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
         assert bottom <= SIZES[width], name
     assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
     frame = box(found["graph"])
-    nodes = [box(node) for node in page.locator(".graph svg .node").all()]
+    nodes = [box(node) for node in page.locator(".graph svg .card").all()]
     assert len(nodes) == 6
     for left, top, right, bottom in nodes:
         assert frame[0] <= left < right <= frame[2]
@@ -195,7 +195,7 @@ def test_on_a_phone_the_lesson_stands_in_reading_order_and_the_graph_in_the_midd
     tops = [box(found[name])[1] for name in ("program", "gradient", "graph", "copies", "order")]
     assert tops == sorted(tops)
     left, _, right, _ = box(found["graph"])
-    nodes = [box(node) for node in page.locator(".graph svg .node").all()]
+    nodes = [box(node) for node in page.locator(".graph svg .card").all()]
     middle = (min(n[0] for n in nodes) + max(n[2] for n in nodes)) / 2
     assert abs(middle - (left + right) / 2) < 0.1 * (right - left)
     assert all(left <= n[0] and n[2] <= right for n in nodes)
