@@ -210,7 +210,7 @@ def test_a_click_in_any_part_marks_the_same_node_in_all(visitor: Visitor) -> Non
     clicks = {
         "program": found["program"].get_by_text("x_there = x.to(device)"),
         "copies": found["copies"].get_by_text("DtoH", exact=True),
-        "order": found["order"].locator("[data-node='1'] rect").first,
+        "order": found["order"].locator("[data-node='1'] path").first,
         "graph": page.locator('.graph svg [data-item="1"]').first,
         "gradient": found["gradient"],
     }
