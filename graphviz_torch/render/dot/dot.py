@@ -169,12 +169,12 @@ def _head(direction: Direction, theme: Theme) -> str:
 
 def _edges(graph: Graph, drawn: Visible, between: Connectors) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
-    several = {node[0] for node in graph.nodes if len(node[2]) > 1}
+    several = {node.id for node in graph.nodes if len(node.outputs) > 1}
     # Where parameters are written inside, hardly a module starts on its own.
     long = {} if drawn.groups is None or drawn.inner.inside else lengths(drawn)
     result = [
-        f"\t{edge[0]} -> {edge[1]}"
-        if edge[0] not in several and (not long or edge[:2] not in long)
+        f"\t{edge.source} -> {edge.target}"
+        if edge.source not in several and (not long or edge[:2] not in long)
         else _attributed(graph, Line(edge.source, edge.target, edge), several, long)
         for edge in drawn.edges
     ]

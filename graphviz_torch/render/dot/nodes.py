@@ -57,17 +57,23 @@ class Nodes:
         result: dict[int, str] = {}
         for i in self.drawn.nodes:
             node = nodes[i]
-            # By position, as everything in this loop: label, leaf, source, note, grad_outputs.
-            if i in special or node[3] or node[5] or node[8] or node[9] or node[11]:
+            if (
+                i in special
+                or node.label
+                or node.leaf
+                or node.source
+                or node.note
+                or node.grad_outputs
+            ):
                 result[i] = self._full(node)
                 continue
-            kind = node[4] or node[1], id(node[2]), node.attributes
+            kind = node.operation or node.name, id(node.outputs), node.attributes
             text = usual.get(kind)
             if text is None:
                 text = usual[kind] = self._look(node, "operation")[0]
             if i in inner:
                 for edge in inner[i]:
-                    text += self._inner(node, edge[0])
+                    text += self._inner(node, edge.source)
             result[i] = f"\t{i} [label=<{text}>]"
         for number in self.drawn.boxes:
             result[~number] = self._box(number)
@@ -101,7 +107,7 @@ class Nodes:
             more.append(f"written inside its {self.drawn.inner.many[i]:,} users")
         text = "<BR/>".join([text, *(markup.small(markup.escape(line), muted) for line in more)])
         for edge in self.drawn.inner.inside.get(i, ()):
-            text += self._inner(node, edge[0])
+            text += self._inner(node, edge.source)
         text = "<BR/>".join([text, *self.marks.lines.get(i, ())])
         attributes += self.shading.fills.get(i, "") + self.marks.pens.get(i, "")
         where = " · ".join(part for part in (node.scope, node.source) if part)
@@ -123,8 +129,8 @@ class Nodes:
             chain = inner.chain(folded)
             leaf = nodes[chain[-1]]
             after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
-        if leaf[0] in inner.many:
-            after += f" ({inner.many[leaf[0]]}{labels.TIMES})"
+        if leaf.id in inner.many:
+            after += f" ({inner.many[leaf.id]}{labels.TIMES})"
         _, _, _, name, _, kind, *_ = leaf
         parts = self.inner.get((kind, id(last[2]), after))
         if parts is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Literal
 
 from ...graph import Edge, Graph, Node
@@ -63,19 +62,19 @@ def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) ->
         scoped: whether modules were recorded.
     """
     nodes = graph.nodes
-    leaves = [node for node in nodes if node[5]]
-    uses = Counter(map(itemgetter(0), graph.edges))
+    leaves = [node for node in nodes if node.leaf]
+    uses = Counter(edge.source for edge in graph.edges)
     folded = set() if parameters == "nodes" else _leaves(leaves, uses, parameters, scoped)
     folded.difference_update([node for node, _ in graph.outputs])
-    many = {leaf[0]: uses[leaf[0]] for leaf in leaves if uses[leaf[0]] > _MOST_USERS}
+    many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
     if not folded and not many:
         return Inner(folded, list(graph.edges))
     found = Inner(folded, [], many=many)
     inside, rest, user = found.inside, found.edges, found.user
     inner = folded.union(many)
-    fed = Counter(map(itemgetter(1), graph.edges))
+    fed = Counter(edge.target for edge in graph.edges)
     for edge in by_target(graph):  # so the edge into a carrier comes before the one out of it
-        source, target = edge[0], edge[1]
+        source, target = edge.source, edge.target
         if source not in inner:
             rest.append(edge)
             continue
@@ -103,16 +102,16 @@ def _leaves(
     parameters: Parameters | None,
     scoped: bool,
 ) -> set[int]:
-    kinds = Counter(map(itemgetter(5), leaves))
+    kinds = Counter(leaf.leaf for leaf in leaves)
     all_parameters = (
         parameters == "fold" or scoped or kinds["parameter"] + kinds["buffer"] > _MOST_LEAVES
     )
     all_tensors = kinds["tensor"] > _MOST_LEAVES
     return {
-        leaf[0]
+        leaf.id
         for leaf in leaves
-        if (times := uses[leaf[0]])
-        and (all_tensors if leaf[5] == "tensor" else all_parameters or times > _MOST_USERS)
+        if (times := uses[leaf.id])
+        and (all_tensors if leaf.leaf == "tensor" else all_parameters or times > _MOST_USERS)
     }
 
 

@@ -22,8 +22,8 @@ def untangle(drawn: Visible) -> None:
         return
     rank = _ranks_of_any(drawn) if drawn.boxes else _ranks(drawn)
     free = _FREE + _FREE_EACH * (len(drawn.nodes) + len(drawn.boxes))
-    length = sum([rank[edge[1]] - rank[edge[0]] for edge in drawn.edges]) - len(drawn.edges)
-    if length + sum([rank[line[1]] - rank[line[0]] - 1 for line in drawn.lines]) <= free:
+    length = sum([rank[edge.target] - rank[edge.source] for edge in drawn.edges]) - len(drawn.edges)
+    if length + sum([rank[line.target] - rank[line.source] - 1 for line in drawn.lines]) <= free:
         return
     ends = drawn.ends()
     _pull(rank, ends)

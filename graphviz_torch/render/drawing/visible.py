@@ -212,39 +212,39 @@ def collapsed(graph: Graph, opener: Opener, inner: Inner) -> Visible:
     behind: dict[int, dict[int, None]] = defaultdict(dict)
     links: dict[int, set[tuple[int, int]]] = defaultdict(set)  # by family
     for edge in inner.edges:
-        if edge[0] in shown and edge[1] in shown:
+        if edge.source in shown and edge.target in shown:
             drawn.edges.append(edge)
             continue
-        start, end = of[edge[0]], of[edge[1]]
-        if start in hidden and graph.nodes[edge[0]].leaf:
-            user = keys.of(edge[1])
+        start, end = of[edge.source], of[edge.target]
+        if start in hidden and graph.nodes[edge.source].leaf:
+            user = keys.of(edge.target)
             if user is not None:
-                keys.users.setdefault(edge[0], user)
+                keys.users.setdefault(edge.source, user)
         if start == end and (start in hidden or start in keys.box):
             continue
         if start in hidden or end in hidden:
-            families = keys.between(edge[0], edge[1])
+            families = keys.between(edge.source, edge.target)
             for family, pair in families.items():
                 links[family].add(pair)
             if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
-        source, target = keys.of(edge[0]), keys.of(edge[1])
+        source, target = keys.of(edge.source), keys.of(edge.target)
         if source is None or target is None:
             if target is not None:
-                before[target][edge[0]] = None
+                before[target][edge.source] = None
             if source is not None and end not in hidden:
-                behind[source][edge[1]] = None
+                behind[source][edge.target] = None
         elif source != target:
-            lines[source, target].setdefault((edge[0], edge[2]), edge)
+            lines[source, target].setdefault((edge.source, edge.output_nr), edge)
     if lines:
         for edge in drawn.edges:
             if edge[:2] in lines:
-                lines[edge[:2]].setdefault((edge[0], edge[2]), edge)
+                lines[edge[:2]].setdefault((edge.source, edge.output_nr), edge)
         drawn.edges = [edge for edge in drawn.edges if edge[:2] not in lines]
     for (source, target), passing in lines.items():
         edge = next(iter(passing.values()))
         if source >= 0 and target >= 0 and len(passing) == 1:
-            drawn.edges.append(Edge(source, target, edge[2], edge[3]))
+            drawn.edges.append(Edge(source, target, edge.output_nr, edge.input_nr))
         else:
             shapes = {graph.nodes[node].outputs[nr : nr + 1] for node, nr in passing}
             drawn.lines.append(Line(source, target, edge, len(passing), len(shapes) == 1))

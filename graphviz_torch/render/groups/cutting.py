@@ -108,7 +108,7 @@ class Cutter:
         """As `whole`, without the edges that come from outside."""
         node = self.nodes[self.operations[p]]
         reads = [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
-        return self.known.setdefault((node[1], node[2], *reads), len(self.known))
+        return self.known.setdefault((node.name, node.outputs, *reads), len(self.known))
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
         start = next((start for start, _ in self._spans(items)), 0)

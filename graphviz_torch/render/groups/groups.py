@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from ...graph import Edge, Graph
@@ -87,16 +87,16 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
 
 def by_target(graph: Graph) -> Sequence[Edge]:
     """The edges in the order of their targets, as `trace` gives them."""
-    targets = list(map(itemgetter(1), graph.edges))
+    targets = [edge.target for edge in graph.edges]
     in_order = targets == sorted(targets)
-    return graph.edges if in_order else sorted(graph.edges, key=itemgetter(1))
+    return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
 
 
 def _order(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     """All nodes in a topological order in which what a step of a loop reads stands in that step."""
-    if not any(map(itemgetter(7), graph.nodes)):
-        backwards = [edge for edge in reversed(edges) if not graph.nodes[edge[0]][5]]
-        first = {edge[0]: edge[1] for edge in backwards}  # user of each operation
+    if not any(node.scope for node in graph.nodes):
+        backwards = [edge for edge in reversed(edges) if not graph.nodes[edge.source].leaf]
+        first = {edge.source: edge.target for edge in backwards}  # user of each operation
         if all(user - source <= _NEAR for source, user in first.items()):
             return list(range(len(graph.nodes)))
     return _near_users(graph, edges)
@@ -138,14 +138,14 @@ def _modules(
 ) -> tuple[list[Item], list[Part]]:
     """The top level and all modules, outer ones first; a leaf stands just before its first user."""
     places = _places(order)
-    is_leaf = list(map(itemgetter(5), graph.nodes))
+    is_leaf = [node.leaf for node in graph.nodes]
     first: dict[int, int] = {}
     for edge in edges:
-        source = edge[0]
+        source = edge.source
         # A graph made by hand may have a leaf that a leaf reads: it stands where its scope says.
-        usual = is_leaf[source] and not is_leaf[edge[1]]
-        if usual and (source not in first or places[edge[1]] < places[first[source]]):
-            first[source] = edge[1]
+        usual = is_leaf[source] and not is_leaf[edge.target]
+        if usual and (source not in first or places[edge.target] < places[first[source]]):
+            first[source] = edge.target
     leaves: dict[int, list[int]] = {}
     for leaf, user in sorted(first.items()):
         leaves.setdefault(user, []).append(leaf)
