@@ -9,21 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph import Finding, Graph, GraphLike, graph_of
+from .findings import Checked, Findings, merged
 
 # Each family enters its rules in the table; the order here is that of equal severity.
-from . import devices, failures, paths, dropped, losses, values, transfers, memory, across  # isort: skip # noqa: F401
+from . import devices, leaves, failures  # isort: skip # noqa: F401
+from . import training, paths, cuts, freezing, dropped, losses  # isort: skip # noqa: F401
+from . import values, transfers, memory, across  # isort: skip # noqa: F401
 from .rule import RULES, Reading, apply
+from .values import AGAIN
 
 _SEVERITIES = ("error", "warning", "info")
 
 
-def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> list[Finding]:
-    """What is wrong in a graph, or worth knowing: errors first, then warnings, then the rest.
+def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
+    """What is wrong in a recording, or worth knowing: errors first, then warnings, then the rest.
+
+    Each thing is told once, with the backwards at which it holds (`Finding.steps`). Printed, the
+    result is a table; where nothing is wrong it says what was checked.
 
     Args:
-        graph: a recording or its graph; or a tensor or its trace, which knows far less of what
-            went on.
-        previous: the graphs of the steps before, oldest first, for rules that compare steps.
+        graph: a recording: all its graphs are judged. Or one graph; or a tensor or its trace, which
+            knows far less of what went on.
+        previous: of one graph, those of the steps before, oldest first, for rules that compare.
 
     Raises:
         TypeError: if `graph` is not a graph and has none, or `previous` is not a list of those.
@@ -35,12 +42,15 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> list[Finding]:
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
-    last = graph_of(graph)
-    steps = [*_graphs(previous, "previous", "find(graph, [previous])"), last]
-    found = list(apply("graph", Reading(last)))
-    if len(steps) > 1:
-        found.extend(apply("steps", steps))
-    return _sorted(found)
+    before = _graphs(previous, "previous", "find(graph, [previous])")
+    graphs = getattr(graph, "graphs", None)
+    if not isinstance(graphs, list) or not graphs:
+        graphs = [graph_of(graph)]
+    found = [(i, f) for i, each in enumerate(graphs) for f in apply("graph", Reading(each))]
+    if len(before) + len(graphs) > 1:
+        found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
+    checked = Checked.of(graphs, sum(entry.reads != "ranks" for entry in RULES))
+    return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
 
 
 def find_across(graphs: Sequence[GraphLike]) -> list[Finding]:
@@ -57,6 +67,12 @@ def rules() -> tuple[tuple[str, str], ...]:
     return tuple((rule.id, rule.sentence) for rule in RULES)
 
 
+def _causes(found: list[Finding]) -> list[Finding]:
+    """Without what only says that an earlier step's finding goes on."""
+    told = {f.rule for f in found if f.cause != AGAIN}
+    return [f for f in found if f.cause != AGAIN or f.rule not in told]
+
+
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
     if not isinstance(value, Sequence):
         raise TypeError(
@@ -66,4 +82,5 @@ def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity))
+    # What says exactly why a recording ended comes before that it did.
+    return sorted(found, key=lambda f: (_SEVERITIES.index(f.severity), f.rule == "failed"))

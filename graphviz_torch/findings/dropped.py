@@ -8,7 +8,35 @@ from ..graph import Finding, Node
 from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
 
 # Their slope is 0 wherever they have one: steps, and draws.
-_FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli")
+_FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli", "normal", "poisson")
+# Their slope is 0 for some inputs: what is said of one that passes only zeros on.
+_SATURATED = {
+    "softmax": "is over a dimension of size 1, or saturated: its slope is 0",
+    "log_softmax": "is over a dimension of size 1: its slope is 0",
+    "sigmoid": "is saturated: its inputs are so large that its slope is 0",
+    "tanh": "is saturated: its inputs are so large that its slope is 0",
+    "clamp": "clamped every value: its slope is 0 there",
+    "clamp_min": "clamped every value: its slope is 0 there",
+    "clamp_max": "clamped every value: its slope is 0 there",
+    "hardtanh": "clamped every value: its slope is 0 there",
+}
+
+
+_STRAIGHT = (
+    "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
+)
+_DRAW = "Draw with rsample() of a distribution, mean + std * torch.randn_like(std)."
+_ADVICE = {
+    "normal": _DRAW,
+    "poisson": "A draw from a Poisson distribution has no gradient: use a score function, "
+    "log_prob(draw).",
+    "softmax": "Use sigmoid for a single output; for several, lower the scale of its input.",
+    "log_softmax": "Use logsigmoid for a single output.",
+    **dict.fromkeys(("sigmoid", "tanh"), "Lower the scale of its input, or normalise it."),
+    **dict.fromkeys(
+        ("clamp", "clamp_min", "clamp_max", "hardtanh"), "Widen its bounds, or leave it out."
+    ),
+}
 
 
 @rule()
@@ -46,7 +74,10 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:
             user = nodes[edge.target]
-            if user.title in _FLAT and _some(user):
+            slopeless = user.title in _FLAT or (
+                user.title in _SATURATED and _zeros_only(node) and len(reading.users[node.id]) == 1
+            )
+            if slopeless and _some(user):
                 step[node.id] = user.id
             elif user.id in step:
                 step.setdefault(node.id, step[user.id])
@@ -60,10 +91,9 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{names_of(parameters)} got a gradient of zeros only: {reading.call(flat)}"
-            f"{at(node.source)} has slope 0 everywhere.",
+            f"{at(node.source)} {_SATURATED.get(node.title, 'has slope 0 everywhere')}.",
             cause=f"{node.title} has no slope",
-            advice="Pass the gradient straight through, x + (torch."
-            f"{node.title}(x) - x).detach(), or use something smooth.",
+            advice=_ADVICE.get(node.title, _STRAIGHT).format(node.title),
             where=node.source,
             nodes=(flat, *nodes_of(parameters)),
         )

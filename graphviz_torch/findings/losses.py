@@ -1,4 +1,4 @@
-"""Losses: what a loss takes, and what it was given."""
+"""Losses: what a loss takes, what it was given, and shapes that were meant to match."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ class _Loss(NamedTuple):
 
 
 _LOSSES = {
-    "log_softmax": _Loss("raw scores", _PROBABILITIES, "Leave the {} out: it has one of its own."),
+    "log_softmax": _Loss(
+        "raw scores",
+        {**_PROBABILITIES, "log_softmax": "log-probabilities"},
+        "Leave the {} out: it has one of its own.",
+    ),
     "binary_cross_entropy_with_logits": _Loss(
         "raw scores", _PROBABILITIES, "Leave the {} out, or use binary_cross_entropy."
     ),
@@ -72,13 +76,63 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
         yield finding(
-            "warning",
+            # The second of two log_softmax changes nothing, and takes time.
+            "info" if gives == "log-probabilities" else "warning",
             f"{name}{at(node.source)} takes {loss.takes}, and got {gives} from "
             f"{reading.call(maker.id)}{at(maker.source)}.",
             cause=f"{gives} where {loss.takes} belong",
             advice=loss.advice.format(maker.operation),
             where=node.source,
             nodes=(maker.id, node.id),
+        )
+
+
+@rule()
+def loss_call(reading: Reading) -> Iterator[Finding]:
+    """kl_div got probabilities where it takes log-probabilities."""
+    nodes = reading.graph.nodes
+    for event in reading.events("loss"):
+        node = event.operands[0].node if event.operands else None
+        while node is not None and nodes[node].operation in _SAME:
+            node = next((e.source for e in reading.inputs[node] if e.input_nr == 0), None)
+        if node is None or event.operation != "kl_div":
+            continue
+        maker = nodes[node]
+        if maker.operation not in _PROBABILITIES:
+            continue
+        yield finding(
+            "warning",
+            f"kl_div{at(event.where)} takes log-probabilities, and got probabilities from "
+            f"{reading.call(maker.id)}{at(maker.source)}.",
+            cause="probabilities where log-probabilities belong",
+            advice="Give it what log_softmax makes of the raw scores; the target stays as it is.",
+            where=event.where,
+            nodes=(maker.id, *event.nodes),
+        )
+
+
+@rule()
+def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
+    """An operation paired shapes (N, 1) and (N,), which gives (N, N): each element with each."""
+    for event in reading.events("broadcast"):
+        if len(event.operands) != 2:
+            continue
+        one, other = event.operands
+        size = max(one.tensor.shape, default=1)
+        column = one if len(one.tensor.shape) == 2 else other
+        names = [
+            f"{o.label} {list(o.tensor.shape)}" if o.label else f"{list(o.tensor.shape)}"
+            for o in (one, other)
+        ]
+        name = column.label or "the one of shape [N, 1]"
+        yield finding(
+            "warning",
+            f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
+            f"[{size}, {size}]: each element is paired with every other.",
+            cause="broadcast of (N, 1) with (N,)",
+            advice=f"Call squeeze(-1) on {name}, so that both shapes are [{size}].",
+            where=event.where,
+            nodes=event.nodes,
         )
 
 

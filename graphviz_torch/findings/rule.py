@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from ..graph import Edge, Finding, GradientStats, Graph, Parameter, Severity, TensorMeta
+from ..graph import (
+    Edge,
+    Event,
+    EventKind,
+    Finding,
+    GradientStats,
+    Graph,
+    Parameter,
+    Severity,
+    TensorMeta,
+)
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -93,6 +103,17 @@ class Reading:
                 elif edge.target in found:
                     found[node.id] = found[edge.target]
         return found
+
+    def events(self, kind: EventKind) -> list[Event]:
+        """What the program did of one kind."""
+        return [event for event in self.graph.events if event.kind == kind]
+
+    @cached_property
+    def leaf_losses(self) -> list[Event]:
+        """The leaves that this backward started from, where a model was to learn."""
+        outputs = {node for node, _ in self.graph.outputs}
+        learns = any(p.requires_grad for p in self.graph.parameters) or self.events("step")
+        return [e for e in self.events("leaf") if learns and not outputs.isdisjoint(e.nodes)]
 
     @cached_property
     def blocked(self) -> bool:
@@ -208,3 +229,8 @@ def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
 def at(where: str) -> str:
     """ " at train.py:12", or nothing where the line is not known."""
     return f" at {where}" if where else ""
+
+
+def times(event: Event) -> str:
+    """ ", 3 times", or nothing for once."""
+    return f", {event.times} times" if event.times > 1 else ""

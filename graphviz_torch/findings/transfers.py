@@ -26,6 +26,9 @@ DETOUR = 8
 
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "nonzero", "print")
 
+# DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
+_REPLICATED = ("Broadcast", "Gather", "Scatter")
+
 Numbered = list[tuple[int, Transfer]]
 
 
@@ -198,7 +201,9 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
         # What lies before a cut is not run.
-        if t.node is not None and (nodes[t.node].order is not None or not reading.ran)
+        if t.node is not None
+        and (nodes[t.node].order is not None or not reading.ran)
+        and nodes[t.node].title not in _REPLICATED
     ]
     kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
     for i, t in inside:

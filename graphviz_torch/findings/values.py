@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from ..graph import Edge, Finding, GradientStats
-from .rule import Reading, finding, listing, rule
+from ..graph import Edge, Event, Finding, GradientStats
+from .rule import Reading, at, finding, listing, rule
 
 # Median norm in the deepest quarter of the longest chain over that in the quarter next to the
 # loss. Freshly initialised GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50 shapes lie between 0.5
@@ -25,6 +25,8 @@ DEAD_UNITS = 0.9
 MIN_ROWS = 32
 MIN_ELEMENTS = 64
 
+SPOILT_PARAMETER = "a parameter of it is NaN or Inf already"
+AGAIN = "NaN or Inf in an earlier backward"
 _RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
 _NONFINITE_ADVICE = {
     "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
@@ -40,6 +42,19 @@ _NONFINITE_ADVICE = {
     "exp": "Subtract the largest value before exp, or use logsumexp.",
     "mul": "One factor is NaN or Inf already in forward: look at what made it.",
     "where": "torch.where passes 0 * Inf as NaN from the branch not taken: clamp before it.",
+}
+
+
+_VALUE_ADVICE = {
+    "softmax": "Leave one key unmasked in every row, or set the rows that are all masked to 0 "
+    "with torch.where before the softmax.",
+    "sqrt": "Clamp its input at 0: rounding may make a small number negative.",
+    "mean": "Skip what is empty, or divide a sum by max(count, 1).",
+    **dict.fromkeys(
+        ("nll_loss", "nll_loss2d"),
+        "Skip batches without a target, or sum and divide by max(count, 1).",
+    ),
+    **dict.fromkeys(("var", "std"), "Pass unbiased=False, or skip groups of a single element."),
 }
 
 
@@ -119,18 +134,50 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
 
 @rule()
+def nonfinite_value(reading: Reading) -> Iterator[Finding]:
+    """The forward made NaN or Inf: the first operation that did, and of what."""
+    for event in _nonfinite_values(reading):
+        where = event.operands[0].where if event.operands else ""
+        node = event.nodes[0] if event.nodes else None
+        name = event.operation if node is None else reading.graph.nodes[node].title
+        module = "" if node is None else reading.graph.nodes[node].module
+        loss = "the loss and what follows are not finite" if event.label else "gradients are not "
+        loss += "" if event.label else "finite for that"
+        yield finding(
+            "error",
+            f"{name}{f' in {module}' if module else ''}{at(where)} {event.detail}; {loss}.",
+            cause="NaN or Inf in forward",
+            advice=_VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs.")),
+            where=where,
+            nodes=event.nodes,
+        )
+
+
+def _nonfinite_values(reading: Reading) -> list[Event]:
+    """The first NaN or Inf of the forward, where it came to the loss or to a gradient."""
+    spoilt = any(s is not None and s.nonfinite for n in reading.graph.nodes for s in n.grad_outputs)
+    # Where a parameter is so already, an earlier backward made it so.
+    earlier = reading.graph.step.nonfinite_since is not None
+    return [
+        event
+        for event in reading.events("nonfinite")
+        if (event.label or spoilt) and not (earlier and SPOILT_PARAMETER in event.detail)
+    ][:1]
+
+
+@rule()
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """A node turned a finite gradient into NaN or Inf: the first one in backward order."""
     origin = _first_nonfinite(reading)
-    if origin is None:
-        return
+    if origin is None or _nonfinite_values(reading):
+        return  # what is not finite in backward follows from that
     first = reading.graph.step.nonfinite_since
     if first is not None:
         yield finding(
             "error",
             f"Gradients are NaN or Inf, and were so before: first in backward {first + 1} of the "
             "recording.",
-            cause="NaN or Inf in an earlier backward",
+            cause=AGAIN,
             advice=f"Look at find(recording.graphs[{first}]): what is not finite here follows.",
             nodes=(origin,),
         )
@@ -167,22 +214,6 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         where=node.source,
         nodes=(origin, *(edge.source for edge in reading.inputs[origin])),
     )
-
-
-@rule()
-def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
-    """An optimizer stepped again with gradients that it had stepped with before: nothing cleared
-    them in between."""
-    line = reading.graph.step.stale_gradients
-    if line:
-        yield finding(
-            "warning",
-            f"The optimizer's step at {line} used the gradients of an earlier step again: they "
-            "were not cleared in between.",
-            cause="gradients not cleared",
-            advice="Call optimizer.zero_grad() before backward() runs for the next step.",
-            where=line,
-        )
 
 
 def _chain(reading: Reading) -> list[tuple[int, float]]:

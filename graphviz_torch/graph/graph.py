@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .file import write
-from .values import Cut, Edge, Failure, Node, Parameter, Step, Transfer
+from .values import Cut, Edge, Event, Failure, Node, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 
@@ -29,6 +29,7 @@ class Graph:
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
+    events: tuple[Event, ...] = ()  # what the program did that no node shows
 
     def __repr__(self) -> str:
         counts = [
@@ -160,6 +161,11 @@ def _check_paths(graph: Graph) -> None:
             )
 
 
+def _of_event(event: Event) -> Iterator[int | None]:
+    yield from event.nodes
+    yield from (operand.node for operand in event.operands)
+
+
 def _of_failure(failure: Failure) -> Iterator[int | None]:
     yield failure.node
     yield from (operand.node for operand in (*failure.operands, failure.modified) if operand)
@@ -178,6 +184,7 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
         ("step", [graph.step.retained.node] if graph.step.retained else []),
+        ("events", [i for event in graph.events for i in _of_event(event)]),
         ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
     ):
         for node_id in ids:

@@ -274,6 +274,38 @@ class Failure:
     causes: tuple[Cause, ...] = ()
 
 
+EventKind = Literal[
+    "attribute",  # a name on a module or parameter that does nothing: detail names it
+    "backward",  # whose parameters another optimizer holds, which never stepped
+    "broadcast",  # two operands of shapes (N, 1) and (N,)
+    "clear",  # of gradients that no step had used
+    "clip",  # detail: "after the step", "while scaled", "nothing"
+    "data",  # `x.data = h`, which parts h from what made it
+    "eval",  # modules that behave otherwise in training were in eval mode
+    "frozen",  # a parameter's requires_grad was set to False
+    "grad",  # a read of the `.grad` of a tensor that is not a leaf: None
+    "leaf",  # backward started from a leaf
+    "loss",  # a call of a loss function
+    "nonfinite",  # the first NaN or Inf of a forward; label: "loss" where the loss is so too
+    "step",  # of an optimizer; detail: how many parameters it holds that the model does not
+    "unregistered",  # a module that ran inside the model, which does not own it
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the program did that no node shows."""
+
+    kind: EventKind
+    where: str = ""  # the user's line
+    label: str = ""  # what the caller calls what it was done to
+    operation: str = ""  # the name of what was called
+    detail: str = ""
+    operands: tuple[Operand, ...] = ()
+    nodes: tuple[int, ...] = ()  # ids of the nodes that it made, or is about
+    times: int = 1  # how often that line did so
+
+
 # The rules that tell why a recording ended.
 FAILURE_RULES = ("failed", "mixed-devices", "changed-in-place", "backward-twice")
 
@@ -290,3 +322,4 @@ class Finding:
     where: str = ""  # the user's line
     nodes: tuple[int, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
+    steps: tuple[int, ...] = ()  # positions in Recording.graphs, where it holds in some of several

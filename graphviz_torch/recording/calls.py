@@ -14,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
-from ..internals.modes import FUNCTIONS, leave
+from ..internals.modes import FUNCTIONS, leave, unseen_calls
 from .copies import Copies
 from .cuts import Cuts, sources
+from .events.listener import LISTENERS, EventListener
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import FailedCalls
 from .gradients.finite import FiniteResults
@@ -44,6 +45,7 @@ class Calls(TorchFunctionMode):
         changes: of what it changes in place.
         failures: of what it raised.
         results: of what it gave, if it made a node; None where nobody looks at that.
+        events: of what makes no node and yet decides what a backward does.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Calls(TorchFunctionMode):
         changes: Changes,
         failures: FailedCalls,
         results: FiniteResults | None,
+        events: EventListener,
     ) -> None:
         super().__init__()
         self.calling: Any = None  # what the user called
@@ -70,6 +73,7 @@ class Calls(TorchFunctionMode):
         self._changes = changes
         self._failures = failures
         self._results = results
+        self._events = events
 
     def begin_step(self) -> None:
         """A backward has been read: what was noted before it is over."""
@@ -113,6 +117,10 @@ class Calls(TorchFunctionMode):
                 self._changes.after(versions, func, kwargs, sys._getframe(1), start, end)
             if start != self._origins.end:
                 self._stack.skipped(start, sys._getframe(1))
+            listener = LISTENERS.get(func)
+            if listener is not None and not stepping:
+                with unseen_calls():
+                    listener(self._events, func, args, kwargs, result, sys._getframe(1))
             if end != start:
                 frame = sys._getframe(1)
                 self._stack.made(start, end, frame)

@@ -22,14 +22,19 @@ go. `take`, before a backward, follows the trails from their uses to the cuts, o
 
 from __future__ import annotations
 
+import os
+import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributions
+import torch.utils.checkpoint
 from torch import Tensor
 
 from ..graph import TensorMeta
@@ -45,6 +50,8 @@ from .tracking import ASIDE, Following, Trail, inwards, name_of
 
 _PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
+_DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
+_CHECKPOINT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 _USES = 32  # nodes that used the result of one cut: the last ones are noted
@@ -185,7 +192,7 @@ class Cuts:
             key = (name, code, position, self._program.module, *map(id, operands))
             if (known := self._of_parameters.get(key)) is not None:
                 return (known,)
-        found: list[Any] = [t if t.is_leaf else made_by(t) for t in operands]
+        found: list[Any] = [_leaf_or_maker(t) for t in operands]
         origins = self._new(name, found, operands, made, frame)
         if key is not None and made:
             self._of_parameters[key] = origins[0]
@@ -303,8 +310,32 @@ def _cutting(func: Any, made: list[Tensor]) -> str:
     if name.endswith("_like") or name.startswith(("new_", "register", "set")):
         return ""
     if name not in _PLAIN and not torch.is_grad_enabled():
+        if name_of_pytorch := _switched_off_by(sys._getframe(2)):
+            return name_of_pytorch
         return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
     return name
+
+
+def _switched_off_by(frame: FrameType | None) -> str:
+    """What of PyTorch's own runs under no_grad: sample() of a distribution, or a checkpoint."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "sample" and code.co_filename.startswith(_DISTRIBUTIONS):
+            return "sample"
+        if code is _CHECKPOINT:
+            return "checkpoint"
+        frame = frame.f_back
+    return ""
+
+
+def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
+    return tensor if tensor.is_leaf and not tensor._is_view() else _maker(tensor)
+
+
+def _maker(tensor: Tensor) -> GradFn | None:
+    """What made a tensor; of a view taken under no_grad, which has no node: what made its base."""
+    base = tensor._base if tensor.is_leaf and tensor._is_view() else None
+    return made_by(tensor if base is None else base)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

@@ -15,6 +15,7 @@ from ..internals.dispatch import unseen
 from ..internals.metadata import tensor_meta
 from ..internals.optimizer_hooks import held_by_optimizers
 from .backward import Backward
+from .events.events import Events
 from .failures.cause import explained
 from .failures.operands import Failed
 from .program import Program
@@ -31,6 +32,7 @@ def graphs_of(
     unmatched: Sequence[Transfer],
     updated: set[int] | None,
     failed: Failed | None,
+    events: Events,
 ) -> list[Graph]:
     """A graph for each backward of a recording, in order.
 
@@ -41,6 +43,7 @@ def graphs_of(
         unmatched: copies that only the profiler saw.
         updated: id() of the parameters that an optimizer updated; None if none stepped.
         failed: the exception that ended the recording, during or after the last backward.
+        events: what the program did that no node shows.
     """
     line = program.line()
     held = _held(program, updated)
@@ -58,6 +61,13 @@ def graphs_of(
                 transfers=(*_transfers(graph, backward, copies, line), *unmatched),
                 parameters=_parameters(backward, backwards, program, updated, held),
                 failure=failure,
+                events=events.until(
+                    backward.position + 1,
+                    backward.node,
+                    backward.reading.leaves.get,
+                    line,
+                    program.source,
+                ),
             )
         )
     return with_others(graphs)

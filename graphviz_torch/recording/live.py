@@ -124,6 +124,10 @@ class LiveBackward:
         """The line that called it."""
         return self.call.place
 
+    def variables(self) -> list[Tensor]:
+        """The leaves that it reaches."""
+        return [fn.variable for fn in _leaves(self._own)]
+
     def look(self, graphs: KeptGraphs) -> None:
         """Look for graphs of earlier steps that are still alive."""
         known = zip(self.ids, self._numbers, strict=True)

@@ -31,8 +31,10 @@ from .backward import Backward
 from .calls import Calls
 from .copies import Copies
 from .cuts import Cuts
+from .events.listener import EventListener
+from .events.training import look_at_attributes, look_for_steps
 from .failures.in_place import Changes
-from .failures.operands import Error, Failed, FailedCalls
+from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
 from .live import Call as BackwardCall
@@ -99,6 +101,9 @@ def record(
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     options = _Options(gradients, transfers, gradients != "finite" if memory is None else memory)
     return Recording(model, options, clock=clock)
+
+
+_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
 
 
 class Recording:
@@ -249,11 +254,12 @@ class _Session:
         self.copies = Copies(program, following)
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
+        self.events = EventListener(program)
         self.alive = KeptGraphs(program.variable, program.source)
         self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
             *(program, self.steps, following, self.cuts, self.copies),
-            *(self.changes, self.failed_calls, self.results),
+            *(self.changes, self.failed_calls, self.results, self.events),
         )
         self.backwards: list[Backward] = []
         self.live: LiveBackward | None = None
@@ -286,6 +292,7 @@ class _Session:
         if self.program.is_here():
             place = self.program.place(frame)
             self.changes.steps(optimizer, place)
+            self.events.step(optimizer, place)
             if self.steps.begin(optimizer, args, frame, place):
                 self._use_again()
 
@@ -294,6 +301,7 @@ class _Session:
         """It has stepped."""
         if self.program.is_here():
             self.changes.stepped(optimizer)
+            self.events.life.stepped()
             if self.steps.end(optimizer):
                 self._use_again()
 
@@ -314,6 +322,9 @@ class _Session:
             with uncollected():
                 self.steps.begin_backward()
                 live = self.live = self._read(ends, sys._getframe(1), called)
+                if self._with.gradients is True:
+                    frame = user_frame(sys._getframe(1))
+                    self.events.begin_backward(called.outputs, live, frame)
                 if self._with.gradients:
                     asked = [end for value in called.inputs for end in ends_of(value)]
                     live.hook(asked, finite=self._with.gradients == "finite")
@@ -333,6 +344,7 @@ class _Session:
                     if error is not None:
                         live.fail(error, self.changes, self.backwards)
                     self.backwards.append(live.finish(gradients or ()))
+                    self.events.end_backward(self.backwards[-1])
             except Exception as ours:
                 self.program.miss(ours)
                 live.unhook()
@@ -346,6 +358,8 @@ class _Session:
         known = Error.of(error)
         if failed is None or failed.error != known:
             failed = Failed(known, place=place)
+            if _REFUSED in known.message:
+                failed = replace(failed, operands=refused_operands(error))
         if self.backwards and self.backwards[-1].error == known:
             failed = replace(failed, raised=None if place == failed.place else place)
         else:
@@ -368,9 +382,12 @@ class _Session:
         if not backwards and (ends := self._last_ends()):
             backwards = [self._read(ends, sys._getframe(1)).finish()]
         with uncollected():
+            look_at_attributes(self.events.events, self.program)
+            updated = self.steps.updated
+            look_for_steps(self.events.events, self.program, backwards, updated)
             return graphs_of(
                 *(backwards, self.program, self.copies.seen, unmatched or []),
-                *(self.steps.updated, self.failed),
+                *(updated, self.failed, self.events.events),
             )
 
     def _use_again(self) -> None:

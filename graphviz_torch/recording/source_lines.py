@@ -7,6 +7,7 @@ and the line that they stand for is looked up when it is asked for.
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import re
@@ -53,6 +54,18 @@ def raised(error: BaseException, foreign: Foreign) -> Place | None:
         if not foreign[code.co_filename]:
             found = (code, trace.tb_lasti)
         trace = trace.tb_next
+    return found
+
+
+def assigned(frame: FrameType | None, name: str) -> Place | None:
+    """Where a running function has assigned to one of its variables, the last place before now."""
+    found = None
+    if frame is not None and name:
+        for step in dis.get_instructions(frame.f_code):
+            if step.offset > frame.f_lasti:
+                break
+            if step.opname.startswith("STORE_") and step.argval == name:
+                found = frame.f_code, step.offset
     return found
 
 

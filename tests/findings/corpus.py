@@ -25,7 +25,6 @@ from graphviz_torch import record as start
 
 Record = Any  # graphviz_torch.record, or a Recorder
 Program = Callable[[Record], object]
-SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,4 @@ def play(program: Program, raises: str | None = None) -> list[Finding]:
             said = f"{type(error).__name__}: {error}"
     if bool(said) != bool(raises) or not re.search(raises or "", said):
         raise RuntimeError(f"ended with {said or 'no exception'!r}, not {raises or 'none'!r}")
-    return findings_of(recorder.recording)
-
-
-def findings_of(recording: Any) -> list[Finding]:
-    """The findings of all graphs of a recording: errors first, what several graphs say once."""
-    try:
-        return list(find(recording))
-    except TypeError:  # it takes one graph
-        graphs = recording.graphs or [recording.graph]
-    every = {(f.rule, f.message): f for graph in graphs for f in find(graph)}
-    every |= {(f.rule, f.message): f for f in find(graphs[-1], graphs[:-1])}
-    return sorted(every.values(), key=lambda finding: SEVERITIES.index(finding.severity))
+    return find(recorder.recording)

@@ -40,6 +40,10 @@ WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         "probabilities from sigmoid",
     ),
 }
+WRONG["log_softmax of log_softmax"] = (
+    lambda x: F.cross_entropy(x.log_softmax(1), T),
+    "log-probabilities from log_softmax",
+)
 RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "scores": lambda x: F.cross_entropy(x, T),
     "log_softmax": lambda x: F.nll_loss(x.log_softmax(1), T),
@@ -49,7 +53,6 @@ RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "a tree of choices": lambda x: F.nll_loss(F.logsigmoid(x.mul(2)) @ torch.ones(5, 5), T),
     "log_softmax by itself": lambda x: x.sigmoid().log_softmax(1).sum(),
-    "log_softmax of log_softmax": lambda x: F.cross_entropy(x.log_softmax(1), T),
     "attention": lambda x: F.cross_entropy(x.softmax(1) @ torch.ones(5, 5), T),
     "binary": lambda x: F.binary_cross_entropy(x.sigmoid(), ONES),
     "binary scores": lambda x: F.binary_cross_entropy_with_logits(x, ONES),

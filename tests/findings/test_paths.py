@@ -408,6 +408,7 @@ def test_what_an_optimizer_holds_that_does_not_step_in_the_block_is_in_an_optimi
         spare(critic(actor(torch.ones(4, 3)))).mean().backward()
         optimizers[0].step()
     found = only("not-in-optimizer", recording.graph)
-    assert (
-        found.message == "spare.weight and spare.bias got a gradient, but no optimizer holds them."
+    assert found.message == (
+        "spare.weight and spare.bias got a gradient, but no optimizer holds them: SGD, which steps "
+        f"at {found.where}, does not."
     )

@@ -9,6 +9,8 @@ from graphviz_torch import Edge, GradientStats, Graph, Node, TensorMeta, Transfe
 from graphviz_torch.graph import (
     Cause,
     Cut,
+    Event,
+    EventKind,
     Failure,
     Operand,
     Parameter,
@@ -209,6 +211,39 @@ def lost(name: str, **fields: Any) -> Parameter:
 
 
 # rule: a graph that triggers it, the severity and the message; then graphs that must not.
+def event(kind: EventKind, **fields: Any) -> Event:
+    """At train.py:7."""
+    return Event(kind, **{"where": "train.py:7", **fields})
+
+
+def told(*events: Event, **fields: Any) -> Graph:
+    """A model whose body.weight an optimizer updates, and what the program did beside the graph."""
+    graph = model(events=events, **fields)
+    return replace(graph, parameters=(parameter("body.weight", node=0, stepped=True),))
+
+
+STEP = event("step", label="optimizer", detail="0", where="train.py:9")
+COLUMN = Operand("y", TensorMeta((100, 1), "float32", "cpu"), "train.py:5", 1)
+ROW = Operand("target", TensorMeta((100,), "float32", "cpu"))
+NONE = Failure("TypeError", "unsupported operand: 'NoneType'", "", "train.py:7")
+NON_LEAF = Failure("ValueError", "can't optimize a non-leaf Tensor", "", "train.py:7", (COLUMN,))
+NO_GRAD = Failure(
+    "RuntimeError", "element 0 of tensors does not require grad", "backward", "t.py:9"
+)
+
+
+def summed(cut: Cut = CUT) -> Graph:
+    """The loss is the sum of two terms: one of body.weight, and one that was cut."""
+    graph = chain("body.weight", "SumBackward0", "AddBackward0")
+    graph = graph.annotate(
+        outputs=dict.fromkeys((1, 2), (NUMBER,)), order={i: 2 - i for i in range(3)}
+    )
+    cut = replace(cut, before=0, after=(2,), where="net.py:7")
+    return replace(
+        graph, cuts=(cut,), parameters=(parameter("body.weight", node=0, got_gradient=True),)
+    )
+
+
 CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "mixed-devices": (
         mixed("cpu", "cuda:0"),
@@ -266,7 +301,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "unused-result": (
         model(lost("head.weight")),
         "warning",
-        "head.weight got no gradient: head ran, but backward did not come by it.",
+        "head.weight got no gradient: head ran, but the loss does not depend on its result.",
         [model(lost("head.weight", module_called=False)), cut()],
     ),
     "dropped-gradient": (
@@ -442,5 +477,144 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             kept(saved(8 * MIB, 1000, kind="input")),
             kept(saved(8 * MIB, 1000), saved(0, 2 * MIB, shared_with=1)),
         ],
+    ),
+    "lost-gradient": (
+        told(event("clear", operation="optimizer", times=6), STEP),
+        "warning",
+        "optimizer.zero_grad() at train.py:7 cleared gradients that no step had used, 6 times.",
+        [
+            told(event("clear", operation="optimizer", times=2), replace(STEP, times=9)),
+            told(event("clear", times=6)),  # by model.zero_grad(), and nobody steps
+        ],
+    ),
+    "clipped-in-vain": (
+        told(event("clip", operation="clip_grad_norm_", detail="after the step")),
+        "warning",
+        "clip_grad_norm_() at train.py:7 clips gradients after the step that used them, and so "
+        "changes nothing.",
+        [
+            told(event("clip", operation="clip_grad_norm_", detail="in time")),
+            told(event("clip", detail="in time"), event("clip", detail="nothing")),
+        ],
+    ),
+    "optimizer-never-stepped": (
+        told(event("backward", label="D.weight, D.bias")),
+        "warning",
+        "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
+        "them never stepped.",
+        [told(STEP)],
+    ),
+    "attribute-without-effect": (
+        told(event("attribute", label="body", detail="requires_grad")),
+        "warning",
+        "requires_grad was set on the module body at train.py:7: that is an attribute of the "
+        "module and freezes nothing.",
+        [
+            replace(
+                told(event("attribute", label="body.weight", detail="require_grad")),
+                parameters=(parameter("body.weight", requires_grad=False), parameter("a.weight")),
+            )
+        ],
+    ),
+    "everything-frozen": (
+        Graph(
+            (),
+            parameters=(parameter("fc.weight", requires_grad=False),),
+            events=(event("frozen"),),
+            failure=NO_GRAD,
+        ),
+        "error",
+        "All 1 parameters are frozen at train.py:7: requires_grad is False, so the loss needs no "
+        "gradient.",
+        [Graph((), parameters=(parameter("fc.weight"),), failure=NO_GRAD)],
+    ),
+    "trained-in-eval-mode": (
+        told(event("eval", label="drop", operation="Dropout", detail="1", nodes=(0,))),
+        "warning",
+        "The model was trained in eval mode: Dropout (drop) worked as in evaluation.",
+        [model(events=(event("eval", label="drop", operation="Dropout", nodes=(0,)),))],
+    ),
+    "loss-is-a-leaf": (
+        told(event("leaf", label="loss", operation="requires_grad", nodes=(0,)), outputs=((0, 0),)),
+        "error",
+        "backward started from loss, which was made a leaf by requires_grad at train.py:7: a leaf "
+        "has no history, so nothing else gets a gradient.",
+        [told(event("leaf", label="x", nodes=(0,)))],  # backward starts from what follows
+    ),
+    "gradient-of-a-result": (
+        told(event("grad", label="y", operands=(COLUMN,), nodes=(1,)), failure=NONE),
+        "error",
+        "y.grad at train.py:7 is None: y is not a leaf, for it was computed at train.py:5 by "
+        "addmm.",
+        [told(failure=NONE)],
+    ),
+    "optimizer-got-a-result": (
+        told(failure=NON_LEAF),
+        "error",
+        "The optimizer at train.py:7 got y, which is not a leaf: it was computed at train.py:5 by "
+        "addmm.",
+        [told(failure=NONE)],
+    ),
+    "data-replaced": (
+        told(event("data", label="x", operands=(COLUMN,), nodes=(1,))),
+        "warning",
+        "x.data = y at train.py:7 takes the values and cuts the gradient: what y came from learns "
+        "nothing through x.",
+        [told()],
+    ),
+    "not-registered": (
+        replace(
+            told(event("unregistered", label="layers", detail="list", nodes=(0,))), parameters=()
+        ).annotate(source={1: "net.py:3"}),
+        "warning",
+        "body.weight got a gradient at net.py:3, but no optimizer holds them: layers is a plain "
+        "list, so they are not registered.",
+        [told()],
+    ),
+    "accidental-broadcast": (
+        told(event("broadcast", operation="mse_loss", operands=(COLUMN, ROW))),
+        "warning",
+        "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each element "
+        "is paired with every other.",
+        [told(event("loss", operation="mse_loss", operands=(COLUMN, COLUMN)))],
+    ),
+    "loss-call": (
+        replace(
+            chain("w", "SoftmaxBackward0", "SqueezeBackward0"),
+            events=(event("loss", operation="kl_div", operands=(replace(COLUMN, node=2), ROW)),),
+        ),
+        "warning",
+        "kl_div at train.py:7 takes log-probabilities, and got probabilities from softmax.",
+        [
+            replace(
+                chain("w", "LogSoftmaxBackward0"),
+                events=(event("loss", operation="kl_div", operands=(COLUMN, ROW)),),
+            )
+        ],
+    ),
+    "constant-term": (
+        summed(),
+        "warning",
+        "A term of the loss has no gradient and trains nothing: h was cut by detach() at net.py:7.",
+        [
+            replace(summed(), cuts=(replace(CUT, before=1, after=(1,)),)),  # within a term
+            summed().annotate(outputs={2: (META,)}),  # not a single number
+        ],
+    ),
+    "nonfinite-value": (
+        told(
+            event(
+                "nonfinite",
+                label="loss",
+                operation="addmm",
+                detail="made 2 NaN: its divisor has 2 zeros",
+                operands=(COLUMN,),
+                nodes=(1,),
+            )
+        ),
+        "error",
+        "addmm at train.py:5 made 2 NaN: its divisor has 2 zeros; the loss and what follows are "
+        "not finite.",
+        [told(event("nonfinite", operands=(COLUMN,), nodes=(1,)))],  # masked, as it seems
     ),
 }

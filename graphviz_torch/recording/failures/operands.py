@@ -127,13 +127,25 @@ def operand(label: str, tensor: Tensor) -> SeenOperand:
     return SeenOperand(label, meta, made_by(tensor), tensor.output_nr, number)
 
 
+def refused_operands(error: BaseException) -> list[SeenOperand]:
+    """The tensor that an optimizer refused, as the frame that raised has it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    given = None if trace is None else trace.tb_frame.f_locals.get("param")
+    if trace is None or not isinstance(given, Tensor):
+        return []
+    label = _expression(given, user_frame(trace.tb_frame))
+    return [operand(label, given)]
+
+
 def _expression(tensor: Tensor, frame: FrameType | None) -> str:
     """What gives a tensor in this frame of the user's, or in the next one outwards that does."""
     while frame is not None:
         for name, value in local_variables(frame).items():
             with suppress(Exception):  # of an object of the user's
                 for expression, part in _inside(name, value):
-                    if part is tensor:
+                    if part is tensor or (part is not None and part is tensor._base):
                         return expression
         frame = user_frame(frame.f_back)
     return ""

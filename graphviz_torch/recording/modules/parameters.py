@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from operator import is_
 
 import torch
@@ -23,6 +24,7 @@ class ParameterTable:
     def __init__(self, model: Module | None) -> None:
         self._modules: dict[int, tuple[Module, str]] = {}  # by id()
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
+        self._first = 0  # how many of them the first that was added has, with itself
         self._called: set[str] = set()  # paths of the modules whose forward ran
         self._named: list[tuple[str, Tensor]] = []
         self._named_of: list[Tensor | None] = []  # what they are the names of ...
@@ -58,6 +60,7 @@ class ParameterTable:
                     # A compiled module goes by the name of what it wraps.
                     below = "" if name == "_orig_mod" else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
+        self._first = self._first or len(self._modules)
         return self._modules[id(module)][1]
 
     def classes(self) -> Mapping[str, str]:
@@ -74,6 +77,19 @@ class ParameterTable:
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""
         return parameter.rpartition(".")[0] in self._called
+
+    def ran(self, path: str) -> bool:
+        """Did the forward of the module at this path run."""
+        return path in self._called
+
+    def modules(self) -> list[tuple[Module, str]]:
+        """The modules of the model and every other module called, each with its path."""
+        return list(self._modules.values())
+
+    def own(self) -> set[int]:
+        """id() of the parameters of the model: of the one given, or of the first one called."""
+        modules = islice(self._modules.values(), self._own or self._first)
+        return {id(p) for m, _ in modules for p in m._parameters.values() if p is not None}
 
     def buffers(self) -> list[Tensor]:
         """Buffers of the model and of every other module called."""

@@ -1,0 +1,273 @@
+"""Cuts: parameters whose way to the loss was cut, and terms of the loss that train nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Cut, Finding, Parameter, Severity
+from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
+
+_MODES = ("no_grad", "inference_mode")
+_PLAIN = ("detach", "detach_", "data", *_MODES)
+_NUMBERS = ("item", "float", "int", "bool", "complex", "index")
+_READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
+_INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
+_WORDS = {
+    "data": ".data",
+    "no_grad": "torch.no_grad()",
+    "inference_mode": "torch.inference_mode()",
+    "tensor": "torch.tensor()",
+    "grad": "autograd.grad without create_graph=True",
+    "checkpoint": "a reentrant checkpoint whose inputs need no gradient",
+    **dict.fromkeys(("to", "type", "long", "short", "char", "byte"), "an integer cast"),
+    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne"), "a comparison"),
+}
+_ADVICE = {
+    "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
+    "detach_": "Remove the detach_(){at}: it is for good, for all who have that tensor.",
+    "data": "Use the tensor itself instead of .data{at}.",
+    "no_grad": "Move the computation{at} out of torch.no_grad().",
+    "inference_mode": "Move the computation{at} out of torch.inference_mode().",
+    "checkpoint": "Pass use_reentrant=False to checkpoint{at}.",
+    "sample": "Call rsample() in place of sample(){at}: it lets the gradient through.",
+    "item": "Keep the tensor instead of the number that item() gives{at}; if that is only logged, "
+    "the loss does not use what it was read of.",
+    "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
+    "float": "Keep the tensor instead of the number that float() gives{at}.",
+    "tensor": "Use the tensor itself: torch.tensor() copies its values{at}.",
+    "grad": "Pass create_graph=True to autograd.grad{at}: else what it gives has no history.",
+    **{
+        how: f"Only the indices of {how}() are used{{at}}, which have no gradient: use its values."
+        for how in _INDICES
+    },
+    **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
+}
+_DISCRETE = (
+    "Replace {how}{at} with something differentiable (softmax, a soft mask): it has no gradient."
+)
+
+
+@rule()
+def cut_gradient(reading: Reading) -> Iterator[Finding]:
+    """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
+    item, numpy, an integer cast, argmax and the like."""
+    places = {p.name: place for place, p in enumerate(reading.graph.parameters)}
+    for cut, found in grouped(explained(reading)):
+        parameters = sorted(found, key=lambda p: places[p.name])
+        how = word_of(cut)
+        names, line = names_of(parameters), at(cut.where)
+        what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        happened = f"{what} was cut by"
+        if _ran_inside(cut, {p.node for p in parameters}):
+            happened = f"{_around(parameters)} ran under"
+        before = [] if cut.before is None else [cut.before]
+        severity = severity_of(parameters, "error" if reading.blocked else _meant(cut, parameters))
+        why = ", probably because" if cut.before is None else ":"
+        yield finding(
+            severity,
+            f"{names} got no gradient{why} {happened} {how}{line}.",
+            cause=f"cut by {how}",
+            advice=_advice(cut, severity).format(at=line, names=names, how=how),
+            where=cut.where,
+            nodes=tuple(dict.fromkeys((*nodes_of(parameters), *before, *cut.after))),
+        )
+
+
+# They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
+_LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+
+
+@rule()
+def constant_term(reading: Reading) -> Iterator[Finding]:
+    """A term of the loss has no gradient, so it trains nothing: it was computed of what was cut."""
+    told = {id(cut) for cut, _ in explained(reading)}
+    lines = {cut.where for cut in reading.graph.cuts if id(cut) in told}
+    sums = _sums(reading)
+    for (how, where), found in grouped(
+        ((cut.how, cut.where), cut)
+        for cut in reading.graph.cuts
+        if not sums.isdisjoint(cut.after) and not (cut.where and cut.where in lines)
+    ):
+        cut = found[0]
+        after = next(i for i in cut.after if i in sums)
+        if how in _PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
+            continue  # x - x.detach(), which is there to give a gradient and no value
+        what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        yield finding(
+            "warning",
+            f"A term of the loss{at(reading.graph.nodes[after].source)} has no gradient and trains "
+            f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
+            cause=f"cut by {word_of(cut)}",
+            advice=_ADVICE.get(how, _DISCRETE).format(at=at(where), names="it", how=word_of(cut)),
+            where=where,
+            nodes=(after, *(() if cut.before is None else (cut.before,))),
+        )
+
+
+def _sums(reading: Reading) -> set[int]:
+    """The nodes that add up the terms of what backward started from, each a single number."""
+    nodes = reading.graph.nodes
+    sums: set[int] = set()
+    stack = [node for node, _ in reading.graph.outputs]
+    if not reading.ran:
+        return sums
+    while stack:
+        node = nodes[stack.pop()]
+        meta = reading.meta(node.id)
+        if node.id in sums or node.operation not in _LINEAR or meta is None:
+            continue
+        if any(size != 1 for size in meta.shape) or (
+            node.operation in ("mul", "div") and len(reading.inputs[node.id]) > 1
+        ):
+            continue
+        sums.add(node.id)
+        stack += [edge.source for edge in reading.inputs[node.id]]
+    return {i for i in sums if nodes[i].operation in ("add", "sub")}
+
+
+def word_of(cut: Cut) -> str:
+    """What a cut was done by: "detach()", "torch.no_grad()", "an integer cast"."""
+    return _WORDS.get(cut.how, f"{cut.how}()")
+
+
+def without_gradient(reading: Reading) -> list[Parameter]:
+    if not reading.backward_ran:
+        return []
+    known = reading.received | reading.unasked
+    return [
+        p
+        for p in reading.graph.parameters
+        if p.requires_grad
+        and p.name not in known
+        and not (reading.stopped and (p.module_called is not False or p.node is not None))
+    ]
+
+
+def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
+    """Each parameter whose way was cut, with the cut."""
+    lost = [
+        p
+        for p in without_gradient(reading)
+        if (p.module_called is not False or p.node is not None) and p.node not in reading.dropped
+    ]
+    owned = {p.node for p in lost}
+    firsts: dict[tuple[str, str], Cut] = {}
+    seen: set[int] = set()
+    for cut in _by_likelihood(reading):
+        if not lost:
+            return
+        behind = _upstream(reading, cut.before, seen)
+        whole = _ran_inside(cut, owned)
+        found = [
+            p
+            for p in lost
+            if p.node in behind
+            or (p.node is None and whole and module_of(p) == cut.module)
+            or (cut.before is None and _may_concern(cut, p))
+        ]
+        lost = [p for p in lost if p not in found]
+        # A network that ran in one such block, or a loop over one line, is one finding.
+        first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
+        yield from ((first, parameter) for parameter in found)
+
+
+def _by_likelihood(reading: Reading) -> list[Cut]:
+    """The cuts that may be a cause, the likeliest first.
+
+    What is known to be on the way comes before what may be. A gradient that comes from the loss
+    meets the last cut first. A number is mostly read to be logged, and what has no gradient by its
+    nature (an index, a draw, a comparison) mostly stands beside the way.
+    """
+    nodes = reading.graph.nodes
+
+    def unlikely(place: int, cut: Cut) -> tuple[bool, bool, bool, bool, int]:
+        came_back = any(not reading.ran or nodes[i].order is not None for i in cut.after)
+        by_nature = cut.how not in _ADVICE
+        return cut.before is None, not came_back, cut.how in _NUMBERS, by_nature, -place
+
+    known = enumerate(_that_matter(reading))
+    return [cut for _, cut in sorted(known, key=lambda each: unlikely(*each))]
+
+
+def _that_matter(reading: Reading) -> list[Cut]:
+    """The cuts whose result came to the loss, or may have come there as a number.
+
+    An accuracy that was computed with argmax cut nothing, whatever else it was computed from.
+    """
+    cuts = reading.graph.cuts
+    if not reading.ran or reading.graph.failure is not None:
+        return list(cuts)
+    alive = {node.id for node in reading.graph.nodes if node.order is not None}
+    found: set[int] = set()  # positions in `cuts`
+    before = -1
+    while len(found) > before:
+        before = len(found)
+        for i, cut in enumerate(cuts):
+            escaped = cut.how in _READS or cut.before is None
+            if i not in found and (escaped or not alive.isdisjoint(cut.after)):
+                found.add(i)
+                _upstream(reading, cut.before, alive)
+    return [cuts[i] for i in sorted(found)]
+
+
+def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
+    """How bad a cut is by itself: people write some on purpose."""
+    # A block around a whole module is a target network or a fixed encoder, unless it should learn.
+    whole = _ran_inside(cut, {p.node for p in parameters})
+    if whole and not any(p.stepped for p in parameters):
+        return "info"
+    # So is what is written out for a leaf of no module.
+    plain = all(p.module_called is None and p.node is not None for p in parameters)
+    if plain and cut.how in ("detach", "detach_", *_MODES):
+        return "info"
+    unsure = cut.before is None
+    mild = ("detach", "detach_", "data", *_MODES, *_INDICES, *_NUMBERS)
+    return "warning" if unsure or cut.how in mild else "error"
+
+
+def _advice(cut: Cut, severity: Severity) -> str:
+    if severity == "info" and cut.how in _MODES:
+        return "Nothing, if it is meant: requires_grad_(False) says so."
+    return _ADVICE.get(cut.how, _DISCRETE)
+
+
+def severity_of(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
+    # What the optimizer of this step does not hold is not to learn in it: a target network, or the
+    # generator while the discriminator is trained.
+    return "info" if all(p.stepped is False for p in parameters) else severity
+
+
+def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
+    """Did the module of a parameter run in a block without gradients, itself being the operand."""
+    inside = cut.how in _MODES and cut.in_forward is not False
+    return inside and cut.before is not None and cut.before in parameters
+
+
+def _around(parameters: list[Parameter]) -> str:
+    """The innermost module that holds all of them."""
+    first, *rest = (module_of(p).split(".") for p in parameters)
+    while any(parts[: len(first)] != first for parts in rest):
+        first = first[:-1]
+    return ".".join(first) or "the model"
+
+
+def _may_concern(cut: Cut, parameter: Parameter) -> bool:
+    """Was the cut in the parameter's module or around it: all that is left without nodes."""
+    return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
+
+
+def _upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
+    """A node and all that it was computed from, without what was seen before."""
+    found: set[int] = set()
+    stack = [] if node is None else [node]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            found.add(node)
+            stack.extend(edge.source for edge in reading.inputs[node])
+    return found
+
+
+def module_of(parameter: Parameter) -> str:
+    return parameter.name.rpartition(".")[0]

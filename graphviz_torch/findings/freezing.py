@@ -1,0 +1,92 @@
+"""Freezing and modes: what does not learn on purpose, and what was meant to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Finding
+from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
+
+
+@rule()
+def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
+    """A module or a parameter was given an attribute that looks like requires_grad and does
+    nothing."""
+    learning = {p.name for p in reading.graph.parameters if p.requires_grad}
+    for (name, where), events in grouped(
+        ((e.detail, e.where), e) for e in reading.events("attribute")
+    ):
+        labels = [event.label for event in events]
+        if name == "requires_grad":
+            yield finding(
+                "warning",
+                f"requires_grad was set on the module {listing(labels)}{at(where)}: that is an "
+                "attribute of the module and freezes nothing.",
+                cause="an attribute that does nothing",
+                advice=f"Call {labels[0] or 'model'}.requires_grad_(False).",
+                where=where,
+            )
+        elif learning.intersection(labels) or not learning:
+            yield finding(
+                "warning",
+                f"{name} was set on {listing(labels)}{at(where)}: it does nothing, for the name is "
+                "requires_grad.",
+                cause="an attribute that does nothing",
+                advice=f"Write requires_grad in place of {name}.",
+                where=where,
+            )
+
+
+@rule()
+def everything_frozen(reading: Reading) -> Iterator[Finding]:
+    """Every parameter is frozen: backward has nothing to give a gradient to."""
+    parameters, failure = reading.graph.parameters, reading.graph.failure
+    if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
+        return
+    line = next((e.where for e in reading.events("frozen")), "")
+    yield finding(
+        "error",
+        f"All {len(parameters)} parameters are frozen{at(line)}: requires_grad is False, so the "
+        "loss needs no gradient.",
+        cause="everything is frozen",
+        advice="Call requires_grad_(True) on what should learn.",
+        where=line or (failure.where if failure else ""),
+    )
+
+
+@rule()
+def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
+    """A model was trained while all its dropout and batch norm was in eval mode."""
+    graph = reading.graph
+    learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
+    for event in reading.events("eval"):
+        if learning.isdisjoint(event.nodes) or not graph.outputs:
+            continue
+        lines = [graph.nodes[node].source for node, _ in graph.outputs]
+        where = next(filter(None, lines), "")
+        one = event.detail in ("", "1")
+        which = event.label if one else f"{event.detail} modules, {event.label} first"
+        yield finding(
+            "warning",
+            f"The model was trained in eval mode{at(where)}: {event.operation} ({which}) worked as "
+            "in evaluation.",
+            cause="trained in eval mode",
+            advice="Call model.train() before the training step, and after every evaluation.",
+            where=where,
+            nodes=event.nodes,
+        )
+
+
+@rule()
+def frozen(reading: Reading) -> Iterator[Finding]:
+    """Parameters get no gradient because requires_grad is False."""
+    still = [p for p in reading.graph.parameters if not p.requires_grad]
+    if still:
+        yield finding(
+            "info",
+            f"{names_of(still)} {'is' if len(still) == 1 else 'are'} frozen: requires_grad is "
+            "False.",
+            cause="frozen",
+            advice="Call requires_grad_(True) on what should learn.",
+            nodes=nodes_of(still),
+        )

@@ -1,0 +1,129 @@
+"""Leaves: where backward ends, what becomes of them, and what the model does not own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Event, Finding, Operand
+from .cuts import word_of
+from .rule import Reading, at, finding, listing, rule
+
+
+@rule()
+def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
+    """Backward started from a leaf: the loss was made anew, and is not computed from the model."""
+    for event in reading.leaf_losses:
+        name = event.label or "the loss"
+        made = f"made a leaf by {event.operation}" if event.operation else "made a new leaf"
+        cuts = reading.graph.cuts
+        parted = ""
+        if cuts:
+            last = cuts[-1]
+            parted = f"; before that, {word_of(last)}{at(last.where)} cut it from the model"
+        yield finding(
+            "error",
+            f"backward started from {name}, which was {made}{at(event.where)}: a leaf has no "
+            f"history, so nothing else gets a gradient{parted}.",
+            cause="the loss is a leaf",
+            advice=f"Compute {name} from the model's output with torch operations, and do not set "
+            "requires_grad on it: a loss without a grad_fn was cut off before.",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule()
+def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
+    """The `.grad` of a tensor that is not a leaf was read: it is None."""
+    failure = reading.graph.failure
+    ended = failure is not None and "NoneType" in failure.message
+    for event in reading.events("grad"):
+        made = event.operands[0].where if event.operands else ""
+        name = event.label or "a tensor"
+        yield finding(
+            "error" if ended else "info",
+            f"{name}.grad{at(event.where)} is None: {name} is not a leaf, for it was computed"
+            f"{at(made)}{_by(reading, event)}.",
+            cause="not a leaf",
+            advice=f"Make {name} a leaf after that, with {name} = {name}.detach()"
+            ".requires_grad_(), or change a leaf in place under torch.no_grad().",
+            where=made or event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule()
+def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
+    """An optimizer was given a tensor that is not a leaf, as what to(device) returns of one."""
+    failure = reading.graph.failure
+    if failure is None or "can't optimize a non-leaf" not in failure.message:
+        return
+    result: Operand | None = failure.operands[0] if failure.operands else None
+    name = (result.label if result else "") or "a tensor"
+    made = result.where if result else ""
+    node = None if result is None or result.node is None else reading.graph.nodes[result.node]
+    by = f" by {node.title}" if node is not None else ""
+    yield finding(
+        "error",
+        f"The optimizer{at(failure.where)} got {name}, which is not a leaf: it was computed"
+        f"{at(made)}{by}.",
+        cause="not a leaf",
+        advice="Make it where it belongs, torch.ones(2, device=device, requires_grad=True), or "
+        "call detach().requires_grad_() on the result.",
+        where=made or failure.where,
+        nodes=() if node is None else (node.id,),
+    )
+
+
+@rule()
+def data_replaced(reading: Reading) -> Iterator[Finding]:
+    """x.data = h takes the values of h and leaves its history behind."""
+    for event in reading.events("data"):
+        value = event.operands[0].label if event.operands else ""
+        name = event.label or "a tensor"
+        yield finding(
+            "warning",
+            f"{name}.data = {value or '...'}{at(event.where)} takes the values and cuts the "
+            f"gradient: what {value or 'they'} came from learns nothing through {name}.",
+            cause="cut by .data",
+            advice=f"Use {value or 'the result'} itself in place of {name}.",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule()
+def not_registered(reading: Reading) -> Iterator[Finding]:
+    """Parameters got a gradient that no module of the model owns and no optimizer holds: a layer in
+    a plain list or dict, or one made in forward."""
+    nodes = reading.graph.nodes
+    for event in reading.events("unregistered"):
+        users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
+        line = next(filter(None, users), "")
+        names = listing(reading.call(i) for i in event.nodes) or event.label
+        if event.detail == "forward":
+            message = f"{event.label}{at(line)} is made anew in each forward: its parameters "
+            message += "get a gradient, but no optimizer holds them, and the next call drops them."
+            advice = "Make the layer in __init__, as an attribute of the module."
+        elif event.detail == "outside":
+            message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
+            message += f"{event.label} is not in the model."
+            advice = f"Pass {event.label}.parameters() to an optimizer too, if it should learn."
+        else:
+            message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
+            message += f"{event.label} is a plain {event.detail}, so they are not registered."
+            kind = "Dict" if event.detail == "dict" else "List"
+            advice = f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
+        yield finding(
+            "info" if event.detail == "outside" else "warning",
+            message,
+            cause="not in the model",
+            advice=advice,
+            where=line,
+            nodes=event.nodes,
+        )
+
+
+def _by(reading: Reading, event: Event) -> str:
+    titles = [reading.graph.nodes[i].title for i in event.nodes]
+    return f" by {titles[0]}" if titles else ""

@@ -1,0 +1,1 @@
+"""What the program does that no node shows, and a rule may judge."""

@@ -1,0 +1,143 @@
+"""What becomes of the gradients of parameters: stepped with, cleared, clipped, or read.
+
+Noted are a clearing of gradients that nothing had used, and a clipping that changes nothing or
+changes what is still multiplied by the loss scale. What the program itself reads of `.grad` counts
+as used. Told apart are PyTorch's own readers by their files: optimizers, clipping, the scaler.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
+
+from ..source_lines import Place, user_frame
+from .events import Events
+
+_CLIPPING = inspect.getfile(clip_grad)
+_OPTIMIZER = inspect.getfile(Optimizer)
+_CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
+_TORCH = torch.__file__.removesuffix("__init__.py")
+
+
+class GradientLife:
+    """Told of every backward, step, and access to `.grad`, it notes what goes wrong.
+
+    Args:
+        events: where to note it.
+        place: the user's line that a frame is called from.
+    """
+
+    def __init__(self, events: Events, place: Callable[[FrameType | None], Place | None]) -> None:
+        self._events = events
+        self._place = place
+        self._fresh: set[int] = set()  # id() of parameters with a gradient that nothing has used
+        self._used = False  # has any gradient of those backwards been used
+        self._stepped: set[int] = set()  # id() of those whose gradient a step has used
+        self._stepping = False  # is a step running, which may call a closure
+        self._scaled = False  # are the gradients multiplied by the loss scale
+        self._clearing: tuple[Place | None, str] | None = None
+        self._clips: set[str] = set()  # what was noted of clipping since the last of those
+
+    def backward(self, reached: Iterable[int], scaled: bool) -> None:
+        """A backward has added to the gradients of the parameters with these id()."""
+        before = len(self._fresh)
+        self._fresh.update(reached)
+        self._used = self._used or self._stepping  # by the step that called for it
+        if len(self._fresh) > before:
+            self._stepped.difference_update(self._fresh)
+        self._clearing = None
+        self._scaled = scaled
+        self._clips.clear()
+
+    def unscaled(self) -> None:
+        """The scaler has divided them by the loss scale; it may now skip the step."""
+        self._scaled, self._used = False, True
+
+    def stepped(self) -> None:
+        """It has stepped."""
+        self._stepping = False
+
+    def step(self, used: set[int]) -> None:
+        """An optimizer is about to step with the gradients of the parameters with these id()."""
+        self._used = self._used or not used.isdisjoint(self._fresh)
+        self._stepping = True
+        self._stepped |= used
+        self._clips.clear()
+        self._forget(used)
+
+    def read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
+        """`parameter.grad` was read."""
+        code = frame.f_code
+        if code.co_filename == _CLIPPING:
+            self._clip(parameter, gradient, frame)
+        elif id(parameter) in self._fresh:
+            if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
+                self._clear(parameter, frame)  # it sets to None, or to zeros, what it reads
+            elif user_frame(frame) is frame:
+                self._used = True
+
+    def write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
+        """`parameter.grad` was set."""
+        if id(parameter) in self._fresh:
+            if value is None:
+                self._clear(parameter, frame)
+            else:
+                self._used = True  # the program makes gradients of its own
+
+    def _clear(self, parameter: Tensor, frame: FrameType) -> None:
+        if self._clearing is None:
+            name = "optimizer" if frame.f_code.co_filename == _OPTIMIZER else ""
+            self._clearing = self._place(frame), name
+        self._forget({id(parameter)})
+
+    def _forget(self, parameters: set[int]) -> None:
+        if not self._fresh:
+            return
+        self._fresh -= parameters
+        if not self._fresh:
+            if not self._used and self._clearing is not None:
+                place, name = self._clearing
+                self._events.note("clear", place, operation=name)
+            self._used, self._clearing = False, None
+
+    def _clip(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
+        key = id(parameter)
+        if gradient is None:
+            detail = "" if self._fresh or key in self._stepped else "nothing"
+        elif _limit(frame) == math.inf:
+            detail = ""  # to know the norm
+        elif key in self._stepped:
+            detail = "after the step"
+        else:
+            detail = "while scaled" if self._scaled else "in time"
+        if key not in self._fresh and detail != "after the step" and gradient is not None:
+            return  # of another origin
+        if detail and detail not in self._clips:  # once for all parameters
+            self._clips.add(detail)
+            self._events.note("clip", self._place(frame), "", _clipper(frame), detail)
+
+
+def _limit(frame: FrameType | None) -> float:
+    """What clip_grad_norm_ was given as max_norm; 0 where it is not known."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        if "max_norm" in frame.f_locals:
+            return float(frame.f_locals["max_norm"])
+        frame = frame.f_back
+    return 0.0
+
+
+def _clipper(frame: FrameType | None) -> str:
+    """ "clip_grad_norm_": the outermost function of that file."""
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        if frame.f_code.co_name.startswith("clip_"):
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name

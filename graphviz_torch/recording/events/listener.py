@@ -1,0 +1,288 @@
+"""Calls that make no node and yet decide what a backward does: noted as events.
+
+A read or a change of `.grad`, a leaf made of a result, `x.data = h`, an operation that broadcasts
+(N, 1) with (N,), and the inputs of loss functions.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from ...graph import TensorMeta
+from ...internals.frames import local_variables
+from ...internals.functions import TENSOR_BASE, UNSCALE
+from ...internals.modes import unseen_calls
+from ...internals.pytree import tensors
+from ...internals.storage import storage_id
+from ...tracing.nodes import operation
+from ..backward import Backward
+from ..live import LiveBackward
+from ..program import Program
+from ..source_lines import Place, assigned, user_frame
+from ..steps.optimizers import held_by
+from .events import Events, SeenTensor
+from .gradient_life import GradientLife
+from .nonfinite import birth
+from .training import look_at_modes, look_for_strangers
+
+_MEANT = 256  # results of unsqueeze and the like that are remembered
+
+
+class EventListener:
+    """What calls tell that make no node.
+
+    Args:
+        program: names tensors and lines.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.events = Events()
+        self.life = GradientLife(self.events, program.place)
+        self._program = program
+        self._label = program.label
+        self._spoilt = False  # is a loss NaN or Inf: what is so later follows
+        self._leaves: dict[int, tuple[weakref.ref[Tensor], Place | None, str]] = {}
+        self._meant: dict[int, weakref.ref[Tensor]] = {}  # two-dimensional on purpose
+
+    def begin_backward(
+        self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
+    ) -> None:
+        """Backward is about to run, called from `frame` of the user's."""
+        self.events.backwards += 1
+        with unseen_calls():
+            self._look_at_leaves(outputs, frame)
+            look_at_modes(self.events, self._program)
+            look_for_strangers(self.events, self._program, live.variables())
+            if not self._spoilt:
+                self._look_at_values(outputs, live)
+
+    def end_backward(self, backward: Backward) -> None:
+        """It has run."""
+        if backward.accumulates and backward.error is None:
+            reached = backward.reached & self._program.table.own()
+            self.life.backward(reached, backward.loss_scale is not None)
+
+    def step(self, optimizer: Optimizer, place: Place | None) -> None:
+        """An optimizer is about to step."""
+        held = {id(parameter) for parameter in held_by(optimizer)}
+        self.life.step(held)
+        frame = self._program.frame
+        variables = {} if frame is None else local_variables(frame)
+        named = (name for name, value in variables.items() if value is optimizer)
+        name = next(named, type(optimizer).__name__)
+        others = len(held - self._program.table.own())
+        self.events.note("step", place, name, detail=str(others))
+
+    def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
+        """Is what backward starts from a leaf?"""
+        for tensor in outputs:
+            if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
+                continue
+            if any(tensor is parameter for _, parameter in self._program.parameters()):
+                continue
+            label = self._label(tensor, frame)
+            known = self._leaves.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                _, place, name = known
+            else:
+                place, name = assigned(frame, label), ""
+            operands = [SeenTensor.of(tensor, label)]
+            leaves = [id(tensor)]
+            self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
+
+    def _look_at_values(self, outputs: Sequence[Any], live: LiveBackward) -> None:
+        """Has the forward made NaN or Inf?"""
+        found = birth(live.ids, outputs)
+        # A scaled loss may overflow: the scaler skips that step.
+        if found is None or not (found.nan or live.call.loss_scale is None):
+            return
+        self._spoilt = found.in_loss
+        number = int(found.fn._sequence_nr())
+        kinds = (found.nan, "NaN"), (found.inf, "Inf")
+        counts = (f"{n} {kind}" if found.counted else kind for n, kind in kinds if n)
+        made = " and ".join(counts) or "Inf"
+        self.events.note(
+            "nonfinite",
+            None,
+            "loss" if found.in_loss else "",
+            operation(found.fn.name().rpartition("::")[2]),
+            f"made {made}" + (f": {found.reason}" if found.reason else ""),
+            operands=[SeenTensor("", TensorMeta((), "float32", "cpu"), number, 0)],
+            numbers=[number],
+        )
+
+    # What calls tell: each takes the function, its arguments, its result, and the frame.
+
+    def grad_read(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """`x.grad`."""
+        tensor = args[0]
+        self.life.read(tensor, result, frame)
+        if result is None and not tensor.is_leaf and not tensor.retains_grad:
+            outer = user_frame(frame)
+            if outer is frame:
+                label = self._label(tensor, outer)
+                place = self._program.place(outer)
+                operands = [SeenTensor.of(tensor, label)]
+                numbers = [int(tensor.grad_fn._sequence_nr())]
+                self.events.note("grad", place, label, operands=operands, numbers=numbers)
+
+    def grad_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """`x.grad = ...`."""
+        self.life.write(args[0], args[1], frame)
+
+    def unscale(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """`scaler.unscale_(optimizer)`, which `scaler.step` calls too."""
+        self.life.unscaled()
+
+    def leaf(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """`x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`."""
+        kwargs = kwargs or {}
+        if func is torch.tensor:
+            wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
+        else:
+            tensor, name = args[0], "requires_grad_" if result is not None else "requires_grad"
+            wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        outer = user_frame(frame)
+        if not wanted and isinstance(tensor, torch.nn.Parameter):
+            self.events.note("frozen", self._program.place(outer))
+        if wanted and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
+            place = self._program.place(outer)
+            self._leaves[id(tensor)] = weakref.ref(tensor), place, name
+            while len(self._leaves) > _MEANT:
+                del self._leaves[next(iter(self._leaves))]
+
+    def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """`x.data = h`."""
+        value = args[1]
+        if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
+            outer = user_frame(frame)
+            label, other = self._label(args[0], outer), self._label(value, outer)
+            self.events.note(
+                "data",
+                self._program.place(outer),
+                label,
+                operands=[SeenTensor.of(value, other)],
+                numbers=[int(value.grad_fn._sequence_nr())],
+            )
+
+    def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
+        if type(result) is not Tensor or result.dim() != 2 or 1 not in result.shape:
+            return
+        if func is Tensor.__getitem__:
+            index = args[1] if type(args[1]) is tuple else (args[1],)
+            meant = any(part is None for part in index)
+        elif func in _UNSQUEEZE:
+            meant = True
+        else:
+            meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
+        if meant:
+            self._meant[id(result)] = weakref.ref(result)
+            while len(self._meant) > _MEANT:
+                del self._meant[next(iter(self._meant))]
+
+    def elementwise(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
+        if len(args) < 2:
+            return
+        one, other = args[0], args[1]
+        if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+            return
+        dims = one.dim(), other.dim()
+        if dims == (2, 1):
+            column, row = one, other
+        elif dims == (1, 2):
+            column, row = other, one
+        else:
+            return
+        size = row.shape[0]
+        if size < 2 or tuple(column.shape) != (size, 1):
+            return
+        if func not in _PAIRED and not self._by_accident(column, row):
+            return
+        outer = user_frame(frame)
+        operands = [SeenTensor.of(part, self._label(part, outer)) for part in (one, other)]
+        made = [r for r in tensors(result) if r.grad_fn is not None]
+        numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
+        name = getattr(func, "__name__", "").strip("_")
+        place = self._program.place(outer)
+        self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
+
+    def _by_accident(self, column: Tensor, row: Tensor) -> bool:
+        known = self._meant.get(id(column))
+        if known is not None and known() is column:
+            return False
+        if any(isinstance(part, torch.nn.Parameter) for part in (column, row)):
+            return False
+        made = column.grad_fn.name() if column.grad_fn is not None else ""
+        if made.startswith(("Unsqueeze", "Expand")):
+            return False
+        return storage_id(column) != storage_id(row)
+
+    def loss(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """A call of a loss function: what made its inputs."""
+        given = list(args[:2])
+        given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
+        if len(given) < 2 or not all(isinstance(part, Tensor) for part in given):
+            return
+        if func in _PAIRED:
+            self.elementwise(func, given, kwargs, result, frame)
+        if func in _JUDGED:
+            outer = user_frame(frame)
+            operands = [SeenTensor.of(part, self._label(part, outer)) for part in given]
+            made = [r for r in tensors(result) if r.grad_fn is not None]
+            self.events.note(
+                "loss",
+                self._program.place(outer),
+                "",
+                func.__name__,
+                operands=operands,
+                numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
+            )
+
+
+def _named(names: str, *spaces: Any) -> set[Any]:
+    return {
+        getattr(space, name) for space in spaces for name in names.split() if hasattr(space, name)
+    }
+
+
+_UNSQUEEZE = _named("unsqueeze", Tensor, torch)
+_KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", Tensor, torch)
+_ARITHMETIC = _named("sub add mul div eq ne gt lt ge le minimum maximum", Tensor, torch) | _named(
+    "__sub__ __rsub__ __add__ __radd__ __mul__ __rmul__ __truediv__ __rtruediv__ __eq__ __ne__"
+    " __gt__ __lt__ __ge__ __le__",
+    Tensor,
+    TENSOR_BASE,
+)
+# Losses that compare element with element, and broadcast.
+_PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
+# Losses whose inputs are judged by what made them.
+_JUDGED = _named("kl_div cross_entropy", functional)
+
+_grad: Any = Tensor.grad
+_requires_grad: Any = Tensor.requires_grad
+_data: Any = Tensor.data
+Listener = Callable[[EventListener, Any, Any, Any, Any, FrameType], None]
+# Whom a call is told, by what is called.
+LISTENERS: dict[Any, Listener] = {
+    _grad.__get__: EventListener.grad_read,
+    _grad.__set__: EventListener.grad_write,
+    UNSCALE: EventListener.unscale,
+    _requires_grad.__set__: EventListener.leaf,
+    Tensor.requires_grad_: EventListener.leaf,
+    torch.tensor: EventListener.leaf,
+    _data.__set__: EventListener.data_write,
+    Tensor.__getitem__: EventListener.shape,
+    **dict.fromkeys(_UNSQUEEZE | _KEEPING, EventListener.shape),
+    **dict.fromkeys(_ARITHMETIC, EventListener.elementwise),
+    **dict.fromkeys(_PAIRED | _JUDGED, EventListener.loss),
+}

@@ -1,0 +1,187 @@
+"""The first NaN or Inf of a forward: which node made it, and of what.
+
+Looked at when backward begins, while the nodes are alive: what they keep, and what backward starts
+from. One reduction for all tells whether there is any; only then is each looked at. Nothing that a
+hook packed is unpacked. Minus infinity is what masks are made of: it counts where a logarithm or a
+division made it. Other devices than the CPU are not looked at, for to look is to wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...internals.dispatch import unseen
+from ...internals.functions import foreach_norm
+from ...internals.modes import unseen_calls
+from ...tracing.nodes import GradFn, operation
+from ..memory import saved_names
+
+_LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
+
+
+class Birth(NamedTuple):
+    """Where the first NaN or Inf came from."""
+
+    fn: GradFn
+    nan: int
+    inf: int
+    reason: str  # "its divisor has 2 zeros"; "" where it is not known
+    in_loss: bool  # is what backward starts from NaN or Inf
+    counted: bool = True  # are the counts of what it made; else of what was made of that
+
+
+class _Values(NamedTuple):
+    fn: GradFn  # that keeps them
+    name: str
+    tensor: Tensor
+    maker: GradFn | None  # None: a tensor without a history
+    nan: int
+    inf: int
+    minus: int
+
+
+def birth(fns: Iterable[GradFn], outputs: Iterable[Any]) -> Birth | None:
+    """The node that made the first NaN or Inf, if there is any.
+
+    Args:
+        fns: live nodes, inputs before users.
+        outputs: what backward starts from.
+    """
+    losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
+    with torch.no_grad(), unseen_calls(), unseen():
+        kept = list(_kept(fns))
+        if _all_finite([tensor for _, _, tensor in kept] + [loss.detach() for loss in losses]):
+            return None
+        return _birth(list(fns), kept, losses)
+
+
+def _birth(fns: list[GradFn], kept: list[Any], losses: list[Tensor]) -> Birth | None:
+    known: dict[GradFn, tuple[int, int]] = {}  # NaN and Inf in what a node made
+    data: list[_Values] = []
+    found = [_values(*each) for each in kept]
+    for values in found:
+        if values.maker is None:
+            if values.nan:
+                data.append(values)
+            continue
+        counts = _minus(values.maker) and values.minus
+        known[values.maker] = values.nan, values.inf + (counts or 0)
+    bad_losses = [o for o in losses if not bool(torch.isfinite(o).all())]
+    for loss in bad_losses:
+        nan = int(torch.isnan(loss).sum())
+        known[loss.grad_fn] = nan, int(loss.numel()) - nan
+    places = {fn: i for i, fn in enumerate(fns)}
+    bad = [fn for fn, counts in known.items() if any(counts) and fn in places]
+    if data and (not bad or places[data[0].fn] <= min(map(places.__getitem__, bad))):
+        values = data[0]
+        reason = f"its input ({values.name}) holds {values.nan} NaN already"
+        return Birth(values.fn, values.nan, 0, reason, bool(bad_losses))
+    if not bad:
+        return None
+    first = min(bad, key=places.__getitem__)
+    nan, inf = known[first]
+    for fn in _unknown(first, known, places):
+        if reason := _reason(fn, [v for v in found if v.fn is fn], *known.get(fn, (nan, inf))):
+            return Birth(fn, nan, inf, reason, bool(bad_losses), fn in known and fn is first)
+    return Birth(first, nan, inf, "", bool(bad_losses))
+
+
+def _kept(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
+    """What the nodes keep on the CPU as it is."""
+    for fn in fns:
+        for attribute, name in saved_names(type(fn)):
+            try:
+                raw: Any = getattr(fn, attribute)
+            except RuntimeError:
+                continue  # an earlier backward has freed it
+            if type(raw) is tuple or raw is None or raw.unpack_hook is not None:
+                continue
+            data = raw.data
+            plain = type(data) is Tensor and data.is_cpu and data.layout is torch.strided
+            if plain and data.is_floating_point() and data.numel():
+                yield fn, name, data
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """One reduction for each dtype; a sum that overflows is looked at again by itself."""
+    if not tensors:
+        return True
+    norms = foreach_norm(tensors, 1)
+    return all(map(math.isfinite, torch.stack([n.double() for n in norms]).tolist()))
+
+
+def _values(fn: GradFn, name: str, data: Tensor) -> _Values:
+    tensor = getattr(fn, f"_saved_{name}")
+    maker = tensor.grad_fn if tensor is not None else None
+    nan = int(torch.isnan(data).sum())
+    plus, minus = int(torch.isposinf(data).sum()), int(torch.isneginf(data).sum())
+    return _Values(fn, name, data, maker, nan, plus, minus)
+
+
+def _minus(fn: GradFn) -> bool:
+    return operation(fn.name().rpartition("::")[2]) in _LOGS
+
+
+def _unknown(
+    first: GradFn, known: dict[GradFn, tuple[int, int]], places: dict[GradFn, int]
+) -> Iterator[GradFn]:
+    """A node, and those before it of which nothing is known, the latest first."""
+    stack, seen = [first], {first}
+    while stack:
+        stack.sort(key=places.__getitem__)
+        fn = stack.pop()
+        yield fn
+        for source, _ in fn.next_functions:
+            fresh = source is not None and source not in seen and source in places
+            if fresh and source not in known:
+                seen.add(source)
+                stack.append(source)
+
+
+def _reason(fn: GradFn, kept: list[_Values], nan: int, inf: int) -> str:
+    """Why a node made NaN or Inf; "" if it did not, as far as is known."""
+    title = operation(fn.name().rpartition("::")[2])
+    by_name = {values.name: values.tensor for values in kept}
+    given, made = by_name.get("self"), by_name.get("result")
+    if title == "div" and (divisor := by_name.get("other")) is not None:
+        return _counted(divisor == 0, "its divisor has {} zero{s}")
+    if title in ("log", "log2", "log10", "log1p", "logit") and given is not None:
+        least = -1 if title == "log1p" else 0
+        negative = _counted(given < least, "it was given {} number{s} below " + str(least))
+        return negative or _counted(given == least, "it was given {} " + str(least) + "{s}")
+    if title in ("softmax", "log_softmax") and made is not None:
+        rows = torch.isnan(made).any(-1)
+        return _counted(rows, "{} row{s} of its input held only -inf, or NaN")
+    if title in ("sqrt", "rsqrt") and made is not None:
+        negative = _counted(torch.isnan(made), "it was given {} negative number{s}")
+        return negative or _counted(torch.isinf(made), "it was given {} zero{s}")
+    if title in ("exp", "expm1", "sinh", "cosh") and made is not None:
+        return _counted(torch.isposinf(made), "{} result{s} overflowed")
+    if title in ("acos", "asin") and given is not None:
+        return _counted(given.abs() > 1, "it was given {} number{s} outside -1 and 1")
+    if title == "pow" and given is not None:
+        return _counted(given < 0, "it was given {} negative number{s}")
+    if title in ("nll_loss", "nll_loss2d") and nan:
+        return "no target was left to take the mean of"
+    if title == "mean" and nan and not _elements(fn):
+        return "it was given no elements"
+    if title in ("var", "std") and nan:
+        return "it was given a single element"
+    weights = [f.variable for f, _ in fn.next_functions if type(f).__name__ == "AccumulateGrad"]
+    spoilt = [w for w in weights if w.is_cpu and not bool(torch.isfinite(w).all())]
+    return "a parameter of it is NaN or Inf already" if spoilt else ""
+
+
+def _elements(fn: GradFn) -> int:
+    sizes = getattr(fn, "_saved_self_sym_sizes", None)
+    return math.prod(sizes) if sizes is not None else 1
+
+
+def _counted(mask: Tensor, text: str) -> str:
+    count = int(mask.sum())
+    return text.format(count, s="" if count == 1 else "s") if count else ""

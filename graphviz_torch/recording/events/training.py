@@ -1,0 +1,185 @@
+"""Mistakes in how a training is set up, looked for in its modules and optimizers as they are."""
+
+from __future__ import annotations
+
+import dis
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...internals.frames import local_variables
+from ...internals.functions import BATCH_NORM, DROPOUT
+from ...internals.optimizer_hooks import held_by_optimizers
+from ..backward import Backward
+from ..program import Program
+from ..source_lines import Place
+from .events import Events
+
+# What people write for requires_grad; `trainable` is Keras's.
+_MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
+_OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
+
+
+def look_at_modes(events: Events, program: Program) -> None:
+    """Note that all dropout and batch norm of a model was in eval mode, and the model too.
+
+    Frozen batch norm in a model that trains is silent: there the model itself is in train mode.
+    """
+    table = program.table
+    every = table.modules()
+    roots = [path for module, path in every if module.training]
+    found = []
+    for module, path in every:
+        acts = isinstance(module, DROPOUT) and module.p > 0
+        acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
+        if acts and table.ran(path):
+            if module.training or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
+                return
+            found.append((path, module))
+    if found:
+        kinds = ", ".join(dict.fromkeys(type(module).__name__ for _, module in found))
+        leaves = [id(p) for _, p in table.parameters()]
+        events.note("eval", None, found[0][0], kinds, str(len(found)), leaves=leaves)
+
+
+def look_at_attributes(events: Events, program: Program) -> None:
+    """Note attributes on modules and parameters that look like requires_grad and do nothing."""
+    codes = None
+    for module, path in program.table.modules():
+        found = [("", name) for name in vars(module) if name == "requires_grad"]
+        for name, parameter in module._parameters.items():
+            written = getattr(parameter, "__dict__", None)
+            if written:
+                found += [(name, key) for key in written if _MISSPELT.fullmatch(key)]
+        found += [("", name) for name in vars(module) if _misspelt(module, name)]
+        for name, attribute in found:
+            codes = codes if codes is not None else list(_codes(program))
+            label = ".".join(filter(None, (path, name)))
+            events.note("attribute", _stored(codes, attribute), label, detail=attribute)
+
+
+def look_for_strangers(
+    events: Events,
+    program: Program,
+    leaves: Iterable[Tensor],
+    held: Callable[[], set[int]] = held_by_optimizers,
+) -> None:
+    """Note parameters in the graph that no module of the model owns and no optimizer holds.
+
+    Args:
+        events: where to note it.
+        program: knows the modules of the model, and all that were called.
+        leaves: of the graph that runs backward.
+        held: gives the id() of all that optimizers hold.
+    """
+    own = program.table.own()
+    strangers = [p for p in leaves if isinstance(p, torch.nn.Parameter) and id(p) not in own]
+    if not strangers or not own:
+        return
+    known = held()
+    lost = {id(p): p for p in strangers if id(p) not in known}
+    if not lost or known.isdisjoint(own):
+        return
+    groups: dict[tuple[str, str], list[int]] = {}
+    for key, parameter in lost.items():
+        how, name = _whose(parameter, program)
+        if how:
+            groups.setdefault((how, name), []).append(key)
+    for (how, name), keys in groups.items():
+        events.note("unregistered", None, name, detail=how, leaves=keys)
+
+
+def look_for_steps(
+    events: Events, program: Program, backwards: Sequence[Backward], updated: set[int] | None
+) -> None:
+    """Note backwards that ran again and again for parameters of an optimizer that never stepped."""
+    if not updated:
+        return
+    own, held = program.table.own(), None
+    places: dict[Place | None, list[Backward]] = {}
+    for backward in backwards:
+        places.setdefault(backward.place, []).append(backward)
+    for place, group in places.items():
+        keys = {key for backward in group for key in backward.reached & own}
+        if len(group) < 2 or not keys or not keys.isdisjoint(updated):
+            continue
+        if not group[0].accumulates or group[-1].step <= group[0].step:
+            continue
+        held = held_by_optimizers() if held is None else held
+        if keys <= held:
+            reading = group[-1].reading
+            names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
+            events.note("backward", place, ", ".join(names), leaves=keys)
+
+
+def _misspelt(module: torch.nn.Module, name: str) -> bool:
+    value = vars(module)[name]
+    return value is False and _MISSPELT.fullmatch(name) is not None
+
+
+def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
+    """How the program holds a parameter that no module of the model owns, and by what name."""
+    owner: Any = parameter
+    for module, _ in program.table.modules():
+        if any(each is parameter for each in module._parameters.values()):
+            owner = module
+    for module, path in program.table.modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or not isinstance(value, (list, tuple, dict)):
+                continue
+            items = value.values() if isinstance(value, dict) else value
+            if any(_has(item, owner) for item in items):
+                kind = "dict" if isinstance(value, dict) else "list"
+                return kind, f"{path}.{name}" if path else name
+    owner_name = type(owner).__name__
+    if owner is not parameter:
+        del module  # of the loops above, which would count
+        if sys.getrefcount(owner) <= _OURS:
+            return "forward", owner_name
+    frame = program.frame
+    values = {} if frame is None else local_variables(frame)
+    for name, variable in values.items():
+        if variable is owner:
+            return "outside", name
+    return "", ""
+
+
+def _has(item: Any, owner: Any) -> bool:
+    if item is owner:
+        return True
+    inside = item.modules() if isinstance(item, torch.nn.Module) else ()
+    return any(module is owner for module in inside)
+
+
+def _codes(program: Program) -> Iterator[CodeType]:
+    """Code of the program: of the frames around the recording, and of its classes of modules."""
+    stack: list[CodeType] = []
+    frame, foreign = program.frame, program.stack.foreign
+    while frame is not None:
+        if not foreign[frame.f_code.co_filename]:
+            stack.append(frame.f_code)
+        frame = frame.f_back
+    for kind in {type(module) for module, _ in program.table.modules()}:
+        functions = (getattr(value, "__code__", None) for value in vars(kind).values())
+        stack += [code for code in functions if code and not foreign[code.co_filename]]
+    while stack:
+        code = stack.pop()
+        yield code
+        stack += [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
+def _stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
+    """Where an attribute of this name is written; None where that is not sure."""
+    found = {
+        (code, step.offset)
+        for code in codes
+        if attribute in code.co_names
+        for step in dis.get_instructions(code)
+        if step.opname == "STORE_ATTR" and step.argval == attribute
+    }
+    return found.pop() if len(found) == 1 else None
