@@ -199,3 +199,13 @@ def test_every_download_is_what_its_name_says(tmp_path: Path) -> None:
     packed = zipfile.ZipFile(io.BytesIO(recordings.as_tensorboard(graph)))
     assert any("tfevents" in name for name in packed.namelist())
     assert json.loads(recordings.as_findings(find(graph))) == []
+
+
+def test_a_recording_with_too_many_nodes_is_refused_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = recordings.as_json(measuring.divide(2, 50).opened.graph)
+    assert recordings.read(data, "mine.json").graph.nodes
+    monkeypatch.setattr(recordings, "MAX_NODES", 3)
+    with pytest.raises(ValueError, match=r"mine\.json has \d+ nodes; the app shows at most 3\."):
+        recordings.read(data, "mine.json")
