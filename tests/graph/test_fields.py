@@ -59,6 +59,8 @@ OTHER: dict[str, Any] = {
     "grad_outputs": (STATS._replace(norm=3.0),),
     "order": 5,
     "seconds": 0.2,
+    "attributes": ("scale=3",),
+    "module_class": "Net/Linear(4, 16)",
 }
 TAKERS = ("file", "text", "dot", "view", "tensorboard", "diff")
 ROWS = """
@@ -76,6 +78,8 @@ ROWS = """
     grad_outputs  x    x    x   x    x           x
     order         x    .    .   x    x           .
     seconds       x    x    .   x    x           x
+    attributes    x    .    .   x    .           .
+    module_class  x    .    x   x    .           .
 """
 
 
