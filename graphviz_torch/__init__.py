@@ -46,6 +46,10 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
         Transfer,
     )
     from .graph.json import load, save
+    from .integrations.chrome_trace import to_chrome_trace
+    from .integrations.model_explorer import to_model_explorer
+    from .integrations.networkx import to_networkx
+    from .integrations.rows import to_dict
     from .recording.recording import Recording, record
     from .render.dot.dot import to_dot
     from .render.dot.picture import Picture
@@ -103,6 +107,11 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "make_dot",
     "view_payload",
     "view_script",
+    # files for other tools
+    "to_chrome_trace",
+    "to_dict",
+    "to_model_explorer",
+    "to_networkx",
     # tensorboard
     "add_autograd_graph",
     "add_distribution",
@@ -148,6 +157,10 @@ _ROOMS = {
         "Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta Transfer"
     ),
     "graph.json": "load save",
+    "integrations.chrome_trace": "to_chrome_trace",
+    "integrations.model_explorer": "to_model_explorer",
+    "integrations.networkx": "to_networkx",
+    "integrations.rows": "to_dict",
     "recording.recording": "Recording record",
     "render.dot.dot": "to_dot",
     "render.dot.picture": "Picture",
@@ -178,6 +191,11 @@ if not TYPE_CHECKING:  # a type checker shall refuse a name that is not there
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
         return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext graphviz_torch` adds the cell magic `%%record`."""
+    import_module(".integrations.notebook", __name__).load(shell)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,18 @@
+"""One line before the loop records some of its steps, and logs what is wrong."""
+
+import torch
+
+from graphviz_torch.integrations.training import record_steps
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model[1:].parameters(), lr=0.1)  # the first layer is forgotten
+steps = record_steps(model, every=2, folder="graphs")
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(16, 4)).square().mean().backward()
+    optimizer.step()
+steps.remove()
+
+print([finding.message for finding in steps.findings])
+assert steps.recorded == 2
+assert [finding.rule for finding in steps.findings] == ["not-in-optimizer"]

@@ -1,0 +1,82 @@
+"""`to_chrome_trace`: what backward and the copies took, for Perfetto and chrome://tracing.
+
+Only measured times are written. A recording measures how long each node of backward ran and, with
+`record(clock=True)`, each copy on CUDA; it does not measure when each began, nor the forward. So
+nodes stand end to end in the order in which they ran, and gaps between them are not shown.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..graph import GraphLike, graph_of
+
+_MICROSECONDS = 1e6
+
+
+def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[str, Any]:
+    """The measured times as events of the Trace Event Format; written to `path`, if any.
+
+    Args:
+        graph: a recording or its graph.
+        path: a file that ui.perfetto.dev opens, ".json".
+
+    Returns:
+        What was or would be written. Times are microseconds. One track has the nodes of backward,
+        another the copies.
+
+    Raises:
+        ValueError: if no time was measured: a trace has none, nor has a forward.
+        OSError: if `path` cannot be written.
+    """
+    value = graph_of(graph)
+    ran = [node for node in value.nodes if node.order is not None and node.seconds is not None]
+    ran.sort(key=lambda node: node.order or 0)
+    tracks: dict[str, list[tuple[str, float, dict[str, Any]]]] = {
+        "backward, end to end": [
+            (
+                f"{node.title} {node.label}".strip(),
+                node.seconds or 0.0,
+                {
+                    "node": node.id,
+                    "autograd": node.name,
+                    "module": node.module,
+                    "source": node.source,
+                    "outputs": ", ".join(map(str, node.outputs)),
+                },
+            )
+            for node in ran
+        ],
+        "copies, end to end": [
+            (
+                f"{copy.kind} {copy.label}".strip(),
+                copy.seconds,
+                {"from": copy.source, "to": copy.target, "bytes": copy.nbytes, "at": copy.where},
+            )
+            for copy in value.transfers
+            if copy.seconds is not None
+        ],
+    }
+    if not any(tracks.values()):
+        raise ValueError(
+            "no time was measured in this graph: run backward inside "
+            "`with record(model) as recording:` and pass the recording."
+        )
+    events: list[dict[str, Any]] = []
+    for track, entries in enumerate(tracks.items()):
+        name, rows = entries
+        if rows:
+            meta = {"name": "thread_name", "ph": "M", "pid": 0, "tid": track}
+            events.append({**meta, "args": {"name": name}})
+        begin = 0.0
+        for title, seconds, arguments in rows:
+            duration = seconds * _MICROSECONDS
+            event = {"name": title, "cat": "autograd", "ph": "X", "ts": begin, "dur": duration}
+            events.append({**event, "pid": 0, "tid": track, "args": arguments})
+            begin += duration
+    made = {"displayTimeUnit": "ns", "traceEvents": events}
+    if path is not None:
+        Path(path).write_text(json.dumps(made), encoding="utf-8")
+    return made

@@ -1,0 +1,74 @@
+"""A callback for Lightning's Trainer: `Trainer(callbacks=[AutogradRecorder(every=100)])`.
+
+With Fabric the loop is your own: there `record_steps` is the line to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback  # type: ignore[assignment, unused-ignore]
+    except ImportError:
+        raise ImportError(
+            "graphviz_torch.integrations.lightning needs Lightning: pip install lightning."
+        ) from None
+
+from .steps import Steps, due_steps
+from .training import RaiseOn, Report
+
+
+class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
+    """Records training batches: findings to the log, graph and norms to the Trainer's loggers.
+
+    Args:
+        at, every, nonfinite, folder, raise_on: as for `record_steps`; a step is a batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        at: int | Sequence[int] | None = None,
+        every: int | None = None,
+        nonfinite: bool = False,
+        folder: str | Path | None = None,
+        raise_on: RaiseOn = "never",
+    ) -> None:
+        self.report = Report(nonfinite=nonfinite, folder=folder, raise_on=raise_on)
+        self._steps = Steps(due_steps(at=at, every=every), self.report)
+        self._batch = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Learn the model, and the loggers that run."""
+        self._steps.model = pl_module
+        self.report.loggers = [
+            logger.experiment if hasattr(logger.experiment, "add_scalar") else logger
+            for logger in trainer.loggers
+        ]
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Record the batch, if it is due."""
+        self._steps.begin(self._batch)
+        self._batch += 1
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Report the batch, if it was recorded."""
+        self._steps.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Report the batch up to the exception."""
+        self._steps.end(exception)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Hold the model no longer."""
+        self._steps.drop()
+        self._steps.model = None

@@ -1,0 +1,64 @@
+"""Loggers that a training may run, and how each takes a graph and numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import Graph, add_autograd_graph, find, to_html
+
+_NORM = "gradient_norm"
+
+
+def send(logger: Any, graph: Graph, step: int) -> None:
+    """Give a logger the graph of a step and its gradient norms.
+
+    Args:
+        logger: a TensorBoard `SummaryWriter`, a wandb run, the module `mlflow`, or anything with
+            Lightning's `log_metrics(metrics, step)`, which gets the norms alone.
+        graph: of the step.
+        step: its number.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    norms = {f"{_NORM}/{path}": norm for path, norm in gradient_norms(graph).items()}
+    if hasattr(logger, "add_scalar"):
+        for name, norm in norms.items():
+            logger.add_scalar(name, norm, step)
+        if hasattr(logger, "log_dir"):
+            add_autograd_graph(graph, logger, step=step)
+    elif hasattr(logger, "log_metric") and hasattr(logger, "log_text"):  # mlflow
+        for name, norm in norms.items():
+            logger.log_metric(name, norm, step=step)
+        logger.log_text(_page(graph), f"autograd_graph/step{step:05}.html")
+    elif type(logger).__module__.partition(".")[0] == "wandb":
+        import wandb
+
+        page = wandb.Html(_page(graph), inject=False)
+        logger.log({**norms, "autograd_graph": page, "graphviz_torch/step": step})
+    elif hasattr(logger, "log_metrics"):
+        logger.log_metrics(norms, step=step)
+    else:
+        raise TypeError(
+            f"a {type(logger).__name__} is not a logger that is known here: pass a TensorBoard "
+            "SummaryWriter, a wandb run, the module mlflow, or an object with log_metrics."
+        )
+
+
+def gradient_norms(graph: Graph) -> dict[str, float]:
+    """The Euclidean norm of the gradients of each module's own parameters, by the module's path."""
+    norms: dict[str, float] = {}
+    for parameter in graph.parameters:
+        if parameter.node is None:
+            continue
+        for stats in graph.nodes[parameter.node].grad_outputs:
+            if stats is not None:
+                owner = parameter.name.rpartition(".")[0] or parameter.name
+                norm = math.nan if stats.nonfinite else stats.norm / (graph.step.loss_scale or 1.0)
+                norms[owner] = math.hypot(norms.get(owner, 0.0), norm)
+    return norms
+
+
+def _page(graph: Graph) -> str:
+    return to_html(graph, findings=find(graph))

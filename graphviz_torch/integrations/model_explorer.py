@@ -1,0 +1,98 @@
+"""`to_model_explorer`: files that Model Explorer opens, with gradients, time and memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..graph import Graph, GraphLike, Node, graph_of
+
+_GRAPH = "autograd"
+_COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the least to the most
+
+
+def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
+    """Write the graph for Model Explorer, and beside it a file of node data for what was measured.
+
+    Args:
+        graph: what to write.
+        path: "step.json"; node data go to "step.gradient.json" (norm of the gradient),
+            "step.time.json" (microseconds in backward) and "step.memory.json" (bytes that a node
+            keeps for backward), each only where something was recorded.
+
+    Returns:
+        The files: first the graph, to open; then the node data, to load with "Node data".
+
+    Raises:
+        TypeError: if `graph` is not a graph, a recording or a tensor.
+        OSError: if a file cannot be written.
+    """
+    value, path = graph_of(graph), Path(path)
+    collection = {
+        "label": path.stem,
+        "graphs": [{"id": _GRAPH, "nodes": _nodes(value)}],
+    }
+    path.write_text(json.dumps(collection), encoding="utf-8")
+    written = [path]
+    for name, measure in _MEASURES.items():
+        results = {
+            str(node.id): {"value": number}
+            for node in value.nodes
+            if (number := measure(node)) is not None
+        }
+        if results:
+            stops = [{"stop": i / 2, "bgColor": color} for i, color in enumerate(_COLORS)]
+            data = {_GRAPH: {"name": name, "results": results, "gradient": stops}}
+            file = path.with_name(f"{path.stem}.{name}.json")
+            file.write_text(json.dumps(data), encoding="utf-8")
+            written.append(file)
+    return written
+
+
+def _gradient(node: Node) -> float | None:
+    return next((each.norm for each in node.grad_outputs if each is not None), None)
+
+
+_MEASURES: dict[str, Callable[[Node], float | None]] = {
+    "gradient": _gradient,
+    "time": lambda node: None if node.seconds is None else node.seconds * 1e6,
+    "memory": lambda node: node.saved_bytes if node.saved else None,
+}
+
+
+def _nodes(graph: Graph) -> list[dict[str, Any]]:
+    inputs = graph.inputs()
+    return [
+        {
+            "id": str(node.id),
+            "label": node.label or node.title,
+            "namespace": "/".join(part for part in (node.scope or node.module).split(".") if part),
+            "attrs": [
+                {"key": key, "value": str(each)}
+                for key in ("name", "operation", "leaf", "source", "note", "order")
+                if (each := getattr(node, key)) not in ("", None)
+            ],
+            "incomingEdges": [
+                {
+                    "sourceNodeId": str(edge.source),
+                    "sourceNodeOutputId": str(edge.output_nr),
+                    "targetNodeInputId": str(edge.input_nr),
+                }
+                for edge in inputs[node.id]
+            ],
+            "outputsMetadata": [
+                {
+                    "id": str(nr),
+                    "attrs": [
+                        {"key": "tensor_shape", "value": f"{meta.dtype}{list(meta.shape)}"},
+                        {"key": "device", "value": meta.device},
+                    ],
+                }
+                for nr, meta in enumerate(node.outputs)
+                if meta is not None
+            ],
+        }
+        for node in graph.nodes
+    ]

@@ -1,0 +1,68 @@
+"""`to_networkx`: the graph for networkx, and by it GraphML, GEXF and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import GraphLike, Node, graph_of
+
+
+def to_networkx(graph: GraphLike) -> Any:
+    """The graph as a `networkx.MultiDiGraph`: data flows along its edges, as in forward.
+
+    Nodes have autograd's `name`, and where they were recorded `label`, `operation`, `leaf`,
+    `module`, `source`, `note`, `shape` ("2x3"), `dtype`, `device`, `order`, `seconds`,
+    `saved_bytes` and `gradient_norm`, of the first output. Edges have `output_nr` and `input_nr`,
+    and the latter for a key. All are text or numbers, so `networkx.write_graphml` takes them; in
+    text, characters that XML cannot hold are written as Python escapes them.
+
+    Raises:
+        ImportError: without networkx: pip install networkx.
+        TypeError: if `graph` is not a graph, a recording or a tensor.
+
+    >>> from graphviz_torch.graph import Edge, Graph
+    >>> square = Graph((Node(0, "AccumulateGrad", (), "x"), Node(1, "MulBackward0", ())),
+    ...                (Edge(0, 1, 0, 0), Edge(0, 1, 0, 1)))
+    >>> made = to_networkx(square)
+    >>> made.nodes[0]
+    {'name': 'AccumulateGrad', 'label': 'x'}
+    >>> made.number_of_edges(0, 1)
+    2
+    """
+    try:
+        import networkx  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise ImportError("to_networkx needs networkx: pip install networkx.") from None
+    value = graph_of(graph)
+    made = networkx.MultiDiGraph()
+    for node in value.nodes:
+        made.add_node(node.id, **_attributes(node))
+    for edge in value.edges:
+        made.add_edge(
+            edge.source,
+            edge.target,
+            key=edge.input_nr,
+            output_nr=edge.output_nr,
+            input_nr=edge.input_nr,
+        )
+    return made
+
+
+def _attributes(node: Node) -> dict[str, str | int | float]:
+    meta = next((each for each in node.outputs if each is not None), None)
+    stats = next((each for each in node.grad_outputs if each is not None), None)
+    found: dict[str, Any] = {
+        name: _plain(getattr(node, name))
+        for name in ("name", "label", "operation", "leaf", "module", "source", "note")
+    }
+    if meta is not None:
+        found["shape"] = "x".join(map(str, meta.shape)) or "scalar"
+        found["dtype"], found["device"] = meta.dtype, _plain(meta.device)
+    found["order"], found["seconds"] = node.order, node.seconds
+    found["saved_bytes"] = node.saved_bytes if node.saved else None
+    found["gradient_norm"] = None if stats is None else stats.norm
+    return {name: each for name, each in found.items() if each is not None and each != ""}
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]

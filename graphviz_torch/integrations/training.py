@@ -1,0 +1,194 @@
+"""`record_steps`: some steps of a training recorded, by one line before the loop.
+
+For plain loops, Accelerate and Fabric; the callbacks for Lightning and Transformers report by the
+same means. Findings go to the log "graphviz_torch"; graph and gradient norms to loggers that run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from .. import Finding, Graph, find_across, gather
+from .loggers import send
+from .steps import Due, OptimizerSteps, due_steps
+
+RaiseOn = Literal["error", "warning", "never"]
+_LOG = logging.getLogger("graphviz_torch")
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+
+
+class FindingsError(RuntimeError):
+    """A recorded step of a training has findings that `raise_on` names."""
+
+    def __init__(self, step: int, found: Sequence[Finding]) -> None:
+        self.findings = tuple(found)
+        lines = [f"{len(found)} found in step {step}", *map(_line, found)]
+        super().__init__("\n".join(lines))
+
+
+class Report:
+    """What is done with a recorded step.
+
+    Args:
+        nonfinite: leave out steps in which every recorded gradient is finite.
+        loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
+            the module `mlflow`.
+        folder: gets each graph as "step00010.json.gz", of several ranks "step00010.rank1.json.gz".
+        raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one.
+    """
+
+    def __init__(
+        self,
+        *,
+        nonfinite: bool = False,
+        loggers: Iterable[Any] = (),
+        folder: str | Path | None = None,
+        raise_on: RaiseOn = "never",
+    ) -> None:
+        if raise_on not in ("error", "warning", "never"):
+            raise ValueError(f"raise_on={raise_on!r} is unknown: 'error', 'warning' or 'never'.")
+        self.loggers = list(loggers)
+        self._nonfinite = nonfinite
+        self._folder = None if folder is None else Path(folder)
+        self._raise_on = raise_on
+        self.graphs: dict[int, Graph] = {}  # by step, the last one only
+        self.findings: list[Finding] = []  # of every reported step, each once
+
+    def __call__(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
+        """Report a step: its graphs, the last backward's last, and what was found in them."""
+        if self._nonfinite and not any(map(_nonfinite, graphs)):
+            return
+        graph = graphs[-1]
+        self.graphs = {step: graph}
+        ranks = None if self._nonfinite else _ranks(graph)  # with it, the others may not report
+        if ranks is not None:
+            found = [*find_across(ranks), *found]
+        self._save(step, ranks or [graph])
+        new = [each for each in found if each not in self.findings]
+        self.findings += new
+        for each in new:
+            _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
+        if _rank() == 0:
+            for logger in self.loggers:
+                send(logger, graph, step)
+        bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[self._raise_on]
+        if raised := [each for each in found if each.severity in bad]:
+            raise FindingsError(step, raised)
+
+    def _save(self, step: int, graphs: list[Graph]) -> None:
+        if self._folder is None or (_rank() and not self._nonfinite):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for rank, graph in enumerate(graphs):
+            rank = rank if len(graphs) > 1 else _rank()
+            part = f".rank{rank}" if _world() > 1 else ""
+            graph.save(self._folder / f"step{step:05}{part}.json.gz")
+
+
+class RecordedSteps(OptimizerSteps):
+    """What `record_steps` returns: a context manager, and `remove()`."""
+
+    def __init__(self, due: Due, report: Report, model: torch.nn.Module | None) -> None:
+        self.report = report
+        super().__init__(due, report, model)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, each once."""
+        return self.report.findings
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the last step that was reported.
+
+        Raises:
+            ValueError: if none was.
+        """
+        if not self.report.graphs:
+            raise ValueError("no step was recorded yet: an optimizer's step ends the first one.")
+        [graph] = self.report.graphs.values()
+        return graph
+
+    def remove(self) -> None:
+        """Record no more. A step that has begun and has not ended is reported too."""
+        self.close()
+
+    def __enter__(self) -> RecordedSteps:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.close(error)
+
+
+def record_steps(
+    model: torch.nn.Module | None = None,
+    *,
+    at: int | Sequence[int] | None = None,
+    every: int | None = None,
+    nonfinite: bool = False,
+    loggers: Iterable[Any] = (),
+    folder: str | Path | None = None,
+    raise_on: RaiseOn = "never",
+) -> RecordedSteps:
+    """Record some steps of the training that follows; a step ends where an optimizer has stepped.
+
+    Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. Of several
+    ranks each records its own, and rank 0 gathers and compares.
+
+    Args:
+        model: as for `record`.
+        at: a step, or several; the first is 0.
+        every: every so many steps, from the first. Without `at` and `every`: all steps.
+        nonfinite: report only steps in which a gradient is NaN or infinite. All steps that are
+            due are recorded for it.
+        loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
+            the module `mlflow`.
+        folder: gets each graph as a file, "step00010.json.gz".
+        raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one. Of
+            several ranks only those with the finding raise.
+
+    Returns:
+        A context manager with `remove()`, `graph` and `findings`; it counts from now on, entered or
+        not.
+
+    Raises:
+        ValueError: for a step or an `every` that cannot be.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with record_steps(model, at=1) as steps:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(4, 2)).sum().backward()
+    ...         optimizer.step()
+    >>> steps.findings, len(steps.graph.nodes)
+    ([], 6)
+    """
+    report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
+    return RecordedSteps(due_steps(at=at, every=every), report, model)
+
+
+def _nonfinite(graph: Graph) -> bool:
+    return any(s is not None and s.nonfinite for node in graph.nodes for s in node.grad_outputs)
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _rank() -> int:
+    return dist.get_rank() if _world() > 1 else 0
+
+
+def _ranks(graph: Graph) -> list[Graph] | None:
+    return gather(graph) if _world() > 1 else None
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.message} [{finding.rule}] {finding.advice}".rstrip()

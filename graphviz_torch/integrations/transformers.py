@@ -1,0 +1,69 @@
+"""A callback for Transformers: `Trainer(..., callbacks=[AutogradRecorder(every=100)])`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise ImportError(
+        "graphviz_torch.integrations.transformers needs Transformers: pip install transformers."
+    ) from None
+
+from .steps import Steps, due_steps
+from .training import RaiseOn, Report
+
+
+class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Records training steps: findings to the log, graph and norms to the loggers that run.
+
+    wandb and MLflow are found where `report_to` has started a run. TensorBoard's writer belongs to
+    another callback: pass one of your own in `loggers`.
+
+    Args:
+        at, every, nonfinite, loggers, folder, raise_on: as for `record_steps`.
+    """
+
+    def __init__(
+        self,
+        *,
+        at: int | Sequence[int] | None = None,
+        every: int | None = None,
+        nonfinite: bool = False,
+        loggers: Sequence[Any] = (),
+        folder: str | Path | None = None,
+        raise_on: RaiseOn = "never",
+    ) -> None:
+        self.report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
+        self._given = list(loggers)
+        self._steps = Steps(due_steps(at=at, every=every), self.report)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Record the step, if it is due."""
+        self._steps.model = kwargs.get("model")
+        self._steps.begin(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report the step, if it was recorded."""
+        self.report.loggers = [*self._given, *_running()]
+        self._steps.end()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Hold the model no longer."""
+        self._steps.drop()
+        self._steps.model = None
+
+
+def _running() -> list[Any]:
+    """The wandb run and the MLflow run of this process, if there are any."""
+    found = []
+    wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
+    if wandb is not None and getattr(wandb, "run", None) is not None:
+        found.append(wandb.run)
+    if mlflow is not None and hasattr(mlflow, "active_run") and mlflow.active_run() is not None:
+        found.append(mlflow)
+    return found

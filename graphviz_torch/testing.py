@@ -1,0 +1,179 @@
+"""Assertions for the tests of a model: gradients flow, nothing is copied, the graph stays the same.
+
+A message names the parameter, the cause and the line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from . import Finding, Graph, diff, find, load
+from .graph import graph_of
+
+__all__ = [
+    "assert_gradients_flow",
+    "assert_no_findings",
+    "assert_no_transfers",
+    "assert_same_graph",
+]
+
+UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # what `pytest --graphviz-torch-update` sets
+_LISTED = 10
+
+
+def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = None) -> None:
+    """Fail unless every parameter that requires a gradient got one.
+
+    Args:
+        model_or_graph: a recording or its graph, whose findings say why a gradient is missing; or
+            a module after `backward()`, of which only the names are known.
+        to: names of parameters or modules that must get a gradient; None: all. A name that is not
+            there, or that needs no gradient, fails too.
+
+    Raises:
+        AssertionError: with the parameters, the causes and the lines.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    >>> with record(model) as recording:
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> assert_gradients_flow(recording)
+    >>> assert_gradients_flow(recording, to="0.weight")
+    """
+    if callable(getattr(model_or_graph, "named_parameters", None)):
+        needs = {name: p.requires_grad for name, p in model_or_graph.named_parameters()}
+        got = {name for name, p in model_or_graph.named_parameters() if p.grad is not None}
+        found: list[Finding] = []
+    else:
+        graph = graph_of(model_or_graph)
+        needs = {p.name: p.requires_grad for p in graph.parameters}
+        got = {p.name for p in graph.parameters if p.has_grad or p.got_gradient}
+        found = find(graph)
+    wanted = [to] if isinstance(to, str) else None if to is None else list(to)
+    missing = [name for name, need in needs.items() if need and name not in got]
+    if wanted is not None:
+        of = {each: _below(each, needs) for each in wanted}
+        unknown = [each for each, names in of.items() if not names]
+        assert not unknown, (
+            f"no parameter is called {' or '.join(unknown)}, nor is in a module of that name. "
+            f"There are {_listing(needs)}."
+        )
+        missing = [name for names in of.values() for name in names if name not in got]
+    if not needs:
+        raise AssertionError("the graph lists no parameters: record the forward and the backward.")
+    if missing:
+        frozen = [name for name in missing if not needs[name]]
+        lines = [f"no gradient reached {_listing(missing)}."]
+        if frozen:
+            lines.append(f"{_listing(frozen)}: requires_grad is False.")
+        names = set(missing)
+        lines += [_line(each) for each in found if any(name in each.message for name in names)]
+        raise AssertionError("\n".join(lines))
+
+
+def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None = None) -> None:
+    """Fail if a tensor was copied between devices, in `phase` or at all.
+
+    Args:
+        graph: a recording or its graph.
+        phase: "forward", "backward", or None for both.
+
+    Raises:
+        AssertionError: with each copy, its size and its line.
+        ValueError: for another phase.
+    """
+    if phase not in (None, "forward", "backward"):
+        raise ValueError(f"phase={phase!r} is unknown: pass 'forward', 'backward' or None.")
+    copies = [c for c in graph_of(graph).transfers if phase in (None, c.phase)]
+    if copies:
+        lines = [
+            f"{len(copies)} transfer{'' if len(copies) == 1 else 's'} in {phase or 'the step'}"
+        ]
+        for copy in copies[:_LISTED]:
+            where = f" at {copy.where}" if copy.where else ""
+            name = f" of {copy.label}" if copy.label else ""
+            lines.append(
+                f"  {copy.kind} {copy.source} -> {copy.target}: {copy.tensor}{name}, "
+                f"{copy.operation or 'copy'} in {copy.phase}{where}"
+            )
+        if len(copies) > _LISTED:
+            lines.append(f"  and {len(copies) - _LISTED} more")
+        raise AssertionError("\n".join(lines))
+
+
+def assert_no_findings(
+    graph: Any, severity: Literal["error", "warning", "info"] = "warning"
+) -> None:
+    """Fail if `find` finds something of this severity or worse.
+
+    Args:
+        graph: a recording or its graph.
+        severity: "error", "warning" or "info".
+
+    Raises:
+        AssertionError: with each finding, its advice and its line.
+        ValueError: for another severity.
+    """
+    order = ("error", "warning", "info")
+    if severity not in order:
+        raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")
+    bad = [e for e in find(graph) if order.index(e.severity) <= order.index(severity)]
+    assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_line, bad)])
+
+
+def assert_same_graph(graph: Any, expected: Any) -> None:
+    """Fail if nodes, edges, shapes, dtypes or devices differ. Gradients and times may.
+
+    Args:
+        graph: a recording, its graph or a tensor.
+        expected: another, or the path of a stored graph, best beside the test:
+            `Path(__file__).with_name("net.json")`. `pytest --graphviz-torch-update`, or the
+            environment variable GRAPHVIZ_TORCH_UPDATE=1, writes the file anew.
+
+    Raises:
+        AssertionError: with what was added, removed and changed.
+        ValueError, OSError: if the file cannot be read.
+    """
+    new = graph_of(graph)
+    advice = ""
+    if isinstance(expected, str | Path):
+        path = Path(expected)
+        if os.environ.get(UPDATE):
+            _structure(new).save(path)
+            return
+        advice = f"\nIf the change is meant: pytest --graphviz-torch-update, to write {path} anew."
+        assert path.exists(), f"there is no stored graph {path}.{advice}"
+        old = load(path)
+    else:
+        old = graph_of(expected)
+    inf = float("inf")
+    difference = diff(old, new, gradient_tolerance=inf, time_tolerance=inf)
+    assert not difference, f"the graph is not the same:\n{difference.to_text()}{advice}"
+
+
+def _structure(graph: Graph) -> Graph:
+    """The graph without what differs from run to run."""
+    kept = graph.annotate(
+        grad_outputs={node.id: () for node in graph.nodes},
+        seconds={node.id: None for node in graph.nodes},
+    )
+    return Graph(kept.nodes, kept.edges, kept.outputs)
+
+
+def _below(name: str, names: Iterable[str]) -> list[str]:
+    return [each for each in names if each == name or each.startswith(f"{name}.")]
+
+
+def _listing(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _line(finding: Finding) -> str:
+    advice = f"\n    {finding.advice}" if finding.advice else ""
+    return f"{finding.severity}: {finding.message} [{finding.rule}]{advice}"

@@ -1,0 +1,220 @@
+"""Steps of a training, recorded by one line or a callback of the real trainers."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+from transformers import Trainer, TrainingArguments
+
+from graphviz_torch import load
+from graphviz_torch.integrations.lightning import AutogradRecorder as LightningRecorder
+from graphviz_torch.integrations.steps import due_steps
+from graphviz_torch.integrations.training import FindingsError, record_steps
+from graphviz_torch.integrations.transformers import AutogradRecorder as TransformersRecorder
+
+
+class Net(nn.Module):
+    """Two layers, the first of which is cut off; from step `spoil` on, the loss is NaN."""
+
+    def __init__(self, spoil: int = 99) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.calls, self.spoil = 0, spoil
+
+    def forward(self, x: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        y = self.last(self.first(x).detach()).square().mean()
+        return {"loss": y * float("nan") if self.calls > self.spoil else y}
+
+
+def train(model: nn.Module, optimizer: Any, steps: int, backward: Any = None) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3))["loss"]
+        backward(loss) if backward else loss.backward()
+        optimizer.step()
+
+
+def test_steps_are_due_by_name_and_by_number() -> None:
+    assert [s for s in range(8) if due_steps(at=[1, 5], every=3)(s)] == [0, 1, 3, 5, 6]
+    with pytest.raises(ValueError, match="every=0"):
+        due_steps(every=0)
+
+
+def test_one_line_records_every_nth_step_and_logs_each_finding_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "graphviz_torch")
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record_steps(model, every=2, folder=tmp_path) as steps:
+        train(model, optimizer, 5)
+    names = [f"step0000{i}.json.gz" for i in (0, 2, 4)]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    [said] = [r for r in caplog.records if "first.weight" in r.getMessage()]
+    assert said.levelno == logging.WARNING
+    assert "detach() at test_training.py:" in said.getMessage()
+    assert [finding.rule for finding in steps.findings] == ["cut-gradient"]
+    labels = {node.label for node in load(tmp_path / names[2]).nodes}
+    assert {"last.weight", "last.bias"} <= labels
+
+
+def test_only_steps_with_a_gradient_that_is_not_finite_are_reported(tmp_path: Path) -> None:
+    model = Net(spoil=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with record_steps(model, nonfinite=True, folder=tmp_path):
+        train(model, optimizer, 4)
+    assert [file.name for file in tmp_path.iterdir()] == ["step00003.json.gz"]
+
+
+def test_a_finding_raises_if_asked_to_and_then_nothing_is_left() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(FindingsError, match=r"1 found in step 1\n.*cut by detach"),
+        record_steps(model, at=1, raise_on="warning"),
+    ):
+        train(model, optimizer, 3)
+    assert model.calls == 2
+
+
+def test_graph_and_norms_go_to_tensorboard(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with SummaryWriter(tmp_path) as writer, record_steps(model, at=1, loggers=[writer]):
+        train(model, optimizer, 3)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    [norm] = events.Scalars("gradient_norm/last")
+    assert norm.step == 1
+    assert norm.value > 0
+
+
+def test_accelerate_needs_one_line() -> None:
+    accelerator = Accelerator(cpu=True)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    with record_steps(model, at=[0, 2]) as steps:
+        train(model, optimizer, 3, accelerator.backward)
+    assert [finding.rule for finding in steps.findings] == ["cut-gradient"]
+    assert steps.recorded == 2
+
+
+class Module(lightning.LightningModule):
+    """The same model for Lightning's Trainer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return self.net(batch[0])["loss"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def lightning_trainer(folder: Path, callback: LightningRecorder, **options: Any) -> Any:
+    return lightning.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=3,
+        callbacks=[callback],
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        **options,
+    )
+
+
+def batches() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.ones(8, 3)), batch_size=2)
+
+
+def test_lightning_records_batches_and_its_logger_gets_the_graph(tmp_path: Path) -> None:
+    callback = LightningRecorder(every=2)
+    logger = TensorBoardLogger(tmp_path, name="run", version=0)
+    lightning_trainer(tmp_path, callback, logger=logger).fit(Module(), batches())
+    [finding] = callback.report.findings
+    assert "net.first.weight and net.first.bias got no gradient" in finding.message
+    [folder] = (tmp_path / "run").iterdir()
+    scalars = EventAccumulator(str(folder)).Reload().Scalars("gradient_norm/net.last")
+    assert [entry.step for entry in scalars] == [0, 2]
+
+
+def test_lightning_stops_where_a_finding_raises(tmp_path: Path) -> None:
+    callback = LightningRecorder(at=1, raise_on="warning")
+    trainer = lightning_trainer(tmp_path, callback, logger=False)
+    with pytest.raises(FindingsError, match="step 1"):
+        trainer.fit(Module(), batches())
+    assert trainer.global_step == 2
+
+
+def test_transformers_trainer_records_steps(tmp_path: Path) -> None:
+    callback = TransformersRecorder(at=1, folder=tmp_path / "graphs")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    rows = [{"x": torch.ones(3), "labels": 0} for _ in range(8)]
+    Trainer(Net(), arguments, train_dataset=rows, callbacks=[callback]).train()
+    assert [file.name for file in (tmp_path / "graphs").iterdir()] == ["step00001.json.gz"]
+    assert [finding.rule for finding in callback.report.findings] == ["cut-gradient"]
+
+
+RANKS = """
+import json, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from graphviz_torch.integrations.training import record_steps
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with record_steps(model, at=1, folder=sys.argv[1]) as steps:
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4 + rank, 2)).sum().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_of_two_ranks_each_records_its_own_and_the_first_gathers(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    done = subprocess.run(
+        [*command, "ranks.py", "graphs"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "graphs").iterdir())
+    assert [file.name for file in files] == [f"step00001.rank{i}.json.gz" for i in (0, 1)]
+    rows = [
+        next(
+            m.shape[0]
+            for n in load(file).nodes
+            for m in n.outputs
+            if m and n.name == "AddmmBackward0"
+        )
+        for file in files
+    ]
+    assert rows == [4, 5]
