@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -71,28 +72,22 @@ def to_device(
 def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> Moves:
     """Rebind the caller's own variables to what they are on a device.
 
-    In a function this needs Python 3.13 or later (PEP 667), where a frame's variables can be
-    written; in a module, a notebook or a class body every version can.
+    A variable of an enclosing function is rebound there too.
 
     Raises:
-        RuntimeError: in a function before Python 3.13, saying what to write instead.
+        RuntimeError: as `to_device`.
     """
     frame = caller()
     if frame is None:
         raise RuntimeError("move_locals: no caller's variables to move.")
     variables = frame.f_locals
-    if frame.f_code.co_flags & 0x0002 and sys.version_info < (3, 13):  # CO_NEWLOCALS: a function
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise RuntimeError(
-            f"move_locals can't rebind the variables of {frame.f_code.co_name}(): Python {version} "
-            "gives only a copy of them, 3.13 and later the variables themselves. Write "
-            "`x, model = to_device((x, model), device)` with the names that you need."
-        )
     mover = Mover(find_device(device), numbers)
     before = dict(variables)
     for name, value in mover.move(before).items():
         if value is not before[name]:
             variables[name] = value
+    if sys.version_info < (3, 13):  # there `f_locals` of a function is a copy, to be written back
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return mover.report()
 
 
