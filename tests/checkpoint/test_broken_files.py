@@ -13,7 +13,7 @@ from graphviz_torch import load_checkpoint
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 
-@pytest.mark.parametrize("same", ["3", '"a"', "[1]", '{"b": 1}', "[" * 100_000, "{"])
+@pytest.mark.parametrize("same", ["3", '"a"', "[1]", '{"b": 1}', "[" * 100_000, "{"], ids=range(6))
 def test_metadata_that_names_no_tensors_is_refused(same: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     safetensors_torch.save_file({"a": torch.ones(2)}, path, {"same_tensors": same})
