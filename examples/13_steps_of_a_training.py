@@ -15,4 +15,4 @@ steps.remove()
 
 print([finding.message for finding in steps.findings])
 assert steps.recorded == 2
-assert [finding.rule for finding in steps.findings] == ["not-in-optimizer"]
+assert {finding.rule for finding in steps.findings} == {"not-in-optimizer"}

@@ -16,4 +16,5 @@ with record(model) as recording:
 assert_gradients_flow(recording, to="0.weight")
 assert_no_transfers(recording, phase="backward")
 assert_no_findings(recording)
+assert recording.graph.parameters
 assert_same_graph(recording, recording.graph)  # or a file beside the test
