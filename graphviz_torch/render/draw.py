@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ..graph import Finding, Names, graph_of
+from ..graph import Finding, Graph, Names, SavedTensor, graph_of
 from .dot.color import ColorBy
 from .dot.dot import Direction, to_dot
 from .dot.marks import Mark
@@ -77,16 +78,35 @@ def draw_graph(
     return Picture(graph, write, theme=theme, timeout=timeout)
 
 
-def make_dot(var: Any, params: Any = None) -> Picture:
+def make_dot(
+    var: Any,
+    params: Any = None,
+    show_attrs: bool = False,
+    show_saved: bool = False,
+    max_attr_chars: int = 50,
+) -> Picture:
     """The picture of what computed `var`, for callers of torchviz.
 
     Args:
-        var: a tensor, or a list, tuple or dict of tensors.
+        var: a tensor, or a list, tuple or dict of tensors; a recording, too.
         params: names of tensors: a dict, or pairs of name and tensor as `named_parameters()` gives.
+        show_attrs: write into each node all that autograd keeps of its operation and is not a
+            tensor.
+        show_saved: write into each node the tensors that it keeps for backward. A recording knows
+            them; of a tensor alone they are not read, and the picture says so.
+        max_attr_chars: characters of an attribute's value to write.
 
     Raises:
-        TypeError, ValueError: as `draw_graph`, and for `params` without names.
+        TypeError, ValueError: as `draw_graph`, and for `params` without names, or fewer than one
+            character.
+
+    >>> import torch
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> "exponent = 2" in make_dot(x**2, show_attrs=True).source
+    True
     """
+    if max_attr_chars < 1:
+        raise ValueError(f"max_attr_chars={max_attr_chars} leaves nothing to show: give 1 or more.")
     try:
         names = None if params is None else dict(params)
     except (TypeError, ValueError):
@@ -94,4 +114,32 @@ def make_dot(var: Any, params: Any = None) -> Picture:
             f"params is a {type(params).__name__} that gives no names: pass a dict of tensors by "
             "name, or model.named_parameters()."
         ) from None
-    return draw_graph(var, names=names)
+    if not show_attrs and not show_saved:
+        return draw_graph(var, names=names)
+    graph = graph_of(var, names=names)
+    lines = {node.id: [node.note] if node.note else [] for node in graph.nodes}
+    for node in graph.nodes:
+        if show_attrs:
+            lines[node.id] += [_shortened(text, max_attr_chars) for text in node.attributes]
+        if show_saved:
+            lines[node.id] += [_saved(saved) for saved in node.saved]
+    noted = [node._replace(note="\n".join(lines[node.id])) for node in graph.nodes]
+    unknown = show_saved and not any(node.saved for node in graph.nodes)
+    note = "What is saved for backward was not recorded: draw a recording." if unknown else ""
+    return _picture(graph, replace(graph, nodes=tuple(noted)), note)
+
+
+def _shortened(attribute: str, most: int) -> str:
+    name, _, value = attribute.partition("=")
+    return f"{name} = {value if len(value) <= most else value[:most] + '…'}"
+
+
+def _saved(saved: SavedTensor) -> str:
+    return f"saved {saved.name or saved.kind} {saved.tensor}"
+
+
+def _picture(graph: Graph, shown: Graph, note: str) -> Picture:
+    def write(limit: int | None = None, note: str = note) -> str:
+        return to_dot(shown, limit=limit, note=note)
+
+    return Picture(graph, write, theme="light", timeout=10.0)

@@ -68,15 +68,17 @@ def test_a_notebook_shows_an_svg() -> None:
     assert "image/png" in draw_graph(y)._repr_mimebundle_(include=["image/png"])
 
 
-def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
+def test_render_writes_the_picture_and_no_other_file_unless_asked(tmp_path: Path) -> None:
     picture = draw_graph(worked_example()["y"])
     assert picture.render(tmp_path / "mean", format="svg") == str(tmp_path / "mean.svg")
-    assert (tmp_path / "mean").read_text() == picture.source
-    picture.render("other", tmp_path, format="pdf", cleanup=True)
+    picture.render("other", tmp_path, format="pdf")
+    picture.render(tmp_path / "both", cleanup=False)
+    assert (tmp_path / "both").read_text() == picture.source
     picture.render(tmp_path / "picture.png")
     picture.render(outfile=tmp_path / "plain.dot")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "mean",
+        "both",
+        "both.svg",
         "mean.svg",
         "other.pdf",
         "picture.png",
@@ -98,6 +100,8 @@ def test_render_writes_as_graphviz_does(tmp_path: Path) -> None:
         (lambda y: draw_graph(y).render("/", format="svg"), IsADirectoryError, "'/' is a folder"),
         (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
         (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "that gives no names"),
+        (lambda y: make_dot(y, max_attr_chars=0), ValueError, "max_attr_chars=0 leaves nothing"),
+        (lambda y: draw_graph(y).attr("edges", color="red"), ValueError, "'edges'"),
         (lambda y: draw_graph(y, theme="neon"), ValueError, "theme='neon' is unknown"),
         (lambda y: draw_graph(y, timeout=-1), ValueError, "timeout=-1 leaves no time"),
         (lambda y: draw_graph(y, torch.ones(1)), TypeError, "only an nn.Module is called"),
@@ -204,3 +208,69 @@ def test_make_dot_takes_what_torchviz_took() -> None:
     assert set(labels(picture)) == {name for name, _ in model.named_parameters()}
     assert set(labels(make_dot(y, params=model.named_parameters()))) == set(labels(picture))
     assert "y" in labels(make_dot(y))
+
+
+def test_make_dot_shows_attributes_and_saved_tensors_as_torchviz_did() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x.pow(2).sum()
+    assert "exponent = 2" not in make_dot(y).source
+    assert "exponent = 2" in make_dot(y, show_attrs=True).source
+    wide = torch.zeros(1, 1, 1, 1, 1, 1, requires_grad=True).permute(5, 4, 3, 2, 1, 0)
+    short = make_dot(wide, show_attrs=True, max_attr_chars=4).source
+    assert "dims = (5, …" in short
+    assert "4, 3" not in short.split("dims = ")[1]
+    assert "was not recorded" in make_dot(y, None, False, True).source
+    with record() as recording:
+        x.pow(2).sum().backward()
+    picture = make_dot(recording, show_saved=True)
+    assert "saved self f32[3] cpu" in picture.source
+    assert picture.graph is recording.graph
+    ET.fromstring(picture.pipe("svg"))
+
+
+def test_what_is_added_to_the_picture_is_in_the_drawing() -> None:
+    picture = draw_graph(worked_example()["y"])
+    before = picture.pipe("svg").decode()
+    picture.graph_attr["bgcolor"] = "#010203"
+    picture.node_attr["fontcolor"] = "#040506"
+    picture.attr("edge", color="#070809")
+    picture.attr(label="my title")
+    picture.node("0", color="#0a0b0c")
+    picture.node("mine", "added node")
+    picture.edge("mine", "0", label="added edge")
+    picture.body.append('other [label="from body"]')
+    with picture.subgraph(name="cluster_mine") as inner:
+        inner.node("within", "in a frame")
+    after = picture.pipe("svg").decode()
+    said = ["#010203", "#040506", "#070809", "#0a0b0c", "my title", "added node", "added edge"]
+    for text in [*said, "from body", "in a frame"]:
+        assert text not in before
+        assert text in after
+    ET.fromstring(after)
+    assert picture.copy().source == picture.source == str(picture)
+
+
+def test_later_attributes_hold_for_what_is_added_next() -> None:
+    picture = draw_graph(worked_example()["y"])
+    picture.node("mine")
+    picture.attr("node", color="#0a0b0c")
+    picture.node("yours")
+    assert picture.pipe("svg").decode().count("#0a0b0c") == 1
+
+
+def test_the_size_the_dots_per_inch_and_the_format_are_those_of_the_picture(tmp_path: Path) -> None:
+    def pixels(picture: Any) -> tuple[int, int]:
+        data = picture.pipe("png")
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+    y = worked_example()["y"]
+    usual = pixels(draw_graph(y))
+    fine = draw_graph(y)
+    fine.attr(dpi="288")
+    assert pixels(fine)[0] == pytest.approx(2 * usual[0], abs=2)
+    small = draw_graph(y)
+    small.attr(size="1,1")
+    assert max(pixels(small)) <= 145
+    small.format = "png"
+    assert small.render(tmp_path / "small") == str(tmp_path / "small.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["small.png"]

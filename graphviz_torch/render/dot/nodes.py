@@ -102,7 +102,7 @@ class Nodes:
         more = [self.transfers[i]] if i in self.transfers else []
         more += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
         more += [self.shading.values[i]] if i in self.shading.values else []
-        more += [node.note] if node.note else []
+        more += node.note.splitlines()
         if i in self.drawn.inner.many:
             more.append(f"written inside its {self.drawn.inner.many[i]:,} users")
         text = "<BR/>".join([text, *(markup.small(markup.escape(line), muted) for line in more)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
     `graph` is the Graph, `source` the DOT text of what is drawn. Where a layout takes too long, a
     coarser picture takes its place and `source` follows.
+
+    What is added as to any Digraph is drawn too. `graph_attr`, `node_attr` and `edge_attr` hold for
+    the whole drawing, where a node or an edge has no attribute of its own; `body`, `node` and
+    `edge` come after it. A node of the graph is called by its id: `picture.node("3", color="red")`.
     """
 
     def __init__(
@@ -35,15 +40,52 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         self._write = write
         self._theme = theme
         self._source = write()
-        self._drawn: dict[str, bytes] = {}
+        self._drawn: dict[tuple[str, str], bytes] = {}  # by format and source
 
     def __iter__(self, subgraph: bool = False) -> Iterator[str]:
         """The lines of the DOT text."""
-        yield from self._source.splitlines(keepends=True)
+        yield from self._complete(self._source).splitlines(keepends=True)
 
     def copy(self) -> Picture:
-        """Another picture of the same graph."""
-        return Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
+        """Another picture of the same graph, with what was added to this one."""
+        other = Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
+        other.format = self.format
+        for name in ("graph_attr", "node_attr", "edge_attr"):
+            getattr(other, name).update(getattr(self, name))
+        other.body += self.body
+        return other
+
+    def attr(self, kw: str | None = None, _attributes: Any = None, **attrs: str) -> None:
+        """Set attributes of the drawing, or of all its nodes or edges.
+
+        Once something was added to the picture, they hold for what is added next, as in graphviz.
+
+        Args:
+            kw: "graph", "node" or "edge"; None for the graph.
+
+        Raises:
+            ValueError: for another `kw`.
+        """
+        if self.body or (kw or "graph").lower() not in ("graph", "node", "edge"):
+            super().attr(kw, _attributes=_attributes, **attrs)
+        else:
+            getattr(self, f"{(kw or 'graph').lower()}_attr").update(_attributes or {}, **attrs)
+
+    def subgraph(
+        self, graph: graphviz.Digraph | None = None, **options: Any
+    ) -> AbstractContextManager[graphviz.Digraph] | None:
+        """Add a Digraph inside this one; without one, give a new one to a `with` block."""
+        if graph is not None:
+            super().subgraph(graph=graph, **options)
+            return None
+
+        @contextmanager
+        def added() -> Iterator[graphviz.Digraph]:
+            inner = graphviz.Digraph(**options)
+            yield inner
+            self.subgraph(inner)
+
+        return added()
 
     def pipe(
         self, format: str | None = None, *, encoding: str | None = None, **_: Any
@@ -56,9 +98,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """
         wanted = (format or self.format).lower()
         check_format(wanted)
-        if wanted not in self._drawn:
-            self._drawn[wanted] = self._draw(wanted)
-        drawn = self._drawn[wanted]
+        drawn = self._drawn.get((wanted, self.source))
+        if drawn is None:
+            drawn = self._draw(wanted)
+            self._drawn[wanted, self.source] = drawn
         return drawn if encoding is None else drawn.decode(encoding)
 
     def render(
@@ -66,20 +109,20 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         filename: str | PathLike[str] | None = None,
         directory: str | PathLike[str] | None = None,
         view: bool = False,
-        cleanup: bool = False,
+        cleanup: bool = True,
         format: str | None = None,
         *,
         outfile: str | PathLike[str] | None = None,
         **_: Any,
     ) -> str:
-        """Write the DOT text to `filename` and the picture to `filename.format`.
+        """Write the picture to `filename.format`.
 
         Args:
             filename: a path without the format's ending; "graph.gv" if not given. With the ending
                 of a known format and no `format`, it is the picture's own path.
             directory: where a relative path starts.
             view: open the picture with the system's viewer.
-            cleanup: write the picture only.
+            cleanup: leave no other file; False keeps the DOT text in `filename`.
             format: one of svg, png, pdf, jpg, ps, json, xdot, plain, dot, gv.
             outfile: the picture's own path, in place of `filename`.
 
@@ -107,7 +150,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             raise FileNotFoundError(
                 f"the folder {str(path.parent)!r} does not exist; make it first."
             )
-        for each in (path,) if cleanup else (path, source):
+        for each in (path, source):
             if each.is_dir():
                 raise IsADirectoryError(f"{str(each)!r} is a folder; name a file in it.")
         drawn = self.pipe(format)
@@ -119,6 +162,19 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             graphviz.view(path)
         return str(path)
 
+    def _complete(self, source: str) -> str:
+        """The DOT text of the drawing with what was added to the picture."""
+        defaults = [
+            self._attr(kw, self._attr_list(None, kwargs=attributes))
+            for kw in ("graph", "node", "edge")
+            if (attributes := getattr(self, f"{kw}_attr"))
+        ]
+        # The drawing's own defaults end with those of edges: later ones take their place.
+        end = source.index("\n", source.index("\n\tedge [") + 1) + 1
+        close = source.rindex("}")
+        added = [line if line.endswith("\n") else f"{line}\n" for line in self.body]
+        return "".join([source[:end], *defaults, source[end:close], *added, source[close:]])
+
     def _draw(self, format: str) -> bytes:
         left = self.timeout
         tries = [self._source, *(None for _ in _COARSER)]
@@ -127,7 +183,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             if source is None:
                 source = self._write(limit=_COARSER[step - 1], note=self._coarser(step))
             try:
-                drawn = layout(source, format, timeout=max(left * share, 0.5))
+                drawn = layout(self._complete(source), format, timeout=max(left * share, 0.5))
             except LayoutTimeout:
                 left -= left * share
                 if step == len(tries) - 1:

@@ -119,6 +119,9 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
             if name:
                 high += _TITLE
                 letters = max(letters, 1.35 * len(name))
+        for line in node.note.splitlines():
+            high += _SMALL
+            letters = max(letters, len(line))
         for edge in inside.get(i, ()):
             high += _SMALL
             leaf = graph.nodes[edge.source]
