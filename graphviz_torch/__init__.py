@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .graph import Graph, Names
 from .graph.argument import read_with
 from .graph.graph import show_with
+from .recording.failures.note import diagnose_with
 
 __version__ = "1.0.0"
 
@@ -216,5 +217,12 @@ def _show(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
     return dict(draw_graph(graph)._repr_mimebundle_(include, exclude))
 
 
+def _diagnose(graph: Graph) -> str:
+    from .findings import diagnosis
+
+    return diagnosis(graph)
+
+
 read_with(_read)
 show_with(_show)
+diagnose_with(_diagnose)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..graph import Finding, Graph, GraphLike, graph_of
+from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
 from .findings import Checked, Findings, merged
 
 # Each family enters its rules in the table; the order here is that of equal severity.
@@ -19,6 +19,7 @@ from .rule import RULES, Reading, apply
 from .values import AGAIN
 
 _SEVERITIES = ("error", "warning", "info")
+_LONGEST = 400  # characters of a line of a note
 
 
 def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
@@ -53,6 +54,29 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
 
 
+def diagnosis(graph: Graph) -> str:
+    """What to say of the exception that ended a recording: cause, line, what to try; "" for none.
+
+    At most three lines. What says exactly why stands before the general `failed`.
+
+    >>> from graphviz_torch.graph import Failure
+    >>> print(diagnosis(Graph((), failure=Failure("ValueError", "no rows", "", "train.py:7"))))
+    The recording at train.py:7 ended with ValueError: no rows.
+      line: train.py:7
+    """
+    failure = graph.failure
+    if failure is None:
+        return ""
+    blocked = Reading(graph).blocked  # then the error is what cut the way
+    for found in find(graph):
+        here = found.where and found.where in (failure.where, failure.raised)
+        exact = found.severity == "error" and (here or blocked)
+        if found.rule in FAILURE_RULES or exact:
+            parts = ("", found.message), ("  line: ", found.where), ("  try: ", found.advice)
+            return "\n".join(head + _one_line(text) for head, text in parts if text)
+    return ""
+
+
 def find_across(graphs: Sequence[GraphLike]) -> list[Finding]:
     """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's.
 
@@ -71,6 +95,12 @@ def _causes(found: list[Finding]) -> list[Finding]:
     """Without what only says that an earlier step's finding goes on."""
     told = {f.rule for f in found if f.cause != AGAIN}
     return [f for f in found if f.cause != AGAIN or f.rule not in told]
+
+
+def _one_line(text: str) -> str:
+    """Without the line breaks that an error's message or a name may have, and not too long."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:

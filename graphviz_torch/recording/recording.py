@@ -34,6 +34,7 @@ from .cuts import Cuts
 from .events.listener import EventListener
 from .events.training import look_at_attributes, look_for_steps
 from .failures.in_place import Changes
+from .failures.note import add_note
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
@@ -55,6 +56,7 @@ def record(
     transfers: bool = True,
     memory: bool | None = None,
     clock: bool = False,
+    notes: bool = True,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -71,6 +73,9 @@ def record(
         memory: note what each node keeps for backward. None: unless `gradients` is "finite".
         clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;
             copies of its own that PyTorch makes inside a kernel are listed too.
+        notes: where an exception ends the block, add to it, in at most three lines, what `find`
+            says of its cause, the line and what to try. Its traceback shows them; Python 3.10
+            writes them to stderr. False: leave it as it is.
 
     The first recording registers two things that stay and then do nothing: operators fall through
     an unused dispatch key, and an optimizer's step looks whether anybody records.
@@ -99,7 +104,8 @@ def record(
         raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
-    options = _Options(gradients, transfers, gradients != "finite" if memory is None else memory)
+    keeps = gradients != "finite" if memory is None else memory
+    options = _Options(gradients, transfers, keeps, notes)
     return Recording(model, options, clock=clock)
 
 
@@ -147,6 +153,8 @@ class Recording:
                 if error is not None:
                     self._session.fail(error)
                 self._graphs = self._session.graphs(unmatched)
+                if error is not None and self._with.notes and self._graphs:
+                    add_note(error, self._graphs[-1])
         finally:
             torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
             self._close()
@@ -219,6 +227,7 @@ class _Options(NamedTuple):
     gradients: bool | Literal["finite"]
     transfers: bool
     memory: bool
+    notes: bool
 
 
 def _harmless(listen: Any) -> Any:

@@ -1,0 +1,194 @@
+"""The note that an exception carries out of a recording."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import record
+from graphviz_torch.recording.failures import note
+from tests.support.failing import leaf, line
+
+pytestmark = [
+    pytest.mark.usefixtures("the_same_numbers"),
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions carry notes since 3.11"),
+]
+
+
+def raised(program: Callable[[], Any], **options: Any) -> BaseException:
+    """The exception that a recorded program ends with."""
+    with pytest.raises(BaseException) as caught, record(**options):  # noqa: PT011
+        program()
+    return caught.value
+
+
+def noted(program: Callable[[], Any], **options: Any) -> list[str]:
+    """The lines of the one note of that exception."""
+    (text,) = raised(program, **options).__notes__
+    assert text.startswith("graphviz_torch: ")
+    return text.split("\n")
+
+
+def test_a_shape_error_is_told_with_what_the_call_was_given() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(4, 1))
+
+    def program() -> None:
+        model(torch.ones(2, 4))  # runs
+
+    cause, where, advice = noted(program, model=model)
+    assert "linear" in cause
+    assert "2.weight (f32[1, 4] cpu)" in cause
+    assert where == f"  line: {line(program, 'runs')}"
+    assert advice == "  try: Look at the shapes and dtypes of what it got."
+
+
+def test_a_change_in_place_is_told_at_its_own_line_not_at_backwards() -> None:
+    def program() -> None:
+        h = leaf().exp()
+        h += 1  # changes
+        h.sum().backward()  # fails
+
+    cause, where, advice = noted(program)
+    assert f"backward at {line(program, 'fails')} failed" in cause
+    assert "changed it in place" in cause
+    assert where == f"  line: {line(program, 'changes')}"
+    assert "h = h + ... instead of h += ..." in advice
+
+
+def test_a_second_backward_is_told_with_the_first() -> None:
+    def program() -> None:
+        loss = leaf().exp().sum()
+        loss.backward()  # first
+        loss.backward()  # second
+
+    cause, where, advice = noted(program)
+    assert f"backward at {line(program, 'first')} had run the same graph" in cause
+    assert where == f"  line: {line(program, 'second')}"
+    assert advice == "  try: Call backward() once, or pass retain_graph=True to the first."
+
+
+def test_mixed_devices_are_told_with_what_to_move(sim: torch.device) -> None:
+    model = nn.Linear(4, 4).to(sim)
+
+    def program() -> None:
+        x = torch.ones(2, 4)
+        model(x)  # runs
+
+    cause, where, advice = noted(program, model=model)
+    assert "x on cpu" in cause
+    assert "weight on sim:0" in cause
+    assert where == f"  line: {line(program, 'runs')}"
+    assert 'x = x.to("sim:0")' in advice
+
+
+def test_a_cut_is_told_before_the_backward_that_it_made_fail() -> None:
+    model = nn.Linear(4, 3)
+
+    def program() -> None:
+        y = model(torch.ones(2, 4)).argmax(1).float()  # cuts
+        y.sum().backward()
+
+    cause, where, _ = noted(program, model=model)
+    assert "weight and bias got no gradient" in cause
+    assert where == f"  line: {line(program, 'cuts')}"
+
+
+def test_an_error_of_the_programs_own_is_told_at_the_line_that_raised() -> None:
+    def look_up() -> None:
+        _ = {}["a"]  # raises
+
+    cause, where = noted(look_up)
+    assert cause.endswith("ended with KeyError: 'a'.")
+    assert where == f"  line: {line(look_up, 'raises')}"
+
+
+def test_notes_may_be_turned_off() -> None:
+    assert not hasattr(raised(lambda: torch.ones(2) @ torch.ones(3), notes=False), "__notes__")
+
+
+def test_the_exception_itself_passes_as_it_was_raised() -> None:
+    class Special(ValueError):
+        """With text of two lines, as a hostile program may write it."""
+
+    error = Special("one\n" * 1000)
+
+    def program() -> None:
+        leaf().exp()
+        raise error
+
+    assert raised(program) is error
+    assert error.args == ("one\n" * 1000,)
+    (text,) = error.__notes__
+    assert len(text.split("\n")) <= 3
+    assert len(text) < 1500
+
+
+def test_an_exception_that_leaves_two_recordings_gets_one_note() -> None:
+    def program() -> None:
+        with record():
+            leaf().exp() @ torch.ones(7)
+
+    noted(program)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_program_that_is_ended_on_purpose_gets_no_note(stop: type[BaseException]) -> None:
+    def program() -> None:
+        leaf().exp()
+        raise stop
+
+    assert not hasattr(raised(program), "__notes__")
+
+
+def test_a_diagnosis_that_fails_never_reaches_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: object) -> str:
+        raise RuntimeError("of the diagnosis")
+
+    monkeypatch.setattr(note, "_diagnose", fail)
+    error = raised(lambda: torch.ones(2) @ torch.ones(3))
+    assert "of the diagnosis" not in str(error)
+    assert not hasattr(error, "__notes__")
+
+
+def test_where_exceptions_carry_no_notes_it_is_written_to_stderr_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def program() -> None:
+        with record():
+            leaf().exp() @ torch.ones(7)
+
+    monkeypatch.setattr(note.sys, "version_info", (3, 10))
+    raised(program)
+    monkeypatch.undo()
+    assert capsys.readouterr().err.count("graphviz_torch: ") == 1
+
+
+def test_the_note_keeps_nothing_alive() -> None:
+    def run() -> tuple[weakref.ref[torch.Tensor], list[str]]:
+        w = leaf()
+        notes: list[str] = []
+        with suppress(RuntimeError), record():
+            try:
+                with record():
+                    w.exp() @ torch.ones(7)
+            except RuntimeError as error:
+                notes += error.__notes__
+                raise
+        return weakref.ref(w), notes
+
+    gc.collect()
+    gc.disable()
+    try:
+        tensor, notes = run()
+        assert notes
+        assert tensor() is None
+    finally:
+        gc.enable()
