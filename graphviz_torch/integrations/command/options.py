@@ -51,7 +51,9 @@ def given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str,
 
 def _how(name: str, hint: Any) -> dict[str, Any] | None:
     if get_origin(hint) in (Union, types.UnionType):
-        hints = [each for each in get_args(hint) if each is not type(None)]
+        # What cannot be written on a command line, as a function, is left to Python.
+        others = (type(None), Callable)
+        hints = [e for e in get_args(hint) if e not in others and get_origin(e) not in others]
         if len(hints) != 1:
             return None
         hint = hints[0]

@@ -1,4 +1,7 @@
-"""`color_by`: the fill of each node by a value or a name, and the scale that explains it."""
+"""`color_by`: the fill of each node by a value or a name, and the scale that explains it.
+
+The names of `color_by` and what each means are documented in `to_dot`.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,15 @@ from ..style import (
 )
 from . import markup
 
-ColorBy = Literal["device", "dtype", "module", "gradient", "time", "saved"]
+ColorName = Literal["device", "dtype", "module", "trainable", "gradient", "time", "saved"]
+# A name, or a function that gives a node's value, or None for a node without one.
+ColorBy = ColorName | Callable[[Node], float | None]
 
 _TITLES = {
     "device": "device",
     "dtype": "dtype",
     "module": "module",
+    "trainable": "parameters",
     "gradient": "gradient norm",
     "time": "time in backward",
     "saved": "bytes kept for backward",
@@ -72,18 +78,31 @@ def shade(
     """
     if color_by is None:
         return Shading()
-    if color_by not in get_args(ColorBy):
-        known = ", ".join(map(repr, get_args(ColorBy)))
-        raise ValueError(f"color_by={color_by!r} is unknown. Known are {known}.")
+    if not callable(color_by) and color_by not in get_args(ColorName):
+        known = ", ".join(map(repr, get_args(ColorName)))
+        raise ValueError(
+            f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
+        )
     members = {i: (i,) for i in drawn.nodes} | {~n: box.nodes for n, box in inside.items()}
-    if color_by in _SUMMED:
+    if color_by not in _SUMMED:
+        members.update({~n: (*box.nodes, *box.repeats) for n, box in inside.items()})
+    else:
         for i in drawn.inner.folded:
             host = drawn.inner.host(i)
             if host in members:
                 members[host] += (i,)
+    if callable(color_by):
+        return _by_value(graph, members, _named(color_by), _own(color_by), theme)
+    if color_by == "trainable":
+        return _by_name(graph, members, color_by, _trainable(graph), theme)
     if color_by in _NAMES:
-        return _by_name(graph, members, color_by, theme)
-    return _by_value(graph, members, color_by, theme)
+        return _by_name(graph, members, color_by, _NAMES[color_by], theme)
+    return _by_value(graph, members, color_by, VALUES[color_by], theme)
+
+
+def in_values(color_by: ColorBy | None) -> bool:
+    """Has each closed group a value of its own under this `color_by`?"""
+    return callable(color_by) or color_by in VALUES
 
 
 _NAMES: dict[str, Callable[[Node], str]] = {
@@ -116,14 +135,68 @@ VALUES: dict[str, _Value] = {
 }
 
 
+def _named(function: Callable[[Node], float | None]) -> str:
+    name = getattr(function, "__name__", "")
+    return name if name.isidentifier() else "value"
+
+
+def _own(function: Callable[[Node], float | None]) -> _Value:
+    """How to read and write the values of a user's function."""
+
+    def value_of(node: Node) -> float | None:
+        value = function(node)
+        if value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"color_by: {_named(function)} gave {value!r} for node {node.id} "
+                f"({node.title}). Return a number, or None for a node without a value."
+            ) from None
+
+    return value_of, labels.number, _named(function), "The function gave None for every node."
+
+
+def _trainable(graph: Graph) -> Callable[[Node], str]:
+    """Whether a parameter, or all those of an operation's own module, require a gradient.
+
+    A recording lists the frozen parameters. Of a trace those in the graph are known: trainable.
+    """
+    found: dict[str, set[bool]] = {}  # by module
+    for parameter in graph.parameters:
+        module = parameter.name.rpartition(".")[0]
+        found.setdefault(module, set()).add(parameter.requires_grad)
+    for node in graph.nodes:
+        if node.leaf == "parameter":
+            found.setdefault(node.module, set()).add(True)
+    names = {(True,): "trainable", (False,): "frozen", (False, True): "partly frozen"}
+
+    def name_of(node: Node) -> str:
+        if node.leaf:
+            return "trainable" if node.leaf == "parameter" else ""
+        return names.get(tuple(sorted(found.get(node.module, ()))), "")
+
+    return name_of
+
+
 def _by_name(
-    graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
+    graph: Graph,
+    members: dict[int, tuple[int, ...]],
+    color_by: str,
+    name_of: Callable[[Node], str],
+    theme: Theme,
 ) -> Shading:
-    name_of = _NAMES[color_by]
     names = {
         key: {name_of(graph.nodes[i]) for i in ids if not graph.nodes[i].leaf or len(ids) == 1}
         for key, ids in members.items()
     }
+    if color_by == "trainable":  # a group is what those of its operations that have parameters are
+        for found in names.values():
+            found.discard("")
+            if len(found) > 1:
+                found.clear()
+                found.add("partly frozen")
     present = {name for found in names.values() for name in found if name}
     places = category(sorted(present))
     shading = Shading(title=_TITLES[color_by])
@@ -142,54 +215,66 @@ def _by_name(
 
 
 def _by_value(
-    graph: Graph, members: dict[int, tuple[int, ...]], color_by: str, theme: Theme
+    graph: Graph,
+    members: dict[int, tuple[int, ...]],
+    color_by: str,
+    value: _Value,
+    theme: Theme,
 ) -> Shading:
-    value_of, words, what, advice = VALUES[color_by]
-    shading = Shading(title=_TITLES[color_by])
+    value_of, words, what, advice = value
+    own = value is not VALUES.get(color_by)  # a function may be called "gradient"
+    shading = Shading(title=markup.escape(color_by) if own else _TITLES[color_by])
+    summed = not own and color_by in _SUMMED
     values: dict[int, float] = {}
     for key, ids in members.items():
         found = [v for v in (value_of(graph.nodes[i]) for i in ids) if v is not None]
         if found:
             # Of a group: the largest gradient in it, but all of its time and bytes.
-            values[key] = (
-                sum(found) if color_by in _SUMMED else max(found, key=lambda v: (math.isnan(v), v))
-            )
+            values[key] = sum(found) if summed else max(found, key=lambda v: (math.isnan(v), v))
     if not values:
         raise ValueError(f"color_by={color_by!r}: the graph has no such values. {advice}")
-    usual = [v for v in values.values() if math.isfinite(v) and v > 0]
+    finite = [v for v in values.values() if math.isfinite(v)]
+    logarithmic = not any(v < 0 for v in finite)
+    usual = [v for v in finite if v > 0 or not logarithmic]
     low, high = (min(usual), max(usual)) if usual else (0.0, 0.0)
-    for key, value in values.items():
-        if color_by != "gradient" or key < 0:  # a node says its gradient in any case
-            shading.values[key] = f"{what} {words(value) if math.isfinite(value) else 'not finite'}"
-        if not math.isfinite(value):
+    for key, number in values.items():
+        if own or color_by != "gradient" or key < 0:  # a node says its gradient in any case
+            shading.values[key] = (
+                f"{what} {words(number) if math.isfinite(number) else 'not finite'}"
+            )
+        if not math.isfinite(number):
             fill = pick(NONFINITE, theme)
         else:
-            step = _step(value, low, high)
+            step = _step(number, low, high, logarithmic)
             fill = pick(SCALE[step], theme)
             if step > 1:
                 strong = step >= SCALE_TURNS
                 shading.inks[key] = pick(ON_STRONG if strong else COLORS["ink"], theme)
         shading.fills[key] = f' fillcolor="{fill}"'
-    marks = {0: low, len(SCALE) // 2: math.sqrt(low * high), len(SCALE) - 1: high}
+    middle = math.sqrt(low * high) if logarithmic else (low + high) / 2
+    marks = {0: low, len(SCALE) // 2: middle, len(SCALE) - 1: high}
     shading.scale = [
         (pick(pair, theme), words(marks[i]) if i in marks and usual else "")
         for i, pair in enumerate(SCALE)
     ]
     if any(not math.isfinite(v) for v in values.values()):
         shading.scale.append((pick(NONFINITE, theme), "NaN or Inf"))
-    if color_by in _MISSING and len(values) < len(members):
+    if (own or color_by in _MISSING) and len(values) < len(members):
         # The lightest step is hardly told from no fill at all.
         moved = {transfer.node for transfer in graph.transfers if transfer.node is not None}
         for key in members.keys() - values.keys():
-            what = "group" if key < 0 else role(graph.nodes[key], (), moved)
-            shading.fills[key] = f' style="{FORMS[what].style},dashed"'
-        shading.scale.append((DASHED, _MISSING[color_by]))
+            form = FORMS["group" if key < 0 else role(graph.nodes[key], (), moved)]
+            shading.fills[key] = f' style="{form.style},dashed"'
+        shading.scale.append((DASHED, "no value" if own else _MISSING[color_by]))
     return shading
 
 
-def _step(value: float, low: float, high: float) -> int:
-    """The step of the scale for a value; the scale is logarithmic, zero is its lowest step."""
+def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
+    """The step of the scale for a value; of a logarithmic scale, zero is the lowest step."""
     if value <= low or high <= low:
         return 0
-    share = math.log(value / low) / math.log(high / low)
+    if logarithmic:
+        share = math.log(value / low) / math.log(high / low)
+    else:
+        share = (value - low) / (high - low)
     return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -16,7 +16,7 @@ from ..drawing.visible import Line, Visible, dot_id
 from ..style import FORMS, Theme, palette
 from . import markup
 from .clusters import clustered
-from .color import VALUES, ColorBy, shade
+from .color import ColorBy, in_values, shade
 from .connectors import Connectors
 from .cuts import cut_lines
 from .edge_lengths import lengths
@@ -53,9 +53,12 @@ def to_dot(
     Args:
         direction: where data flows: "TB" is from top to bottom.
         theme: "light", "dark", or "auto" for an SVG that follows its reader's setting.
-        color_by: fill nodes by "device", "dtype", "module", "gradient" (norm), "time" (seconds in
-            backward) or "saved" (bytes kept for backward) in place of what they are. Time and bytes
-            are those of a node with all that is written inside it, or of a whole closed group.
+        color_by: fill nodes by "device", "dtype", "module", "trainable" (whether the module's own
+            parameters require a gradient, or are frozen), "gradient" (norm), "time" (seconds in
+            backward) or "saved" (bytes kept for backward) in place of what they are; or by a
+            function that takes a Node and returns a number, or None. Time and bytes are those of a
+            node with all that is written inside it, or of a whole closed group; of gradients, and
+            of what a function returns, a group has its largest.
         parameters: "fold" writes parameters inside the operation that uses them, with what only
             hands one on ("weight.t"); "nodes" gives each a node; None folds them where modules were
             recorded or there are many.
@@ -89,7 +92,7 @@ def to_dot(
         raise ValueError(f"limit={limit} leaves nothing to show: give 1 or more.")
     for difference in (marks or {}).values():
         _check("marks: mark", difference, tuple(SIGNS))
-    if fold is None and depth is not None and color_by in VALUES:
+    if fold is None and depth is not None and in_values(color_by):
         fold = False  # each closed group has a value of its own to show
     told = list(findings)
     kept = [*failed(graph, told), *told]
@@ -106,8 +109,7 @@ def to_dot(
         )
         colors = palette(theme)
         between = Connectors(drawn, parts, colors)
-        tree = drawn.groups
-        inside = {} if tree is None else {n: contents(graph, tree, n) for n in drawn.boxes}
+        inside = contents(graph, drawn)
         shading = shade(graph, drawn, inside, color_by, theme)
         marked = mark(graph, drawn, colors, kept, marks or {})
         nodes = Nodes(graph, drawn, inside, theme, shading, marked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
-from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
+from graphviz_torch.graph import Edge, Finding, GradientStats, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.drawing.contents import contents
 from graphviz_torch.render.drawing.level import LIMITS, level
 from graphviz_torch.render.drawing.visible import Visible
+from graphviz_torch.render.style import NONFINITE
 from tests.support.models import MLP, Transformer, chain, tokens
 
 F32 = TensorMeta((3,), "float32", "cpu")
@@ -232,9 +234,56 @@ def test_a_closed_group_counts_all_that_is_in_it() -> None:
     graph = recorded(MLP(), torch.ones(2, 4))
     drawn = visible(graph, depth=0)
     assert drawn.groups is not None
-    for number in drawn.boxes:
-        figures = contents(graph, drawn.groups, number)
-        assert figures.nodes == tuple(i for i in range(len(graph.nodes)) if drawn.key(i) == ~number)
+    for box, figures in contents(graph, drawn).items():
+        assert figures.nodes == tuple(i for i in range(len(graph.nodes)) if drawn.key(i) == ~box)
+
+
+class Twice(nn.Module):
+    """A block of two parts that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(MLP(4, 4, 4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = x + part(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("depth", "modules"),
+    [
+        (0, [r"\d.*"]),
+        (1, [r"\d\.parts\.\d.*"]),
+        (2, [r"\d\.parts\.\d.*"]),
+        (3, [r"\d\.parts\.\d\.fc1", r"\d\.parts\.\d\.fc2"]),
+    ],
+)
+def test_the_gradients_of_a_folded_block_are_those_of_all_its_repeats(
+    depth: int, modules: list[str]
+) -> None:
+    torch.manual_seed(0)
+    graph = recorded(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
+    closed = contents(graph, visible(graph, depth=depth, fold=True)).values()
+    expected = set()
+    for pattern in modules:
+        inside = [node for node in graph.nodes if re.fullmatch(pattern, node.module)]
+        norms = [g.norm for node in inside for g in node.grad_outputs if g is not None]
+        expected.add((min(norms), max(norms)))
+    assert {figures.gradients for figures in closed} == expected
+
+
+def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> None:
+    graph = recorded(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
+    last = next(node.id for node in graph.nodes if node.module == "3.parts.1.fc2")
+    spoilt = graph.annotate(grad_outputs={last: (GradientStats(1.0, 1.0, 0.0, 0.0, nan=1),)})
+    for depth in range(3):
+        assert NONFINITE[0] not in to_dot(graph, depth=depth, fold=True, color_by="gradient")
+        dot = to_dot(spoilt, depth=depth, fold=True, color_by="gradient")
+        boxes = [line for line in dot.splitlines() if "box3d" in line]
+        assert len(boxes) == 1
+        assert NONFINITE[0] in boxes[0]
 
 
 class Fan(nn.Module):
