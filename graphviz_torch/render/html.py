@@ -30,7 +30,6 @@ __all__ = [
     "view_style",
 ]
 
-_STILL_LIMIT = 250  # things to show
 _STILL_SECONDS = 5.0
 
 _MOUNT = """
@@ -127,7 +126,7 @@ def view_graph(
 
 def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
     try:
-        text = to_dot(graph, limit=_STILL_LIMIT, marks=marks)
+        text = to_dot(graph, marks=marks)
         picture = layout(text, "svg", timeout=_STILL_SECONDS)
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")

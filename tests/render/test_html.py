@@ -26,6 +26,8 @@ from graphviz_torch.graph import (
     TensorMeta,
 )
 from graphviz_torch.render import html, view
+from graphviz_torch.render.dot.dot import to_dot
+from graphviz_torch.render.dot.layout import layout
 from graphviz_torch.render.html import to_html, view_graph, view_payload, view_script
 
 META = TensorMeta((8, 128), "float32", "cpu")
@@ -218,3 +220,10 @@ def test_without_the_bundle_the_error_says_to_install(
     monkeypatch.setattr(view, "_BUNDLE", tmp_path / "view.js")
     with pytest.raises(FileNotFoundError, match="pip install"):
         html.to_html(chain(2))
+
+
+def test_the_still_picture_in_a_notebook_fits_a_page_as_draw_graph_does() -> None:
+    graph = chain(230)
+    (data,) = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", view_graph(graph)._repr_html_())
+    assert base64.b64decode(data) == layout(to_dot(graph))
+    assert to_dot(graph) != to_dot(graph, limit=250)
