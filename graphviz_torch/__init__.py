@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .devices.simulated.accelerator import simulate_accelerator
     from .devices.to_device import available_devices, move_locals, to_device
     from .findings import find, find_across, rules
+    from .findings.way.explain import explain
+    from .findings.way.way import GradientWay
     from .graph import (
         Cut,
         Edge,
@@ -73,6 +75,8 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Node",
     "find",
     "Finding",
+    "explain",
+    "GradientWay",
     "diff",
     "GraphDiff",
     "draw_graph",
@@ -154,6 +158,8 @@ _ROOMS = {
     "devices.simulated.accelerator": "simulate_accelerator",
     "devices.to_device": "available_devices move_locals to_device",
     "findings": "find find_across rules",
+    "findings.way.explain": "explain",
+    "findings.way.way": "GradientWay",
     "graph": (
         "Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta Transfer"
     ),

@@ -14,7 +14,7 @@ import graphviz_torch
 from tests.support.models import worked_example
 
 SOURCE = Path(graphviz_torch.__file__)
-CORE = 21
+CORE = 23
 HEAVY = ("torch.utils.benchmark", "setuptools", "streamlit", "tensorboard")
 
 
@@ -105,6 +105,7 @@ def test_a_saved_graph_is_read_judged_compared_printed_and_drawn_without_torch(
         folder = sys.argv[1]
         a, b = gt.load(f"{folder}/trace.json.gz"), gt.load(f"{folder}/recording.json.gz")
         found = gt.find(b, [a])
+        assert "pow" in str(gt.explain(b, 0)) + gt.draw_graph(gt.explain(b, 0)).source
         assert "pow" in gt.to_text(a) and "pow" in str(gt.diff(a, b)) + gt.to_dot(a)
         assert "<html" in gt.to_html(b, findings=found)
         assert gt.draw_graph(a, findings=found).render(outfile=f"{folder}/a.svg")

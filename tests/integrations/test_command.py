@@ -93,6 +93,16 @@ def test_find_reads_several_files_as_steps_or_as_ranks(
     assert "Rank 1 skipped fc.weight" in capsys.readouterr().out
 
 
+def test_the_way_to_a_node_is_printed_and_drawn(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(saved), "0", "-o", str(tmp_path / "way.dot")]) == 0
+    assert "The gradient's way to" in capsys.readouterr().out
+    assert "gradient-way" in (tmp_path / "way.dot").read_text()
+    assert main(["explain", str(saved), "nobody"]) == 2
+    assert "neither a parameter" in capsys.readouterr().err
+
+
 def test_diff_exits_with_0_for_the_same_and_1_for_another(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

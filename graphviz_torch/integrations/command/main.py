@@ -24,6 +24,7 @@ COMMANDS = {
     "text": ("pictures", "Print a graph."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
     "find": ("find", "Say what is wrong in a recording; exit code 1 if there is an error."),
+    "explain": ("explain", "Say which way the gradient took to one parameter or node."),
     "diff": ("diff", "Say how two graphs differ; exit code 1 if they do."),
     "app": ("app", "Open the app in a browser, on this machine only."),
     "completion": ("completion", "Print what makes a shell complete this command."),

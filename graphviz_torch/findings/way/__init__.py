@@ -1,0 +1,1 @@
+"""The way of a gradient from the loss to one node."""

@@ -1,0 +1,140 @@
+"""The way of a gradient, as a value that prints and draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...graph import Edge, Finding, Graph
+from ...graph.units import number_text
+
+_HEAD = ("node", "operation", "module", "norm", "factor")
+_MANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Waypoint:
+    """A node on the way of a gradient."""
+
+    node: int  # its id in the graph
+    output_nr: int  # the output at which the gradient arrived
+    name: str  # a parameter's name, a label, or the operation
+    module: str
+    norm: float | None  # of the gradient that arrived; None where none is known
+    nonfinite: int  # its elements that are NaN or Inf
+    factor: float | None  # this norm divided by that of the node before
+    share: float  # of the way that is followed, among all users of this node, by their norms
+
+    @property
+    def text(self) -> str:
+        """ "mul in encoder"."""
+        inside = f" in {self.module}" if self.module and "." not in self.name else ""
+        return f"{self.name}{inside}"
+
+    @property
+    def norm_text(self) -> str:
+        """The norm with four digits, and NaN or Inf where it has some; "" where none is known."""
+        if self.norm is None:
+            return ""
+        return number_text(self.norm) + (f" and {self.nonfinite} NaN or Inf" * bool(self.nonfinite))
+
+
+@dataclass(frozen=True)
+class GradientWay:
+    """The way of a gradient from the loss to one node: `print` gives a table.
+
+    `draw_graph(way)` draws the way alone; `draw_graph(graph, findings=[way.mark()])` marks it in
+    the whole graph. Made by `explain`.
+    """
+
+    whole: Graph = field(repr=False)
+    target: str
+    points: tuple[Waypoint, ...]  # the loss first; none where there is no way
+    ways: int  # how many lead there; the strongest is told
+    end: str  # a sentence: where the gradient ended
+
+    @property
+    def shrank(self) -> Waypoint | None:
+        """Where the norm shrank most; None where it nowhere did."""
+        points = [p for p in self.points if p.factor is not None and p.factor < 1]
+        return min(points, key=lambda p: p.factor or 0.0, default=None)
+
+    @property
+    def grew(self) -> Waypoint | None:
+        """Where the norm grew most; None where it nowhere did."""
+        points = [p for p in self.points if p.factor is not None and p.factor > 1]
+        return max(points, key=lambda p: p.factor or 0.0, default=None)
+
+    @property
+    def share(self) -> float:
+        """Of this way among all, by the norms at each node where they part."""
+        return math.prod(point.share for point in self.points)
+
+    @property
+    def graph(self) -> Graph:
+        """The nodes and edges of the way alone."""
+        ids = {point.node: i for i, point in enumerate(reversed(self.points))}
+        nodes = (self.whole.nodes[node]._replace(id=i, saved=()) for node, i in ids.items())
+        numbers = [point.output_nr for point in reversed(self.points)]
+        edges: list[Edge] = []
+        for edge in self.whole.edges:
+            i, j = ids.get(edge.source), ids.get(edge.target)
+            if i is not None and j == i + 1 and edge.output_nr == numbers[i]:
+                edges.append(edge._replace(source=i, target=j))
+        parameters = tuple(
+            replace(p, node=ids[p.node]) for p in self.whole.parameters if p.node in ids
+        )
+        outputs = ((len(ids) - 1, numbers[-1]),) if ids else ()
+        return Graph(tuple(nodes), tuple(edges), outputs, parameters=parameters)
+
+    def mark(self) -> Finding:
+        """The way as a finding, for a drawing of the whole graph to mark."""
+        nodes = tuple(point.node for point in self.points)
+        return Finding("gradient-way", "info", f"The gradient's way to {self.target}.", nodes=nodes)
+
+    def to_text(self) -> str:
+        """The way as a table, then where it shrank or grew most, and where it ended."""
+        count = len(self.points)
+        head = f"The gradient's way to {self.target}: {count} node{'' if count == 1 else 's'}"
+        if self.ways > 1:
+            number = f"{self.ways:,}" if self.ways <= _MANY else "more than a million"
+            head += f", the strongest of {number} ways"
+            head += f" ({number_text(100 * self.share, 3)} % of the norms)" if self._known else ""
+        if self.whole.step.loss_scale is not None:
+            head += f"; the loss was multiplied by {number_text(self.whole.step.loss_scale)}"
+        lines = [head, *_table([_HEAD, *map(_row, self.points)])] if count else []
+        for point, done in ((self.shrank, "shrank"), (self.grew, "grew")):
+            if point is not None and point.factor is not None:
+                by = number_text(point.factor)
+                lines.append(f"It {done} most at {point.text}: by a factor of {by}.")
+        return "\n".join([*lines, self.end])
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        drawn = self.graph._repr_mimebundle_(include, exclude) if self.points else {}
+        return {**drawn, "text/plain": self.to_text()}
+
+    @property
+    def _known(self) -> bool:
+        return any(point.norm is not None for point in self.points)
+
+
+def _row(point: Waypoint) -> tuple[str, ...]:
+    factor = "" if point.factor is None else number_text(point.factor)
+    return str(point.node), point.name, point.module, point.norm_text, factor
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i in (1, 2) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    return lines

@@ -1,0 +1,31 @@
+"""`explain`: the way of the gradient to one parameter or node of a saved graph."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .files import read_graph
+from .pictures import FILE, draw
+
+
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `explain`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    says = "a parameter's name, a label, or a node's id"
+    parser.add_argument("target", metavar="NAME", help=says)
+    says = "draw the graph with the way marked; - writes it to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=says)
+    parser.set_defaults(run=_explain)
+
+
+def _explain(parsed: argparse.Namespace) -> int:
+    from ... import explain
+
+    graph = read_graph(parsed.file)
+    way = explain(graph, parsed.target)
+    if parsed.out != Path("-"):
+        print(way)
+    if parsed.out is not None:
+        draw(graph, parsed.out, None, [way.mark()])
+    return 0

@@ -1,0 +1,157 @@
+"""The way of a gradient, beside the gradients that autograd itself keeps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import draw_graph, explain, record, trace
+
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+
+class Residual(nn.Module):
+    """A body with a weak and a strong way around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.encoder(x)
+        return self.head(h + 1e-3 * h.tanh())
+
+
+def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
+    fc1, fc2 = nn.Linear(4, 8), nn.Linear(8, 1)
+    model, x = nn.Sequential(fc1, nn.Tanh(), fc2), torch.randn(5, 4)
+    a = fc1(x)
+    b = a.tanh()
+    c = fc2(b)
+    for tensor in (a, b, c):
+        tensor.retain_grad()
+    c.sum().backward()
+    kept = [tensor.grad for tensor in (c, b, a)]
+    weight = fc1.weight.grad
+    assert weight is not None
+    want = [1.0, *(float(g.norm()) for g in kept if g is not None)]
+    model.zero_grad()
+    with record(model) as recording:
+        model(x).sum().backward()
+    way = explain(recording, "0.weight")
+    assert [point.name for point in way.points][:3] == ["sum", "addmm", "tanh"]
+    norms = [point.norm for point in way.points]
+    assert norms[:4] == pytest.approx(want)
+    assert way.points[-1].name == "0.weight"
+    assert norms[-1] == pytest.approx(float(weight.norm()))
+    assert way.points[0].factor is None
+    for before, point in zip(way.points, way.points[1:], strict=False):
+        assert point.factor == pytest.approx((point.norm or 0) / (before.norm or 1))
+    assert way.shrank is min(way.points[1:], key=lambda p: p.factor or 0)
+    assert way.end == f"It arrived at 0.weight with a norm of {way.points[-1].norm_text}."
+
+
+def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
+    model = Residual()
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+    way = explain(recording.graph, "encoder.weight")
+    assert way.ways == 2
+    assert "tanh" not in {point.name for point in way.points}
+    assert 0.99 < way.share < 1
+    assert "the strongest of 2 ways" in str(way)
+
+
+def test_a_gradient_that_ends_is_told_where_it_became_zero() -> None:
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        (w * -1).relu().sum().backward()
+    way = explain(recording, "w")
+    assert way.end == "It ended at mul: there it is zero."
+    assert [point.norm for point in way.points][2:] == [0.0, 0.0]
+
+
+def test_nan_is_told_where_it_first_arrived() -> None:
+    w = torch.zeros(3, requires_grad=True)
+    with record() as recording:
+        ((w * 2).sqrt() * 0.0).sum().backward()
+    assert explain(recording, "w").end == "It has NaN or Inf from mul on."
+
+
+def test_a_way_whose_gradient_was_dropped_ends_where_it_was() -> None:
+    class Drop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, gradient: Tensor) -> None:
+            return None
+
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        Drop.apply(w * 2).sum().backward()
+    assert explain(recording, "w").end == "It ended at Drop, which gave none to mul."
+
+
+def test_a_trace_has_ways_and_says_that_it_has_no_norms() -> None:
+    w = torch.ones(3, requires_grad=True)
+    way = explain(trace((w * 2).sum()), "w")
+    assert [point.name for point in way.points] == ["sum", "mul", "w"]
+    assert way.end.startswith("No norms")
+    assert way.shrank is way.grew is None
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_has_no_way() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1), "idle": nn.Linear(2, 1)})
+    with record(model) as recording:
+        model["used"](torch.ones(1, 2)).sum().backward()
+    way = explain(recording, "idle.weight")
+    assert not way.points
+    assert str(way) == (
+        "There is no way: what backward started from does not depend on idle.weight."
+    )
+    assert "text/plain" in way._repr_mimebundle_()
+
+
+def test_a_million_ways_are_counted_without_walking_them() -> None:
+    x = w = torch.ones(1, requires_grad=True)
+    for _ in range(64):
+        x = x + x
+    way = explain(trace(x.sum()), "w")
+    assert way.ways == 2**64
+    assert "more than a million" in str(way)
+    assert math.isclose(way.share, 2.0**-64)
+    assert w.grad is None
+
+
+def test_a_node_goes_by_its_id_too_and_an_unknown_name_by_what_is_near() -> None:
+    model = Residual()
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+    graph = recording.graph
+    way = explain(recording, "encoder.weight")
+    assert explain(graph, way.points[-1].node) == way
+    with pytest.raises(ValueError, match=r"near: encoder\.weight, .*, ") as raised:
+        explain(graph, "encoder.wieght")
+    assert str(raised.value).count(",") == 2
+    with pytest.raises(ValueError, match="'999' is neither"):
+        explain(graph, 999)
+
+
+def test_the_way_draws_alone_and_marks_the_whole() -> None:
+    model = Residual()
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+    way = explain(recording, "encoder.weight")
+    way.graph.check()
+    assert len(way.graph.edges) == len(way.points) - 1
+    assert [node.grad_outputs for node in way.graph.nodes] == [
+        recording.graph.nodes[point.node].grad_outputs for point in reversed(way.points)
+    ]
+    assert "tanh" not in draw_graph(way).source
+    assert "gradient-way" in draw_graph(recording, findings=[way.mark()]).source
+    assert way._repr_mimebundle_()["text/plain"] == str(way)
