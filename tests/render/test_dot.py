@@ -387,6 +387,12 @@ def test_a_function_that_gives_no_number_is_refused(
         to_dot(graph, color_by=function)
 
 
+def test_a_folded_block_is_coloured_by_the_module_that_is_drawn_for_it() -> None:
+    dot = to_dot(repeated(4), color_by="module", fold=True, depth=1)
+    box = next(line for line in dot.splitlines() if "box3d" in line)
+    assert any(f'fillcolor="{pair[0]}"' in box for pair in CATEGORIES[1:])
+
+
 def test_color_by_trainable_tells_frozen_modules_from_those_that_learn() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)), torch.nn.ReLU())
     model[1].requires_grad_(False)
@@ -403,6 +409,7 @@ def test_color_by_trainable_tells_frozen_modules_from_those_that_learn() -> None
     assert fills["0"] == fills["3"] != fills["1"]
     assert all(len(fills[name]) == 1 for name in "0123")
     assert len({*fills["0"], *fills["1"], *fills["2"], *fills["4"]}) == 4
+    assert fills["4"] == fills[""] == {CATEGORIES[0][0]}  # they have no parameters
     for name in ("trainable", "frozen", "partly frozen"):
         assert f">{name}</FONT>" in dot
 

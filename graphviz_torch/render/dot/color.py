@@ -84,9 +84,9 @@ def shade(
             f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
         )
     members = {i: (i,) for i in drawn.nodes} | {~n: box.nodes for n, box in inside.items()}
-    if color_by not in _SUMMED:
+    if color_by not in (*_SUMMED, "module"):  # blocks alike are in different modules
         members.update({~n: (*box.nodes, *box.repeats) for n, box in inside.items()})
-    else:
+    if color_by in _SUMMED:
         for i in drawn.inner.folded:
             host = drawn.inner.host(i)
             if host in members:
@@ -193,7 +193,8 @@ def _by_name(
     }
     if color_by == "trainable":  # a group is what those of its operations that have parameters are
         for found in names.values():
-            found.discard("")
+            if len(found) > 1:
+                found.discard("")
             if len(found) > 1:
                 found.clear()
                 found.add("partly frozen")
