@@ -36,7 +36,7 @@ def explain(graph: GraphLike, target: str | int) -> GradientWay:
          2  sum                   1
          1  mul                   2       2
          0  x                     6       3
-    It grew most at x: by a factor of 3.
+    It grew most from mul to x: 3 times.
     It arrived at x with a norm of 6.
     """
     reading = Reading(graph_of(graph))

@@ -107,7 +107,8 @@ class GradientWay:
         for point, done in ((self.shrank, "shrank"), (self.grew, "grew")):
             if point is not None and point.factor is not None:
                 by = number_text(point.factor)
-                lines.append(f"It {done} most at {point.text}: by a factor of {by}.")
+                before = self.points[self.points.index(point) - 1]  # it is what applied the factor
+                lines.append(f"It {done} most from {before.text} to {point.text}: {by} times.")
         return "\n".join([*lines, self.end])
 
     def __str__(self) -> str:
