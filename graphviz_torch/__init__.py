@@ -183,17 +183,9 @@ _ROOMS = {
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-# Names of before, that say less.
-_FORMER = {
-    "Comparison": "DeviceComparison",
-    "Difference": "NodeDifference",
-    "Differences": "CheckpointDiff",
-}
-
 if not TYPE_CHECKING:  # a type checker shall refuse a name that is not there
 
     def __getattr__(name: str) -> Any:
-        name = _FORMER.get(name, name)
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)

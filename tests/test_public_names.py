@@ -64,10 +64,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error_and_all_are_listed() -> 
     assert set(graphviz_torch.__all__) <= set(dir(graphviz_torch))
 
 
-def test_the_names_of_before_are_still_read() -> None:
-    assert graphviz_torch.Comparison is graphviz_torch.DeviceComparison
-
-
 def test_importing_the_package_loads_no_torch_and_prints_nothing() -> None:
     code = """
         import sys, graphviz_torch
