@@ -33,6 +33,8 @@ PAGES = ["", "explore", "training", "devices", "processes", "checkpoints"]
 EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
 OURS = "main, [data-testid=stMain]"
 SIZES = {390: 844, 1280: 900, 1920: 1080}
+STILL = """() => !document.querySelector('[data-stale="true"]') && document.getAnimations().every(
+    (each) => each.playState !== "running" || each.effect.getComputedTiming().endTime > 1e9)"""
 WAIT = 120_000  # ms: a busy machine is no failure
 
 expect.set_options(timeout=WAIT)
@@ -238,14 +240,15 @@ def test_every_page_fits_and_a_screen_reader_reaches_all_of_it(
     visitor = Visitor(browser, address, width, theme)
     for path in [*PAGES, "?backward=1", "?source=A+model"]:
         page = visitor.open(path)
-        page.wait_for_timeout(500)
+        page.wait_for_function(STILL)  # what is fading in has not its colour yet
         wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
         assert wide <= width, f"{path or 'run'} is {wide} px wide"
         if width == 390:
             continue  # the same parts as at 1280
         found = axe.run(page, context=OURS, options={"runOnly": ["wcag2a", "wcag2aa"]})
         wrong = [
-            (each["id"], each["nodes"][0]["html"][:200]) for each in found.response["violations"]
+            (each["id"], each["nodes"][0]["failureSummary"], each["nodes"][0]["html"][:200])
+            for each in found.response["violations"]
         ]
         assert not wrong, f"{path or 'run'}: {wrong}"
     visitor.close()
