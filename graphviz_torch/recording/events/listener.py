@@ -175,7 +175,8 @@ class EventListener:
 
     def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
-        if type(result) is not Tensor or result.dim() != 2 or 1 not in result.shape:
+        plain = type(result) is Tensor and result.dim() == 2 and _is_plain(result)
+        if not plain or 1 not in result.shape:
             return
         if func is Tensor.__getitem__:
             index = args[1] if type(args[1]) is tuple else (args[1],)
@@ -197,6 +198,8 @@ class EventListener:
         if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
             return
         dims = one.dim(), other.dim()
+        if not (_is_plain(one) and _is_plain(other)):
+            return
         if dims == (2, 1):
             column, row = one, other
         elif dims == (1, 2):
@@ -247,6 +250,11 @@ class EventListener:
                 operands=operands,
                 numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
             )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Are all sizes numbers: to compare a symbolic one would make it a part of the user's graph."""
+    return all(type(size) is int for size in tensor.shape)
 
 
 def _named(names: str, *spaces: Any) -> set[Any]:

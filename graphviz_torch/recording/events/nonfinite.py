@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...internals.dispatch import unseen
 from ...internals.functions import foreach_norm
-from ...internals.modes import unseen_calls
+from ...internals.modes import unseen_calls, unseen_operators
 from ...tracing.nodes import GradFn, operation
 from ..memory import saved_names
 
@@ -53,7 +53,7 @@ def birth(fns: Iterable[GradFn], outputs: Iterable[Any]) -> Birth | None:
         outputs: what backward starts from.
     """
     losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
-    with torch.no_grad(), unseen_calls(), unseen():
+    with torch.no_grad(), unseen_calls(), unseen_operators(), unseen():
         kept = list(_kept(fns))
         if _all_finite([tensor for _, _, tensor in kept] + [loss.detach() for loss in losses]):
             return None
