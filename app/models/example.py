@@ -13,7 +13,7 @@ from ..jobs.values import Choice, Opened, Run
 PROGRAM = "a = x + 2\nb = a ** 2\nc = b + 3\ny = mean(c)"
 INPUTS = "x = 1, 2, 3"
 CHOICE = Choice("expression", "sim1", program=PROGRAM, inputs=INPUTS)
-RECORDING = Path(__file__).with_name("example.json")  # `python -m examples.app_pictures` makes it
+RECORDING = Path(__file__).with_name("example.json")  # `python docs/app_pictures.py` makes it
 
 
 def forward() -> Run:

@@ -35,7 +35,7 @@ class Model:
 
     @property
     def picture(self) -> Path:
-        """Its graph, drawn small; `python -m examples.app_pictures` draws it."""
+        """Its graph, drawn small; `python docs/app_pictures.py` draws it."""
         return _FOLDER / "pictures" / f"{self.name}.svg"
 
 

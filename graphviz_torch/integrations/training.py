@@ -168,7 +168,7 @@ def record_steps(
     ...         model(torch.ones(4, 2)).sum().backward()
     ...         optimizer.step()
     >>> steps.findings, len(steps.graph.nodes)
-    ([], 6)
+    ([], 5)
     """
     report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
     return RecordedSteps(due_steps(at=at, every=every), report, model)

@@ -280,7 +280,8 @@ def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: O
     assert "✂ detach()" in page.locator(".wire-label").all_text_contents()
     frames = page.locator(".frame .strong").all_text_contents()
     top = [page.locator(".ground").nth(i).bounding_box() for i in range(2)]
-    boxes = {name: box["y"] for name, box in zip(frames, top, strict=True) if box is not None}
+    names = [frame.split(" ")[0] for frame in frames]  # the class of the module follows
+    boxes = {name: box["y"] for name, box in zip(names, top, strict=True) if box is not None}
     assert boxes["encoder"] < boxes["head"]
 
 

@@ -1,6 +1,6 @@
 """Draw the small pictures on the app's cards, and record its worked example.
 
-Run `python -m examples.app_pictures`. Each picture is the graph of one model of the gallery, after
+Run `python docs/app_pictures.py`. Each picture is the graph of one model of the gallery, after
 backward, without text. The recording is what the first page shows before any job has run.
 """
 
