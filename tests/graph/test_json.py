@@ -131,7 +131,7 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
     if kind is str:
         return TEXT
     if kind is Any:
-        return st.booleans() | st.integers() | FLOATS | st.complex_numbers()
+        return st.booleans() | st.integers(-(2**63), 2**63 - 1) | FLOATS | st.complex_numbers()
     if kind is TensorMeta:
         return st.builds(TensorMeta, SHAPES, TEXT, TEXT)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
