@@ -116,7 +116,7 @@ def test_the_plugin_saves_the_graph_of_a_failing_test(pytester: pytest.Pytester)
         def test_fine():
             torch.ones(1, requires_grad=True).sum().backward()
     """)
-    plugin = ("-p", "graphviz_torch.integrations.pytest_plugin", "-p", "no:cacheprovider")
+    plugin = ("-p", "no:cacheprovider")
     done = pytester.runpytest_inprocess(*plugin, "--graphviz-torch=artifacts")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*autograd graph*", "artifacts*test_cut.json.gz"])
@@ -131,6 +131,6 @@ def test_the_plugin_does_nothing_unless_asked(pytester: pytest.Pytester) -> None
         def test_light():
             assert "torch" not in sys.modules
     """)
-    plugin = ("-p", "graphviz_torch.integrations.pytest_plugin", "-p", "no:cacheprovider")
+    plugin = ("-p", "no:cacheprovider")
     done = pytester.runpytest_subprocess(*plugin)
     done.assert_outcomes(passed=1)
