@@ -79,7 +79,7 @@ class Steps:
             return
         recording.__exit__(type(error) if error else None, error, None)
         graphs = recording.graphs
-        # Behind the last step stands what is no training: it counts where nothing else does.
+        # What runs after the last step is not training: it counts where nothing else does.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             return
         self.recorded += 1

@@ -75,7 +75,7 @@ class SeenCut:
 
     @property
     def name(self) -> str:
-        """What cut: a detach() that is there for numpy() alone goes by that."""
+        """The call that cut the gradient; "numpy" for a detach() that only serves numpy()."""
         return self.read if self.read and not self.after and self.how in _PLAIN else self.how
 
 
@@ -135,7 +135,7 @@ class Cuts:
             if self._following.known:
                 for tensor in given:
                     trail = self._following.trail(tensor)
-                    # A result with a node is no longer cut off: it is what a custom Function gave.
+                    # A custom Function gave the result a node: the gradient reaches it again.
                     if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                         behind[trail] = None
             operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []

@@ -111,9 +111,7 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_way() -> None:
         model["used"](torch.ones(1, 2)).sum().backward()
     way = explain(recording, "idle.weight")
     assert not way.points
-    assert str(way) == (
-        "There is no way: what backward started from does not depend on idle.weight."
-    )
+    assert str(way) == ("Backward cannot reach idle.weight: its output does not depend on it.")
     assert "text/plain" in way._repr_mimebundle_()
 
 

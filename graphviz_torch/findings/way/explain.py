@@ -43,7 +43,7 @@ def explain(graph: GraphLike, target: str | int) -> GradientWay:
     name, node = _target(reading, target)
     ways = _ways(reading)
     if node is None or not ways[node]:
-        why = f"There is no way: what backward started from does not depend on {name}."
+        why = f"Backward cannot reach {name}: its output does not depend on it."
         return GradientWay(reading.graph, name, (), 0, why)
     points = _points(reading, node, ways)
     return GradientWay(reading.graph, name, points, ways[node], _end(reading, name, points))

@@ -50,7 +50,7 @@ class GradientWay:
 
     whole: Graph = field(repr=False)
     target: str
-    points: tuple[Waypoint, ...]  # the loss first; none where there is no way
+    points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
     ways: int  # how many lead there; the strongest is told
     end: str  # a sentence: where the gradient ended
 
