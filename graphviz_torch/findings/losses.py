@@ -56,8 +56,8 @@ _LOSSES = {
 
 @rule()
 def loss_input(reading: Reading) -> Iterator[Finding]:
-    """A loss got what it does not take: cross_entropy what a softmax gave, nll_loss what is no
-    log-probability, binary_cross_entropy_with_logits what a sigmoid gave."""
+    """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
+    not log-probabilities, binary_cross_entropy_with_logits the result of a sigmoid."""
     nodes = reading.graph.nodes
     made: list[Node] = []  # for each node: what computed its values
     for node in nodes:
