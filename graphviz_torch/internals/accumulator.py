@@ -5,8 +5,8 @@ that, and modes, tracers, checkpoint policies and subclasses see it. Two ways of
 the leaf for its node and call no operator.
 
 Private: `torch._C._functions.DelayedError` takes any plain tensor and hands on an alias of it that
-has a node. The C++ half of `Function.apply` serves subclasses, because an alias of a subclass cannot
-be made without running its own code (2.13). That half shows in a profile.
+has a node. The C++ half of `Function.apply` serves subclasses: an alias of a subclass cannot be
+made without running its own code (2.13). That half shows in a profile.
 """
 
 from __future__ import annotations
