@@ -60,7 +60,7 @@ PRIVATE_TO_GO = {
     "recording/recording.py",
     "recording/steps/history.py",
 }
-TOO_FULL_TO_GO = {"graphviz_torch/internals", "tests/findings", "tests/recording"}
+TOO_FULL_TO_GO = {"graphviz_torch/internals", "tests/recording"}
 
 
 def sources(folder: Path) -> list[Path]:

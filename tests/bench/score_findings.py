@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
-from tests.findings import (
-    corpus,
+from tests.findings.corpus import (
+    cases,
     healthy,  # noqa: F401  (each enters its rows in the tables)
     healthy_generative,  # noqa: F401
     healthy_on_purpose,  # noqa: F401
@@ -25,11 +25,11 @@ from tests.findings import (
 )
 
 
-def rows(half: str) -> list[corpus.Reported]:
-    return [row for row in corpus.REPORTED.values() if row.half == half]
+def rows(half: str) -> list[cases.Reported]:
+    return [row for row in cases.REPORTED.values() if row.half == half]
 
 
-def show(findings: list[corpus.Finding], limit: int) -> None:
+def show(findings: list[cases.Finding], limit: int) -> None:
     for finding in findings[:limit]:
         print(f"      {finding.severity} {finding.rule} [{finding.where}] {finding.message}")
 
@@ -40,9 +40,9 @@ def main() -> None:
     parser.add_argument("--after", action="store_true", help="print the second half's rows")
     chosen = parser.parse_args()
     for name in chosen.names:
-        row = corpus.REPORTED.get(name)
-        program = row.program if row else corpus.HEALTHY[name]
-        findings = corpus.play(program, row.raises if row else None)
+        row = cases.REPORTED.get(name)
+        program = row.program if row else cases.HEALTHY[name]
+        findings = cases.play(program, row.raises if row else None)
         print(name, f"{row.score(findings):g} {sorted(row.lines)}" if row else "")
         show(findings, 99)
     if chosen.names:
@@ -50,7 +50,7 @@ def main() -> None:
     for half in ("before", "after"):
         scores, misled = [], 0
         for row in rows(half):
-            findings = corpus.play(row.program, row.raises)
+            findings = cases.play(row.program, row.raises)
             scores.append(row.score(findings))
             misled += row.misled(findings)
             if half == "before" or chosen.after:
@@ -64,13 +64,13 @@ def main() -> None:
             f"named, {part} hinted at, {len(scores) - full - part} silent, {misled} misleading\n"
         )
     false = 0
-    for name, program in corpus.HEALTHY.items():
-        loud = [f for f in corpus.play(program) if f.severity != "info"]
+    for name, program in cases.HEALTHY.items():
+        loud = [f for f in cases.play(program) if f.severity != "info"]
         false += bool(loud)
         if loud:
             print(f"false alarm: {name}")
             show(loud, 2)
-    print(f"healthy: {false} of {len(corpus.HEALTHY)} with a false alarm")
+    print(f"healthy: {false} of {len(cases.HEALTHY)} with a false alarm")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.findings import reported_after, reported_after_values
-from tests.findings.corpus import REPORTED, play
-from tests.findings.test_reported import rows
+from tests.findings.corpus import reported_after, reported_after_values
+from tests.findings.corpus.cases import REPORTED, play
+from tests.findings.corpus.test_reported import rows
 
 MODULES = (reported_after, reported_after_values)
 assert all(MODULES)  # each has entered its rows

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus import Record, healthy
+from tests.findings.corpus.cases import Record, healthy
 
 
 def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:

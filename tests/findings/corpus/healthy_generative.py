@@ -14,7 +14,7 @@ from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus import Record, healthy
+from tests.findings.corpus.cases import Record, healthy
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphviz_torch import Finding
-from tests.findings import (
+from tests.findings.corpus import (
     healthy,
     healthy_generative,
     healthy_on_purpose,
@@ -13,7 +13,7 @@ from tests.findings import (
     reported_before,
     reported_before_values,
 )
-from tests.findings.corpus import HEALTHY, REPORTED, Reported, play
+from tests.findings.corpus.cases import HEALTHY, REPORTED, Reported, play
 
 MODULES = (
     healthy,

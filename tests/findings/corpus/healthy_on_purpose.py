@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus import Record, healthy
+from tests.findings.corpus.cases import Record, healthy
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:

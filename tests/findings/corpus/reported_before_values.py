@@ -9,7 +9,7 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus import Record, reported
+from tests.findings.corpus.cases import Record, reported
 
 GITHUB = "https://github.com/"
 NO_GRAD = "does not require grad"

@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tests.findings.corpus import Record, healthy
+from tests.findings.corpus.cases import Record, healthy
 
 
 def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
