@@ -20,7 +20,7 @@ from ..devices.simulated.tensor import is_simulated
 from ..devices.structure import children, join, rebuilt
 from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
-from ..internals.metadata import tensor_meta
+from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
 # What torch.load(weights_only=True) reads back beside tensors and containers of these.

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..devices.to_device import to_device
 from ..graph import Graph, Node
-from ..internals.pytree import flatten
+from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
 from ..tracing.nodes import read
 from ..tracing.tracer import connected, roots

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ..graph import TransferKind
-from ..internals.metadata import device_label
+from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
 from .compare import median_seconds, present_devices
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..graph.units import seconds_text
-from ..internals.metadata import device_label
+from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
 from .simulated.tensor import is_simulated
 from .to_device import find_device

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import TensorMeta
-from ..internals.metadata import device_label, tensor_meta
+from ..internals.tensors.metadata import device_label, tensor_meta
 from .structure import children, join, rebuilt, tensors_in, unreachable, walk_structure
 
 _ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a multiple

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..internals.frames import caller
-from ..internals.metadata import DEVICE_LABELS
+from ..internals.tensors.metadata import DEVICE_LABELS
 from .mover import Mover, Moves
 from .simulated.data_parallel import simulated_devices
 from .simulated.tensor import is_simulated

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from torch import overrides
 
-from .installation import Installation
+from .hooks.installation import Installation
 
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _warnings: Any = warnings

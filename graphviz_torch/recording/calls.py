@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 
-from ..internals.dispatch import sequence_number
 from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
-from ..internals.modes import FUNCTIONS, leave, unseen_calls
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.modes import FUNCTIONS, leave, unseen_calls
 from .copies import Copies
 from .cuts import Cuts, sources
 from .events.listener import LISTENERS, EventListener

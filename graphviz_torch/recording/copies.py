@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..internals.dispatch import Call
-from ..internals.engine import running_node
-from ..internals.pytree import tensors
+from ..internals.hooks.dispatch import Call
+from ..internals.hooks.engine import running_node
+from ..internals.tensors.pytree import tensors
 from .live import LiveBackward
 from .program import Program
 from .source_lines import user_frame

@@ -40,9 +40,9 @@ from torch import Tensor
 from ..graph import TensorMeta
 from ..internals.dynamo import uncompiled
 from ..internals.frames import local_variables
-from ..internals.metadata import tensor_meta
-from ..internals.modes import unseen_calls
-from ..internals.pytree import tensors
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.pytree import tensors
 from ..tracing.nodes import GradFn, made_by
 from .program import Program
 from .source_lines import Place, user_frame

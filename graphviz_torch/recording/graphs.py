@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
-from ..internals.dispatch import unseen
-from ..internals.metadata import tensor_meta
-from ..internals.optimizer_hooks import held_by_optimizers
+from ..internals.hooks.dispatch import unseen
+from ..internals.hooks.optimizers import held_by_optimizers
+from ..internals.tensors.metadata import tensor_meta
 from .backward import Backward
 from .events.events import Events
 from .failures.cause import explained

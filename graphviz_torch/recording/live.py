@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor
 from ..internals.dynamo import compiles_backward
-from ..internals.modes import unseen_calls
+from ..internals.hooks.modes import unseen_calls
 from ..tracing.nodes import GradFn, is_stale, made_by, read
 from ..tracing.tracer import connected
 from .backward import Backward

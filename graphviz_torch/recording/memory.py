@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor, TensorMeta
-from ..internals.metadata import tensor_meta
-from ..internals.modes import unseen_calls
-from ..internals.pytree import tensors
-from ..internals.storage import PLAIN, dense_parts, storage_id, unwrapped
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.pytree import tensors
+from ..internals.tensors.storage import PLAIN, dense_parts, storage_id, unwrapped
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _PREFIX = "_raw_saved_"

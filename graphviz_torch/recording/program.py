@@ -12,9 +12,9 @@ from types import FrameType
 from torch import Tensor
 from torch.nn import Module
 
-from ..internals.dispatch import sequence_number
 from ..internals.frames import local_variables
-from ..internals.pytree import flatten, is_nesting
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.tensors.pytree import flatten, is_nesting
 from ..tracing.names import caller_names
 from .modules.call_stack import CallStack
 from .modules.origins import Origins

@@ -18,15 +18,15 @@ from torch._guards import TracingContext
 
 from ..graph import Graph, SavedKind, Transfer
 from ..graph.gc import uncollected
-from ..internals.dispatch import Call, Watch, sequence_number
-from ..internals.engine import Called, EngineWatch
 from ..internals.frames import caller
-from ..internals.modes import unseen_calls
-from ..internals.module_hooks import ModuleWatch
-from ..internals.optimizer_hooks import StepWatch
-from ..internals.pytree import flatten
+from ..internals.hooks.dispatch import Call, Watch, sequence_number
+from ..internals.hooks.engine import Called, EngineWatch
+from ..internals.hooks.modes import unseen_calls
+from ..internals.hooks.modules import ModuleWatch
+from ..internals.hooks.optimizers import StepWatch
+from ..internals.tensors.pytree import flatten
+from ..internals.tensors.weak import Uncounted
 from ..internals.warning_lines import WarningLines
-from ..internals.weak import Uncounted
 from .backward import Backward
 from .calls import Calls
 from .copies import Copies

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..graph import Graph
-from ..internals.pytree import flatten
+from ..internals.tensors.pytree import flatten
 from ..tracing.tracer import roots, trace
 from .recording import record
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..internals.weak import Ref
+from ..internals.tensors.weak import Ref
 
 
 class Copy(Protocol):

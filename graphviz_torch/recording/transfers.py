@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graph import TensorMeta, Transfer, TransferKind
-from ..internals.dispatch import Call
-from ..internals.metadata import device_label, tensor_meta
-from ..internals.storage import dense_parts
+from ..internals.hooks.dispatch import Call
+from ..internals.tensors.metadata import device_label, tensor_meta
+from ..internals.tensors.storage import dense_parts
 from .source_lines import Place
 
 

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import torch
 
-from ..internals.optimizer_hooks import StepWatch
+from ..internals.hooks.optimizers import StepWatch
 from .scalars import add_gradients
 
 

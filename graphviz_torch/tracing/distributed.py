@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from ..graph import Graph, GraphLike, TensorMeta, graph_of
 from ..graph.json import from_json, to_json
-from ..internals.metadata import tensor_meta
-from ..internals.pytree import flatten
+from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.pytree import flatten
 from .tracer import walk
 
 _COLLECTIVE = re.compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph import Edge, Transfer, TransferKind
-from ..internals.metadata import Outputs
+from ..internals.tensors.metadata import Outputs
 
 # Nodes that hand a parameter on: shape, order or dtype change, the values stay.
 _CARRIERS = frozenset(("t", "transpose", "permute", "view", "expand", "unsqueeze", "to_copy"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..graph import Graph
 from ..internals.frames import caller, local_variables
-from ..internals.pytree import flatten, held, is_nesting
+from ..internals.tensors.pytree import flatten, held, is_nesting
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 

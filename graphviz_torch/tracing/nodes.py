@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import uncollected
-from ..internals.accumulator import accumulator
-from ..internals.metadata import Metadata, Outputs, defined, is_custom
-from ..internals.modes import unseen_calls
-from ..internals.saved_attributes import attributes
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.accumulator import accumulator
+from ..internals.tensors.metadata import Metadata, Outputs, defined, is_custom
+from ..internals.tensors.saved_attributes import attributes
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
 

@@ -14,9 +14,9 @@ from torch.nn import Module
 
 from ..graph import Edge, Graph
 from ..graph.gc import uncollected
-from ..internals.metadata import tensor_meta
-from ..internals.modes import unseen_calls
-from ..internals.pytree import flatten, is_nesting
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.pytree import flatten, is_nesting
 from .classes import classes_along
 from .names import Names, caller_names
 from .nodes import GradFn, Ids, made_by, read

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from graphviz_torch import Graph, record, simulate_accelerator, trace
-from graphviz_torch.internals.dispatch import _KERNELS, _KEY, Call
-from graphviz_torch.internals.metadata import DEVICE_LABELS
+from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Call
+from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from graphviz_torch.recording.transfers import Transfers
 
 Row = tuple[str, str, str, int | None, str]

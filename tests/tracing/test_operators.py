@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
 from graphviz_torch import Graph, trace
-from graphviz_torch.internals.pytree import flatten
+from graphviz_torch.internals.tensors.pytree import flatten
 from graphviz_torch.tracing.tracer import walk
 from tests.support.autograd_reference import counted, meta
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Edge, simulate_accelerator, trace, walk
-from graphviz_torch.internals.pytree import flatten
+from graphviz_torch.internals.tensors.pytree import flatten
 from graphviz_torch.tracing.nodes import operation
 from graphviz_torch.tracing.tracer import roots
 from tests.support import models

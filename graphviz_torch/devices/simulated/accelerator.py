@@ -32,10 +32,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...internals.dispatch import watch_devices
-from ...internals.installation import Installation
-from ...internals.metadata import DEVICE_LABELS
-from ...internals.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
+from ...internals.hooks.dispatch import watch_devices
+from ...internals.hooks.installation import Installation
+from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
+from ...internals.tensors.metadata import DEVICE_LABELS
 from .data_parallel import data_parallel_on
 from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
 

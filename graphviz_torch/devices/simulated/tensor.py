@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ...internals.metadata import device_label
+from ...internals.tensors.metadata import device_label
 
 FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
 LIMIT = 64  # a device index is a signed byte

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...graph import Event, EventKind, Operand, TensorMeta
-from ...internals.metadata import tensor_meta
+from ...internals.tensors.metadata import tensor_meta
 from ..source_lines import Place
 
 

@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from ...graph import TensorMeta
 from ...internals.frames import local_variables
 from ...internals.functions import TENSOR_BASE, UNSCALE
-from ...internals.modes import unseen_calls
-from ...internals.pytree import tensors
-from ...internals.storage import storage_id
+from ...internals.hooks.modes import unseen_calls
+from ...internals.tensors.pytree import tensors
+from ...internals.tensors.storage import storage_id
 from ...tracing.nodes import operation
 from ..backward import Backward
 from ..live import LiveBackward

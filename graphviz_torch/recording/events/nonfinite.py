@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...internals.dispatch import unseen
 from ...internals.functions import foreach_norm
-from ...internals.modes import unseen_calls, unseen_operators
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...tracing.nodes import GradFn, operation
 from ..memory import saved_names
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...internals.frames import local_variables
 from ...internals.functions import BATCH_NORM, DROPOUT
-from ...internals.optimizer_hooks import held_by_optimizers
+from ...internals.hooks.optimizers import held_by_optimizers
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import Place

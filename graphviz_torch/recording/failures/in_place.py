@@ -20,10 +20,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from ...internals.dynamo import uncompiled
-from ...internals.modes import unseen_calls
-from ...internals.pytree import tensors
-from ...internals.storage import storage_id
-from ...internals.weak import Ref
+from ...internals.hooks.modes import unseen_calls
+from ...internals.tensors.pytree import tensors
+from ...internals.tensors.storage import storage_id
+from ...internals.tensors.weak import Ref
 from ..source_lines import Place
 from ..tracking import name_of
 

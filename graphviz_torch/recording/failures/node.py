@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ...graph import TensorMeta
-from ...internals.metadata import tensor_meta
+from ...internals.tensors.metadata import tensor_meta
 from ...tracing.nodes import GradFn
 from ..memory import saved_names
 from .in_place import Change, Changes, same_memory

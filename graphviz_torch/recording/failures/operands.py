@@ -14,8 +14,8 @@ from torch.nn import Module
 
 from ...graph import Failure, Operand, TensorMeta
 from ...internals.frames import local_variables
-from ...internals.metadata import tensor_meta
-from ...internals.pytree import is_nesting, tensors
+from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.pytree import is_nesting, tensors
 from ...tracing.nodes import GradFn, made_by
 from ..program import Program
 from ..source_lines import Place, user_frame

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
 from ...internals.guards import is_subclass_like, no_autograd, no_functions, no_operators
-from ...internals.metadata import tensor_meta
-from ...internals.node_hooks import Hooks
-from ...internals.pytree import tensors
+from ...internals.hooks.nodes import Hooks
+from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.pytree import tensors
 from .cpu import flat, on_cpu
 
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
-from ...internals.metadata import is_custom, tensor_meta
-from ...internals.node_hooks import Hooks
+from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
+from ...internals.tensors.metadata import is_custom, tensor_meta
 from .cuda_clock import CudaClock
 from .statistics import Descriptions, Kind, alias
 

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
-from ...internals.dispatch import unseen
-from ...internals.metadata import tensor_meta
-from ...internals.modes import unseen_calls, unseen_operators
-from ...internals.storage import is_plain
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
+from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.storage import is_plain
 from .accelerator import WIDTH, Reduced, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
 

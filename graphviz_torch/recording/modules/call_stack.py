@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...internals.dispatch import sequence_number
 from ...internals.dynamo import uncompiled
 from ...internals.frames import local_variables
-from ...internals.pytree import tensors
-from ...internals.weak import Ref
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.tensors.pytree import tensors
+from ...internals.tensors.weak import Ref
 from ..source_lines import Foreign, Place, user_frame
 from .origins import Names, Origins
 from .parameters import ParameterTable, wrapped_by

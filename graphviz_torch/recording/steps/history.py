@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...internals.dispatch import sequence_number
+from ...internals.hooks.dispatch import sequence_number
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
 from ..source_lines import Place

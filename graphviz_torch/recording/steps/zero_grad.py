@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
-from ...internals.weak import Ref
+from ...internals.tensors.weak import Ref
 
 
 @dataclass(slots=True)

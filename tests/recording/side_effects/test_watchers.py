@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 
 from graphviz_torch import record
 from graphviz_torch.recording.cuts import Cuts
-from tests.internals.test_accumulator import Called, Seen
+from tests.internals.tensors.test_accumulator import Called, Seen
 
 
 class Model(nn.Module):

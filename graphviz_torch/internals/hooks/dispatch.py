@@ -32,8 +32,8 @@ import torch
 from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
+from ..tensors.metadata import DEVICE_LABELS
 from .installation import Installation
-from .metadata import DEVICE_LABELS
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..graph import TensorMeta
+from ...graph import TensorMeta
 from .storage import PLAIN
 
 # What to call a device that is not what it seems: `simulate_accelerator` enters its own here.

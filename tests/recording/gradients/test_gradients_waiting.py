@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphviz_torch import GradientStats, Graph, record
-from graphviz_torch.internals.metadata import tensor_meta
+from graphviz_torch.internals.tensors.metadata import tensor_meta
 from graphviz_torch.recording.gradients.statistics import Descriptions
 
 

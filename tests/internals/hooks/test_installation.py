@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from torch.nn.modules import module as nn_module
 
-from graphviz_torch.internals import installation
-from graphviz_torch.internals.dispatch import Watch, _libraries, watch_devices
-from graphviz_torch.internals.engine import EngineWatch
-from graphviz_torch.internals.installation import Installation
-from graphviz_torch.internals.metadata import DEVICE_LABELS
-from graphviz_torch.internals.module_hooks import ModuleWatch
+from graphviz_torch.internals.hooks import installation
+from graphviz_torch.internals.hooks.dispatch import Watch, _libraries, watch_devices
+from graphviz_torch.internals.hooks.engine import EngineWatch
+from graphviz_torch.internals.hooks.installation import Installation
+from graphviz_torch.internals.hooks.modules import ModuleWatch
+from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 
-PACKAGE = installation.__file__.removesuffix("installation.py")
+PACKAGE = installation.__file__.removesuffix("hooks/installation.py")
 
 
 class Interrupt:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .frames import hide
+from ..frames import hide
 from .installation import Installation
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphviz_torch import simulate_accelerator
-from graphviz_torch.internals.dispatch import Call, Watch
+from graphviz_torch.internals.hooks.dispatch import Call, Watch
 from graphviz_torch.recording.transfers import OPERATORS
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .installation import Installation
+from ..hooks.installation import Installation
 
 _utils: Any = torch.utils
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphviz_torch.internals.engine import EngineWatch
+from graphviz_torch.internals.hooks.engine import EngineWatch
 
 
 def watching() -> tuple[EngineWatch, list[str]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from graphviz_torch import record, simulate_accelerator
-from graphviz_torch.internals import dispatch as watching
+from graphviz_torch.internals.hooks import dispatch as watching
 
 
 @pytest.fixture

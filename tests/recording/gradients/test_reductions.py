@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphviz_torch import GradientStats, record, simulate_accelerator
-from graphviz_torch.internals.metadata import tensor_meta
+from graphviz_torch.internals.tensors.metadata import tensor_meta
 from graphviz_torch.recording.gradients import accelerator
 from graphviz_torch.recording.gradients.accelerator import combine, reduce
 from graphviz_torch.recording.gradients.statistics import Descriptions

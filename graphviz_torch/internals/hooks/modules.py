@@ -16,7 +16,7 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
-from .dynamo import uncompiled
+from ..dynamo import uncompiled
 from .installation import Installation
 
 Before = Callable[[Any, Any, FrameType], None]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphviz_torch.internals.node_hooks import Hooks
+from graphviz_torch.internals.hooks.nodes import Hooks
 
 
 def chain() -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphviz_torch import trace
-from graphviz_torch.internals.accumulator import accumulator
+from graphviz_torch.internals.tensors.accumulator import accumulator
 
 EYE = torch.eye(4)
 RAGGED = [torch.ones(2, 2), torch.ones(3, 2)]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
-from tests.internals.test_accumulator import LEAVES, leaf_of
+from tests.internals.tensors.test_accumulator import LEAVES, leaf_of
 
 USES: dict[str, Callable[[Tensor], Any]] = {
     "detach": lambda leaf: leaf.detach(),

@@ -1,0 +1,1 @@
+"""Where PyTorch lets itself be watched: modules, operators, nodes, backward, optimizers."""
