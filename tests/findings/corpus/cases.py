@@ -42,13 +42,14 @@ class Reported:
         return getattr(self.program, "__name__", "")
 
     @property
-    def half(self) -> str:
-        """ "before" or "after": was it collected before the rules were written, or after?"""
-        return self.program.__module__.rpartition(".reported_")[2].partition("_")[0]
+    def set(self) -> str:
+        """ "before", "after" or "blind": written before the rules that it hits, kept apart while
+        they were written, or written later by one who had not looked at them."""
+        return self.program.__module__.rpartition(".")[2].partition("_")[0]
 
     @property
     def lines(self) -> frozenset[str]:
-        """The lines that may be named, as "reported_before.py:41"."""
+        """The lines that may be named, as "before.py:41"."""
         text, first = inspect.getsourcelines(self.program)
         path = Path(inspect.getfile(self.program)).name
         return frozenset(
