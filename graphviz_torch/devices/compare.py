@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
+from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
 from .simulated.tensor import is_simulated
 from .to_device import find_device
@@ -246,7 +246,7 @@ def median_seconds(
 
 
 def _move(tree: Any, device: torch.device) -> Any:
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(device), tree)
+    return map_tensors(lambda tensor: tensor.detach().to(device), tree)
 
 
 def _two(size: int) -> Tensors:

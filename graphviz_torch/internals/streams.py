@@ -19,6 +19,12 @@ def current_device() -> int:
     return int(torch._C._cuda_getDevice())  # private (2.13)
 
 
+def is_set_up(device: int) -> bool:
+    """Has this process used a CUDA device."""
+    cuda: Any = torch._C  # private (2.13); a build without CUDA does not have it
+    return bool(cuda._cuda_hasPrimaryContext(device))
+
+
 def fetch(tensor: Tensor, device: int) -> None:
     """Let its device's current stream read a tensor that is there for the current device's.
 

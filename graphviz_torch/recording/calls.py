@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType
 from typing import Any
 
 import torch
@@ -13,8 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
+from ..internals.grad_scaler import SCALING
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.modes import FUNCTIONS, leave, unseen_calls
+from ..internals.tracers import jit_trace
 from .copies import Copies
 from .cuts import Cuts, sources
 from .events.listener import LISTENERS, EventListener
@@ -25,14 +26,7 @@ from .program import Program
 from .steps.optimizers import Steps
 from .tracking import ASIDE, Following
 
-# Private (2.13): is torch.jit.trace at work. It would note what we read, and our names for it.
-_jit_tracing = torch._C._get_tracing_state
-
 _DETACH_: Any = Tensor.detach_
-
-_scale: CodeType = torch.amp.GradScaler.scale.__code__
-_parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
-_SCALING = {part.co_name: part for part in _parts}  # by name: a code object is slow to hash
 
 
 class Calls(TorchFunctionMode):
@@ -86,7 +80,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_dynamo_compiling() or _jit_tracing() is not None or not self._program.is_here():
+        if is_dynamo_compiling() or jit_trace() is not None or not self._program.is_here():
             return func(*args, **(kwargs or {}))
         self.calling = func
         freed = versions = None
@@ -124,7 +118,7 @@ class Calls(TorchFunctionMode):
             if end != start:
                 frame = sys._getframe(1)
                 self._stack.made(start, end, frame)
-                if frame.f_code.co_name in _SCALING and frame.f_code in _SCALING.values():
+                if frame.f_code.co_name in SCALING and frame.f_code in SCALING.values():
                     self.scaler = frame.f_locals["self"]
                 if self._results is not None:
                     self._results.see(end - 1, result)

@@ -10,8 +10,6 @@ sees (`True` counts its one byte: it cannot be told from a tensor).
 Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
 in its nodes, and its nodes say so.
-
-Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept (2.13).
 """
 
 from __future__ import annotations
@@ -26,19 +24,17 @@ from ..graph import SavedKind, SavedTensor, TensorMeta
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import tensors
-from ..internals.tensors.storage import PLAIN, dense_parts, storage_id, unwrapped
+from ..internals.tensors.saved_tensors import SAVED_NAMES
+from ..internals.tensors.storage import PLAIN, storages
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
-_PREFIX = "_raw_saved_"
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
-_names: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
 # By the type that a Python number has as a tensor: one that it would give way to.
 _STRONGER = {
     torch.float64: torch.ones((), dtype=torch.float32),
     torch.int64: torch.ones((), dtype=torch.int32),
     torch.complex128: torch.ones((), dtype=torch.complex64),
 }
-_OF_FUNCTION = [("_raw_saved_tensors", "")]
 
 
 def saved(
@@ -55,11 +51,8 @@ def saved(
     rows: dict[int, tuple[SavedTensor, ...]] = {}
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
-        names = _names.get(type(fn))
-        if names is None:
-            names = saved_names(type(fn))
         row: list[SavedTensor] = []
-        for attribute, name in names:
+        for attribute, name in SAVED_NAMES[type(fn)]:
             try:
                 raw = getattr(fn, attribute)
             except RuntimeError:
@@ -78,16 +71,6 @@ def saved(
     return rows, notes
 
 
-def saved_names(kind: type) -> list[tuple[str, str]]:
-    """The attributes of a class of nodes that give saved tensors, and what to call these."""
-    if issubclass(kind, torch.autograd.function.BackwardCFunction):
-        # Of a class of the user's, which is not kept: it may hold tensors.
-        return _OF_FUNCTION
-    names = [name for name in dir(kind) if name.startswith(_PREFIX)]
-    _names[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
-    return _names[kind]
-
-
 def _is_number(tensor: Tensor) -> bool:
     """Is a tensor without dimensions a number of Python's, which does not widen another's type."""
     other = _STRONGER.get(tensor.dtype)
@@ -103,7 +86,7 @@ class _Tensors:
     def __init__(self, known: Iterable[tuple[SavedKind, Tensor]]) -> None:
         self._kinds: dict[int, SavedKind] = {}
         for kind, tensor in known:
-            for key, _ in _storages(tensor):
+            for key, _ in storages(tensor):
                 self._kinds.setdefault(key, kind)
         self._metas: dict[Any, TensorMeta] = {}
         self._counted: dict[int, int] = {}  # nodes by memory
@@ -114,7 +97,7 @@ class _Tensors:
         nbytes = 0
         shared: int | None = None
         kind: SavedKind = "activation"
-        for key, storage in _storages(tensor):
+        for key, storage in storages(tensor):
             kind = self._kinds.get(key, kind)
             if key in counted:
                 shared = counted[key]
@@ -135,13 +118,3 @@ class _Tensors:
         if known is None:
             known = self._metas[like] = tensor_meta(tensor)
         return known
-
-
-def _storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
-    """What identifies the memory of each part of a tensor, and that part."""
-    tensor = unwrapped(tensor)
-    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
-        return [(storage_id(tensor), tensor)]
-    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
-        return []
-    return [(storage_id(part), part) for part in dense_parts(tensor)]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import TensorMeta, Transfer, TransferKind
+from ..internals.streams import is_set_up
 from .transfers import Seen
 
 _KINDS: dict[str, TransferKind] = {
@@ -57,8 +58,7 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         for device in range(torch.cuda.device_count()):
-            # Private (2.13). To wait for one that nobody has used would set it up.
-            if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
+            if is_set_up(device):  # to wait for another one would set it up
                 with suppress(RuntimeError):  # one that has failed
                     torch.cuda.synchronize(device)
         self._profile.stop()

@@ -14,11 +14,12 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch._guards import TracingContext
 
 from ..graph import Graph, SavedKind, Transfer
 from ..graph.gc import uncollected
 from ..internals.frames import caller
+from ..internals.grad_scaler import loss_scale
+from ..internals.guards import set_grad_enabled
 from ..internals.hooks.dispatch import Call, Watch, sequence_number
 from ..internals.hooks.engine import Called, EngineWatch
 from ..internals.hooks.modes import unseen_calls
@@ -26,6 +27,7 @@ from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.tensors.pytree import flatten
 from ..internals.tensors.weak import Uncounted
+from ..internals.tracers import is_trial
 from ..internals.warning_lines import WarningLines
 from .backward import Backward
 from .calls import Calls
@@ -156,7 +158,7 @@ class Recording:
                 if error is not None and self._with.notes and self._graphs:
                     add_note(error, self._graphs[-1])
         finally:
-            torch._C._set_grad_enabled(enabled)  # an interrupt may have come where it was off
+            set_grad_enabled(enabled)  # an interrupt may have come where it was off
             self._close()
 
     @property
@@ -325,7 +327,7 @@ class _Session:
         if not self.program.is_here():
             return None
         ends = [end for output in called.outputs for end in ends_of(output)]
-        if not ends or self.live is not None or _is_trial():
+        if not ends or self.live is not None or is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
         try:
             with uncollected():
@@ -460,17 +462,5 @@ class _Session:
         return live
 
     def _loss_scale(self) -> torch.Tensor | None:
-        """What the last backward's loss was multiplied by, copied where it is."""
-        scaler = self.calls.scaler
-        # Private: get_scale() would wait for the device.
-        scale = None if scaler is None else scaler._scale
-        with suppress(RuntimeError):  # of a device that has failed: the user is told by others
-            return None if scale is None else scale.detach().clone()
-        return None
-
-
-def _is_trial() -> bool:
-    """Is a backward torch.compile's trial of the program, or a part of a torch.func transform."""
-    # Private (2.13).
-    transformed = torch._C._functorch.maybe_current_level() is not None
-    return transformed or TracingContext.try_get() is not None
+        """What the last backward's loss was multiplied by."""
+        return None if self.calls.scaler is None else loss_scale(self.calls.scaler)

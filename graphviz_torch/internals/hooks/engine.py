@@ -38,6 +38,8 @@ End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | N
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _here = threading.local()  # .outputs: of the run that this thread was last told of
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
+# Called in a node: has a function called when the run is over. Private (2.13).
+queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 

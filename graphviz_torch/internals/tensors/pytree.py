@@ -1,12 +1,16 @@
-"""The tensors inside lists, tuples, dicts and dataclasses, with the path to each."""
+"""The tensors inside lists, tuples, dicts and dataclasses, with the path to each.
+
+Private: `torch.utils._pytree`, for the nestings that PyTorch itself knows (2.13).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
 
@@ -93,3 +97,12 @@ def tensors(*values: Any) -> list[torch.Tensor]:
         elif issubclass(kind, dict):
             stack.extend(dict.values(value))
     return found
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], nesting: Any) -> Any:
+    """The nesting, of the kinds that PyTorch knows, with the function of each tensor in its place.
+
+    >>> map_tensors(torch.neg, {"a": torch.ones(1), "b": 2})
+    {'a': tensor([-1.]), 'b': 2}
+    """
+    return tree_map_only(torch.Tensor, function, nesting)

@@ -2,7 +2,8 @@
 
 Private: `torch._C._storage_id` identifies the memory, as `untyped_storage()._cdata` does;
 `_dispatch_isTensorSubclassLike` is true for tensors batched by vmap, for nested and for meta ones
-too; `torch._C._functorch` tells what torch.func wraps (2.13).
+too; `torch._C._functorch` tells what torch.func wraps; a `FakeTensor` has no values, and
+`torch._mkldnn` is a layout without a storage (2.13).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is their own
 
@@ -61,3 +63,24 @@ def unwrapped(tensor: Tensor) -> Tensor:
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Has it values that can be read: is it not meta, not fake, and not batched by vmap."""
+    if type(tensor) is Tensor and tensor.layout == torch.strided and not tensor.is_nested:
+        return is_plain(tensor)
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def storages(tensor: Tensor) -> list[tuple[int, Tensor]]:
+    """What identifies the memory of each part of a tensor, and that part; of MKL-DNN's own, none.
+
+    >>> [part.shape for _, part in storages(torch.eye(2).to_sparse())]
+    [torch.Size([2, 2]), torch.Size([2])]
+    """
+    tensor = unwrapped(tensor)
+    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+        return [(storage_id(tensor), tensor)]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        return []
+    return [(storage_id(part), part) for part in dense_parts(tensor)]

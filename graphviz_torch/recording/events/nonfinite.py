@@ -18,8 +18,8 @@ from torch import Tensor
 from ...internals.functions import foreach_norm
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.saved_tensors import SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
-from ..memory import saved_names
 
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
@@ -94,7 +94,7 @@ def _birth(fns: list[GradFn], kept: list[Any], losses: list[Tensor]) -> Birth | 
 def _kept(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
     """What the nodes keep on the CPU as it is."""
     for fn in fns:
-        for attribute, name in saved_names(type(fn)):
+        for attribute, name in SAVED_NAMES[type(fn)]:
             try:
                 raw: Any = getattr(fn, attribute)
             except RuntimeError:

@@ -13,8 +13,8 @@ from torch.autograd.function import BackwardCFunction
 
 from ...graph import TensorMeta
 from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.saved_tensors import SAVED_NAMES
 from ...tracing.nodes import GradFn
-from ..memory import saved_names
 from .in_place import Change, Changes, same_memory
 
 # What PyTorch says (2.13).
@@ -105,7 +105,7 @@ def _kept(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
 
     None for the tensor where there is none any more.
     """
-    for raw_name, name in saved_names(type(fn)):
+    for raw_name, name in SAVED_NAMES[type(fn)]:
         attribute = f"_saved_{name}" if name else "saved_tensors"
         try:
             raw: Any = getattr(fn, raw_name)

@@ -15,17 +15,15 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
+from ...internals.hooks.engine import queue_callback
 from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
 from .cuda_clock import CudaClock
 from .statistics import Descriptions, Kind, alias
-
-_engine: Any = torch.autograd.Variable._execution_engine  # private (2.13)
 
 
 class Gradients:
@@ -127,7 +125,7 @@ class Gradients:
         entered = perf_counter()
         if not self._stamps or self._stamps[-1][0] < 0:  # the latter: in a run within this one
             with suppress(RuntimeError):  # a compiled autograd has none
-                _engine.queue_callback(self._ended)
+                queue_callback(self._ended)
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False

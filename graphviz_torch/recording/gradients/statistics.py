@@ -26,7 +26,7 @@ from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.storage import is_plain
+from ...internals.tensors.storage import has_values, is_plain
 from .accelerator import WIDTH, Reduced, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
 
@@ -172,7 +172,7 @@ class Descriptions:
 
     def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         first = gradients[0]
-        if not _has_values(first):
+        if not has_values(first):
             return
         meta = tensor_meta(first)
         if first.numel() == 0:
@@ -233,11 +233,3 @@ def _elements_behind(gradient: Tensor) -> int:
         return gradient.untyped_storage().nbytes() // gradient.dtype.itemsize
     except (RuntimeError, NotImplementedError):  # a subclass or a layout without one
         return 0
-
-
-def _has_values(gradient: Tensor) -> bool:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if type(gradient) is Tensor and gradient.layout == torch.strided and not gradient.is_nested:
-        return is_plain(gradient)
-    return not (gradient.is_meta or isinstance(gradient, FakeTensor))

@@ -10,14 +10,13 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
 from ..source_lines import Place
@@ -139,7 +138,7 @@ class KeptGraphs:
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
         """What holds the most steps; no number if nothing holds several."""
-        tensors = [each for each in _tensors(min(marks)) if each[1] not in running]
+        tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
         tensors.sort(key=lambda each: -each[0])  # the newest first: what others hold too is its
         ids, edges = connected([fn for _, fn, _ in tensors])
         sources: list[list[int]] = [[] for _ in ids]
@@ -193,20 +192,6 @@ def _inside(
             if number >= first and junction is None:
                 junction = number
     return steps, junction
-
-
-def _tensors(since: int) -> Iterator[tuple[int, GradFn, Tensor]]:
-    """The tensors of the process that were computed by nodes from this sequence number on."""
-    # Not by the attribute: a subclass may have one of its own.
-    grad_fn = torch._C.TensorBase.grad_fn.__get__  # type: ignore[union-attr]
-    with torch._C.DisableTorchFunction():
-        for value in gc.get_objects():
-            if issubclass(type(value), Tensor):
-                fn: GradFn = None
-                with suppress(Exception):  # a view that was changed in place in some ways
-                    fn = grad_fn(value)
-                if fn is not None and fn._sequence_nr() >= since:
-                    yield fn._sequence_nr(), fn, value
 
 
 def _behind(start: int, sources: list[list[int]], seen: set[int]) -> Iterator[int]:

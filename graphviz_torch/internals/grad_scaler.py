@@ -1,0 +1,25 @@
+"""By how much a GradScaler multiplied a loss, without waiting for the device.
+
+Private: `get_scale()` would wait; the tensor that it reads is `_scale` (2.13).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import CodeType
+
+from torch import Tensor
+from torch.amp import GradScaler
+
+_scale: CodeType = GradScaler.scale.__code__
+_parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
+# The code that multiplies a loss, by its name: a code object is slow to hash.
+SCALING = {part.co_name: part for part in _parts}
+
+
+def loss_scale(scaler: GradScaler) -> Tensor | None:
+    """What it multiplies by now, copied where it is; None where the device has failed."""
+    scale: Tensor | None = scaler._scale
+    with suppress(RuntimeError):  # the user is told by others
+        return None if scale is None else scale.detach().clone()
+    return None
