@@ -22,11 +22,11 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from .places import Places, Ticket
+from .job_queue import JobQueue, Ticket
 
 T = TypeVar("T")
 
-PLACES = Places(max(2, os.cpu_count() or 2))
+QUEUE = JobQueue(max(2, os.cpu_count() or 2))
 _BEAT = 0.1  # seconds between two looks at a job
 _START = 120  # seconds in which a job's process must have begun
 
@@ -102,7 +102,7 @@ class Job(Generic[T]):
             threading.Thread(target=_leave, args=(life, ticket), daemon=True).start()
 
     def __iter__(self) -> Iterator[Any]:
-        self._ticket = PLACES.enter(self._visitor)
+        self._ticket = QUEUE.enter(self._visitor)
         while (before := self._ticket.before) is not None:
             yield Queued(before)
             time.sleep(_BEAT)

@@ -39,7 +39,7 @@ def sample() -> list[Opened]:
     return ranks
 
 
-def across(graphs: tuple[Graph, ...]) -> Ranks:
+def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
     """What is wrong across ranks, and what each said to the others, in the order of its graph."""
     talks = [collectives(graph) for graph in graphs]
     rows = []

@@ -43,12 +43,12 @@ def draw() -> None:
         return
     graphs = tuple(one.graph for _, one in ranks)
     draw_numbers([(name, one.graph) for name, one in ranks])
-    across: Ranks | None = result("across", "Comparing ranks", ".ranks:across", graphs)
-    if across is not None:
-        draw_findings(across.findings)
-        if across.collectives:
+    difference: Ranks | None = result("across", "Comparing ranks", ".ranks:ranks_of", graphs)
+    if difference is not None:
+        draw_findings(difference.findings)
+        if difference.collectives:
             with st.expander("What the ranks said to each other", icon=":material/sync_alt:"):
-                st.table([{k: text.escape(v) for k, v in row} for row in across.collectives])
+                st.table([{k: text.escape(v) for k, v in row} for row in difference.collectives])
     for start in range(0, len(ranks), 2):
         columns = st.columns(2, gap="medium")
         for number, (name, one) in enumerate(ranks[start : start + 2], start):

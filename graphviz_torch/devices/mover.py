@@ -75,7 +75,7 @@ class Loader:
         return getattr(self.loader, name)
 
 
-class Place(NamedTuple):
+class Layout(NamedTuple):
     """Where a tensor's values lie in its memory."""
 
     device: torch.device
@@ -86,7 +86,7 @@ class Place(NamedTuple):
     end: int  # offset after the last value
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Place:
+    def of(cls, tensor: torch.Tensor) -> Layout:
         """Of a live tensor, before it moves."""
         size, stride, offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
         last = int(sum((n - 1) * s for n, s in zip(size, stride, strict=True)))
@@ -102,7 +102,7 @@ class Mover:
         self.moved: list[Move] = []
         self.stayed: list[tuple[str, str]] = []
         self._new: dict[int, Any] = {}  # id of an old thing: the new one
-        self._kept: list[Any] = []  # holds the old things, so that no id comes back
+        self._originals: list[Any] = []  # holds the old things, so that no id comes back
         self._alike: dict[int, list[tuple[str, torch.Tensor]]] = {}  # address: tensors there
 
     def move(self, tree: Any, name: str = "") -> Any:
@@ -127,7 +127,7 @@ class Mover:
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         named = dict([*module.named_parameters(), *module.named_buffers()])
-        before = {name: (t, Place.of(t), self._others(t)) for name, t in named.items()}
+        before = {name: (t, Layout.of(t), self._sharing_memory(t)) for name, t in named.items()}
         gradients = {n: t.grad.device for n, t in named.items() if t.grad is not None}
         try:
             module.to(self.device)
@@ -135,8 +135,8 @@ class Mover:
             self.stayed.append((path, f"{type(module).__name__}.to failed: {error}"))
             return
         now = dict([*module.named_parameters(), *module.named_buffers()])
-        for name, (old, place, others) in before.items():
-            self._arrived(join(path, name), old, now[name], place, others)
+        for name, (old, layout, sharing) in before.items():
+            self._arrived(join(path, name), old, now[name], layout, sharing)
         for name, source in gradients.items():
             self._note(join(path, name + ".grad"), now[name].grad, source)
 
@@ -155,26 +155,30 @@ class Mover:
     def _parameter(self, name: str, parameter: torch.Tensor) -> None:
         if parameter.device == self.device:
             return
-        place, others, gradient = Place.of(parameter), self._others(parameter), parameter.grad
+        layout, sharing, gradient = (
+            Layout.of(parameter),
+            self._sharing_memory(parameter),
+            parameter.grad,
+        )
         parameter.grad = None
         parameter.data = parameter.data.to(self.device)
         if gradient is not None:
             parameter.grad = self._rebuild(gradient, name + ".grad")
-        self._arrived(name, parameter, parameter, place, others)
+        self._arrived(name, parameter, parameter, layout, sharing)
 
     def _arrived(
         self,
         name: str,
         old: torch.Tensor,
         new: torch.Tensor,
-        place: Place,
-        others: list[tuple[str, torch.Tensor]],
+        layout: Layout,
+        sharing: list[tuple[str, torch.Tensor]],
     ) -> None:
         """A tensor moved in place: views of it that are in the structure follow it."""
         self._remember(old, new)
-        self._note(name, new, place.device)
-        for label, other in others:
-            view = _view(new, place, other)
+        self._note(name, new, layout.device)
+        for label, other in sharing:
+            view = _view(new, layout, other)
             if view is not None and other is not old and id(other) not in self._new:
                 self._note(label, view, other.device, shares=name)
                 self._remember(other, view)
@@ -227,11 +231,11 @@ class Mover:
             self._remember(tensor, tensor)
             return
         try:
-            others = [pair for pair in self._others(tensor) if pair[1].grad_fn is None]
+            sharing = [pair for pair in self._sharing_memory(tensor) if pair[1].grad_fn is None]
             if tensor.grad_fn is not None:
                 self._made_by_the_graph(name, tensor)
-            elif tensor.layout == torch.strided and (len(others) > 1 or _repeats(tensor)):
-                self._block(others or [(name, tensor)])
+            elif tensor.layout == torch.strided and (len(sharing) > 1 or _repeats(tensor)):
+                self._block(sharing or [(name, tensor)])
             else:
                 self._remember(tensor, self._leaf(name, tensor, _bare(tensor).to(self.device)))
         except (RuntimeError, NotImplementedError, TypeError) as error:
@@ -240,10 +244,10 @@ class Mover:
 
     def _made_by_the_graph(self, name: str, tensor: torch.Tensor) -> None:
         base = tensor._base
-        if base is not None and any(base is other for _, other in self._others(tensor)):
-            place = Place.of(base)
+        if base is not None and any(base is other for _, other in self._sharing_memory(tensor)):
+            layout = Layout.of(base)
             self._rebuild(base, self._name(base, name))
-            new = _view(self._new[id(base)], place, tensor)
+            new = _view(self._new[id(base)], layout, tensor)
             if new is not None:
                 self._note(name, new, tensor.device, shares=self._name(base, name))
                 self._remember(tensor, new)
@@ -254,13 +258,13 @@ class Mover:
 
     def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
         """Tensors in one memory: copy the bytes that they span, and lay them out again."""
-        places = [Place.of(tensor) for _, tensor in group]
-        start = min(p.offset * p.dtype.itemsize for p in places) // _ALIGNMENT * _ALIGNMENT
-        end = max(p.end * p.dtype.itemsize for p in places)
+        layouts = [Layout.of(tensor) for _, tensor in group]
+        start = min(p.offset * p.dtype.itemsize for p in layouts) // _ALIGNMENT * _ALIGNMENT
+        end = max(p.end * p.dtype.itemsize for p in layouts)
         whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
         if whole is not None:  # one of them spans all: its copy is the memory of the others
             group.insert(0, group.pop(whole))
-            places.insert(0, places.pop(whole))
+            layouts.insert(0, layouts.pop(whole))
             first = _bare(group[0][1]).to(self.device)
             block = first.as_strided((first.numel(),), (1,), first.storage_offset())
         else:
@@ -268,10 +272,10 @@ class Mover:
             span = torch.empty(0, dtype=torch.uint8, device=group[0][1].device)
             block = span.set_(storage, start, (end - start,), (1,)).to(self.device)
         block = block.detach().view(torch.uint8)
-        for i, ((name, tensor), place) in enumerate(zip(group, places, strict=True)):
-            size = place.dtype.itemsize
-            typed = block[: len(block) // size * size].view(place.dtype)
-            laid = typed.as_strided(place.size, place.stride, place.offset - start // size)
+        for i, ((name, tensor), layout) in enumerate(zip(group, layouts, strict=True)):
+            size = layout.dtype.itemsize
+            typed = block[: len(block) // size * size].view(layout.dtype)
+            laid = typed.as_strided(layout.size, layout.stride, layout.offset - start // size)
             new = self._leaf(name, tensor, laid.detach(), group[0][0] if i else "", end - start)
             self._remember(tensor, new)
 
@@ -294,7 +298,7 @@ class Mover:
 
     # Bookkeeping
 
-    def _others(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _sharing_memory(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Tensors of the structure in the same memory, each once, this one included if it is."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for name, other in self._alike.get(_address(tensor), []):
@@ -302,11 +306,11 @@ class Mover:
         return list(found.values())
 
     def _name(self, tensor: torch.Tensor, default: str) -> str:
-        return next((name for name, t in self._others(tensor) if t is tensor), default)
+        return next((name for name, t in self._sharing_memory(tensor) if t is tensor), default)
 
     def _remember(self, old: Any, new: Any) -> Any:
         self._new[id(old)] = new
-        self._kept.append(old)
+        self._originals.append(old)
         return new
 
     def _note(
@@ -353,14 +357,14 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
-def _view(new: torch.Tensor, old: Place, alias: torch.Tensor) -> torch.Tensor | None:
-    """The view of `new` that `alias` is of the tensor whose place was `old`; None if it is none."""
-    place = Place.of(alias)
-    inside = old.offset <= place.offset and place.end <= old.end and place.dtype == old.dtype
+def _view(new: torch.Tensor, old: Layout, alias: torch.Tensor) -> torch.Tensor | None:
+    """The view of `new` that `alias` is of the tensor whose layout was `old`; None if none."""
+    layout = Layout.of(alias)
+    inside = old.offset <= layout.offset and layout.end <= old.end and layout.dtype == old.dtype
     if not inside or new.stride() != old.stride:
         return None
-    offset = place.offset - old.offset + new.storage_offset()
+    offset = layout.offset - old.offset + new.storage_offset()
     if alias.grad_fn is not None:
-        return new.as_strided(place.size, place.stride, offset)
-    view = new.detach().as_strided(place.size, place.stride, offset)
+        return new.as_strided(layout.size, layout.stride, offset)
+    view = new.detach().as_strided(layout.size, layout.stride, offset)
     return view.requires_grad_(alias.requires_grad)

@@ -159,13 +159,13 @@ class Optional:
     """A value or None."""
 
     def __init__(self, inner: Codec):
-        self.several = Sequence(inner)
+        self.inner = Sequence(inner)
 
     def encode(self, values: list[Any], where: str) -> Any:
-        return self.several.encode([() if v is None else (v,) for v in values], where)
+        return self.inner.encode([() if v is None else (v,) for v in values], where)
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        found = self.several.decode(data, count, where)
+        found = self.inner.decode(data, count, where)
         if any(len(value) > 1 for value in found):
             raise ValueError(f"{where} holds several values for one.")
         return [value[0] if value else None for value in found]

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..graph import SavedTensor
 from ..tracing.nodes import Reading
-from .cuts import SeenCut
-from .failures.node import Stuck
+from .cuts import CutRecord
+from .failures.node import FailingNode
 from .failures.operands import Error
 from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
 from .source_lines import Place
-from .steps.history import SeenKept
-from .transfers import Seen
+from .steps.history import Retention
+from .transfers import CopyRecord
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Backward:
     reached: frozenset[int]  # id() of the variables that it reached
     cut_off: dict[int, int]  # nodes of the leaves that it did not reach, by id() of the variable
     parameters: dict[str, int]  # nodes by the name of the parameter
-    cuts: list[tuple[SeenCut, str, int | None]]  # with the label and the node of an operand
+    cuts: list[tuple[CutRecord, str, int | None]]  # with the label and the node of an operand
     saved: dict[int, tuple[SavedTensor, ...]] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     place: Place | None = None  # the line that called it
@@ -39,14 +39,14 @@ class Backward:
     retains: bool = False  # did it retain the graph
     accumulates: bool = True  # into `.grad`; else it was autograd.grad
     loss_scale: Tensor | None = None  # our own copy, on its device until it is asked for
-    alive: SeenKept | None = None  # graphs of earlier steps
+    retention: Retention | None = None  # graphs of earlier steps
     uncleared: Place | None = None  # where an optimizer used gradients it had used before
     gradients: Gradients | FiniteGradients | None = (
         None  # on their devices until they are asked for
     )
     error: Error | None = None  # that it raised
-    stuck: Stuck | None = None  # where it ended with that
-    others: list[tuple[str, int, str]] = field(default_factory=list)  # then: the other tensors
+    failing_node: FailingNode | None = None  # where it ended with that
+    computed: list[tuple[str, int, str]] = field(default_factory=list)  # then: name, number, kind
 
     @cached_property
     def _ran(self) -> set[int]:
@@ -59,7 +59,7 @@ class Backward:
     def _by_number(self) -> dict[int, int]:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
-    def spent(self, number: int) -> bool:
+    def freed(self, number: int) -> bool:
         """Did it run the node with this sequence number, and free what it kept."""
         return not self.retains and self.ran(number)
 
@@ -75,8 +75,8 @@ class Backward:
         """Ids of the nodes with these sequence numbers."""
         return [i for i in map(self.node, numbers) if i is not None]
 
-    def node_of(self, seen: Seen) -> int | None:
+    def node_of(self, copy: CopyRecord) -> int | None:
         """The node that a copy belongs to: what backward was running, or what it made."""
-        if seen.run:
-            return seen.node if seen.run == self.position + 1 else None
-        return next(iter(self.made(seen.numbers)), None)
+        if copy.run:
+            return copy.node if copy.run == self.position + 1 else None
+        return next(iter(self.made(copy.numbers)), None)

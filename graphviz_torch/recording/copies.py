@@ -14,7 +14,7 @@ from .live import LiveBackward
 from .program import Program
 from .source_lines import user_frame
 from .tracking import Following, name_of
-from .transfers import Seen, Transfers
+from .transfers import CopyRecord, Transfers
 
 
 class Copies:
@@ -26,15 +26,15 @@ class Copies:
     """
 
     def __init__(self, program: Program, following: Following) -> None:
-        self.made: list[tuple[Tensor, Seen]] = []  # by the call that is running
+        self.made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
         self._program = program
         self._following = following
         self._transfers = Transfers()
 
     @property
-    def seen(self) -> list[Seen]:
+    def records(self) -> list[CopyRecord]:
         """All of them, in order."""
-        return self._transfers.seen
+        return self._transfers.records
 
     def see(self, call: Call, func: Any, live: LiveBackward | None, backwards: int) -> None:
         """An operator was dispatched that may have copied.
@@ -50,26 +50,26 @@ class Copies:
         program = self._program
         if not program.is_here() and fn not in ours:
             return  # another recording's; the engine's threads for devices work for this one
-        for seen, source, made in self._transfers.see(call):
+        for record, source, made in self._transfers.see(call):
             frame = user_frame(sys._getframe(1))
             # The engine's threads have no frames of the user's.
-            seen.place = program.place(frame) or (None if live is None else live.place)
-            seen.module = program.module
-            seen.in_forward = program.in_forward
-            seen.moment = program.origins.moments + backwards
+            record.place = program.place(frame) or (None if live is None else live.place)
+            record.module = program.module
+            record.in_forward = program.in_forward
+            record.moment = program.origins.moments + backwards
             if fn is not None:
-                seen.run = backwards
-                seen.node = ours.get(fn)
+                record.run = backwards
+                record.node = ours.get(fn)
             else:
-                seen.operation = name_of(func)
-                seen.label = program.label(source, frame)
+                record.operation = name_of(func)
+                record.label = program.label(source, frame)
                 if made is not None:
-                    self.made.append((made, seen))
+                    self.made.append((made, record))
 
     def follow(self, result: Any) -> None:
         """Follow the copies that the call made, as far as it returned them."""
         returned = {id(tensor) for tensor in tensors(result)}
-        for made, seen in self.made:
+        for made, record in self.made:
             if id(made) in returned:
-                self._following.add(made, seen)
+                self._following.add(made, record)
         self.made = []

@@ -11,7 +11,7 @@ reached the parameter.
 What a call costs does not grow with what came before it. A result without a gradient has a trail,
 which knows the cut at this call and the trails of what the call took:
 
-    call ──► SeenCut (plain)  ◄── Origin (what made the operands)  ◄── Trail  ◄── a living tensor
+    call ──► CutRecord (plain)  ◄── Origin (what made the operands)  ◄── Trail  ◄── a living tensor
                                                                         │ ◄── a later Trail
                                                                         └──► trails behind it
 
@@ -58,7 +58,7 @@ _USES = 32  # nodes that used the result of one cut: the last ones are noted
 
 
 @dataclass(slots=True, eq=False)
-class SeenCut:
+class CutRecord:
     """One cut."""
 
     how: str
@@ -86,7 +86,7 @@ class Origin:
 
     def __init__(self, operands: list[GradFn | Tensor]) -> None:
         self.operands = operands
-        self.cut: SeenCut
+        self.cut: CutRecord
 
     @property
     def of_leaves(self) -> bool:
@@ -105,7 +105,7 @@ class Cuts:
     def __init__(self, following: Following, program: Program) -> None:
         self._following = following
         self._program = program
-        self._seen: list[SeenCut] = []
+        self._records: list[CutRecord] = []
         self._of_parameters: dict[Any, Origin] = {}  # by line and parameters
         self._used: dict[Trail, None] = {}
         self._reads: dict[Origin, None] = {}
@@ -214,7 +214,7 @@ class Cuts:
             for label, value in reversed(local_variables(outer).items()):
                 if id(value) in named:
                     named[id(value)] = label
-        origin.cut = cut = SeenCut(
+        origin.cut = cut = CutRecord(
             name,
             tensor_meta(made[0] if made else operands[0]),
             [named[id(t)] for t in operands],
@@ -224,7 +224,7 @@ class Cuts:
             weakref.ref(origin),
         )
         if made:
-            self._seen.append(cut)
+            self._records.append(cut)
         else:
             self._read(origin)
         return (origin,)
@@ -249,7 +249,7 @@ class Cuts:
             if len(self._reads) > _PENDING_READS:
                 del self._reads[next(iter(self._reads))]
 
-    def take(self, *, failed: bool = False) -> list[SeenCut]:
+    def take(self, *, failed: bool = False) -> list[CutRecord]:
         """The cuts so far, with what made their operands; from now on others are collected.
 
         Args:
@@ -264,7 +264,7 @@ class Cuts:
                 one.after = sorted({*(one.after or ()), *after})[-_USES:]
         for origin in self._reads:
             origin.cut.pending = True
-        found = list(dict.fromkeys((*self._seen, *(origin.cut for origin in self._reads))))
+        found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
         names = {id(tensor): name for name, tensor in reversed(self._program.table.known())}
         nodes: dict[int, GradFn] = {}
         for cut in found:
@@ -285,7 +285,7 @@ class Cuts:
                     labels.append(label)
                     cut.fns.append(fn)
             cut.labels = labels or cut.labels
-        self._seen, self._of_parameters, self._used, self._reads = [], {}, {}, {}
+        self._records, self._of_parameters, self._used, self._reads = [], {}, {}, {}
         self._following.forget_trails()
         return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
 from ..internals.hooks.dispatch import unseen
-from ..internals.hooks.optimizers import held_by_optimizers
+from ..internals.hooks.optimizers import optimized_parameters
 from ..internals.tensors.metadata import tensor_meta
 from .backward import Backward
 from .events.events import Events
@@ -20,7 +20,7 @@ from .failures.cause import explained
 from .failures.operands import Failed
 from .program import Program
 from .source_lines import Place
-from .transfers import Seen
+from .transfers import CopyRecord
 
 Line = Callable[[Place | None], str]
 
@@ -28,7 +28,7 @@ Line = Callable[[Place | None], str]
 def graphs_of(
     backwards: Sequence[Backward],
     program: Program,
-    copies: Sequence[Seen],
+    copies: Sequence[CopyRecord],
     unmatched: Sequence[Transfer],
     updated: set[int] | None,
     failed: Failed | None,
@@ -46,7 +46,7 @@ def graphs_of(
         events: what the program did that no node shows.
     """
     line = program.line()
-    held = _held(program, updated)
+    optimized = _optimized(program, updated)
     graphs = []
     for backward in backwards:
         graph = graph_of_backward(backward, program, line)
@@ -59,7 +59,7 @@ def graphs_of(
             replace(
                 graph,
                 transfers=(*_transfers(graph, backward, copies, line), *unmatched),
-                parameters=_parameters(backward, backwards, program, updated, held),
+                parameters=_parameters(backward, backwards, program, updated, optimized),
                 failure=failure,
                 events=events.until(
                     backward.position + 1,
@@ -70,7 +70,7 @@ def graphs_of(
                 ),
             )
         )
-    return with_others(graphs)
+    return cross_reference(graphs)
 
 
 def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph:
@@ -115,13 +115,13 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
         cuts=tuple(cuts),
         step=Step(
             loss_scale=_loss_scale(backward),
-            retained=_alive(backward, program),
+            retained=_retained(backward, program),
             stale_gradients=line(backward.uncleared),
         ),
     )
 
 
-def with_others(graphs: list[Graph]) -> list[Graph]:
+def cross_reference(graphs: list[Graph]) -> list[Graph]:
     """The graphs of a recording, each with what is known from the others."""
     if len(graphs) < 2:
         return graphs
@@ -160,10 +160,10 @@ def _loss_scale(backward: Backward) -> float | None:
     return None
 
 
-def _alive(backward: Backward, program: Program) -> RetainedGraphs | None:
-    if backward.alive is None:
+def _retained(backward: Backward, program: Program) -> RetainedGraphs | None:
+    if backward.retention is None:
         return None
-    steps, number, label, inside = backward.alive
+    steps, number, label, inside = backward.retention
     if number is None:
         return RetainedGraphs(steps, label)
     node = backward.node(number) if inside else None
@@ -171,9 +171,9 @@ def _alive(backward: Backward, program: Program) -> RetainedGraphs | None:
 
 
 def _transfers(
-    graph: Graph, backward: Backward, copies: Sequence[Seen], line: Line
+    graph: Graph, backward: Backward, copies: Sequence[CopyRecord], line: Line
 ) -> list[Transfer]:
-    found = [seen.transfer(backward.node_of(seen), line(seen.place)) for seen in copies]
+    found = [copy.transfer(backward.node_of(copy), line(copy.place)) for copy in copies]
     # Of the copies that trace reads from the graph alone, those that backward did not run.
     ahead = [
         copy
@@ -183,11 +183,11 @@ def _transfers(
     return found + ahead
 
 
-def _held(program: Program, updated: set[int] | None) -> set[int] | None:
+def _optimized(program: Program, updated: set[int] | None) -> set[int] | None:
     """id() of what any optimizer holds; None where that need not be known."""
     if updated is None or all(id(tensor) in updated for _, tensor in program.table.listed()):
         return None
-    return held_by_optimizers()
+    return optimized_parameters()
 
 
 def _parameters(
@@ -195,7 +195,7 @@ def _parameters(
     backwards: Sequence[Backward],
     program: Program,
     updated: set[int] | None,
-    held: set[int] | None,
+    optimized: set[int] | None,
 ) -> tuple[Parameter, ...]:
     columns = backward.reading.columns
     # What a compiled region calls inside is not known.
@@ -224,7 +224,7 @@ def _parameters(
                 node is not None or called(name) or unseen,
                 tensor.grad is not None,
                 None if updated is None else id(tensor) in updated,
-                in_optimizer=None if held is None else id(tensor) in held,
+                in_optimizer=None if optimized is None else id(tensor) in optimized,
             )
         )
     return tuple(found)

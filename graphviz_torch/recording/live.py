@@ -22,15 +22,15 @@ from ..internals.hooks.modes import unseen_calls
 from ..tracing.nodes import GradFn, is_stale, made_by, read
 from ..tracing.tracer import connected
 from .backward import Backward
-from .cuts import SeenCut
+from .cuts import CutRecord
 from .failures.in_place import Changes
-from .failures.node import Stuck, stuck
+from .failures.node import FailingNode, find_failing_node
 from .failures.operands import Error
 from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
 from .memory import saved
 from .source_lines import Place
-from .steps.history import KeptGraphs, SeenKept
+from .steps.history import GraphHistory, Retention
 
 End = tuple[GradFn, int]  # a live node and the number of its output
 
@@ -68,7 +68,7 @@ class LiveBackward:
         ends: list[End],
         named: list[tuple[str, Tensor]],
         parameters: list[tuple[str, Tensor]],
-        cuts: list[SeenCut],
+        cuts: list[CutRecord],
         call: Call,
         *,
         position: int,
@@ -114,10 +114,10 @@ class LiveBackward:
         self._gradients: Gradients | FiniteGradients | None = None
         self._asked: list[End] = []
         self._named = named
-        self._alive: SeenKept | None = None
+        self._retention: Retention | None = None
         self._error: Error | None = None
-        self._stuck: Stuck | None = None
-        self._others: list[tuple[str, int, str]] = []
+        self._failing_node: FailingNode | None = None
+        self._computed: list[tuple[str, int, str]] = []
 
     @property
     def place(self) -> Place | None:
@@ -128,11 +128,11 @@ class LiveBackward:
         """The leaves that it reaches."""
         return [fn.variable for fn in _leaves(self._own)]
 
-    def look(self, graphs: KeptGraphs) -> None:
+    def look(self, graphs: GraphHistory) -> None:
         """Look for graphs of earlier steps that are still alive."""
         known = zip(self.ids, self._numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
-        self._alive = graphs.see(nodes, self._own, self.call.step, self.call.place)
+        self._retention = graphs.see(nodes, self._own, self.call.step, self.call.place)
 
     def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
         """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
@@ -183,13 +183,13 @@ class LiveBackward:
             order = self._gradients.order
         # The error is to pass, whatever the user's tensors are.
         with unseen_calls(), suppress(Exception):
-            self._others = _made_of(self._named)
-            self._stuck = stuck(
+            self._computed = _made_of(self._named)
+            self._failing_node = find_failing_node(
                 fns,
                 order,
                 error,
                 changes,
-                lambda node: any(other.spent(self._numbers[node]) for other in before),
+                lambda node: any(other.freed(self._numbers[node]) for other in before),
             )
 
     def unhook(self) -> None:
@@ -222,11 +222,11 @@ class LiveBackward:
             cuts=self._cuts,
             saved=self._saved,
             notes=self._notes,
-            alive=self._alive,
+            retention=self._retention,
             gradients=self._gradients,
             error=self._error,
-            stuck=self._stuck,
-            others=self._others,
+            failing_node=self._failing_node,
+            computed=self._computed,
             **self.call._asdict(),
         )
         self.ids, self._own, self._named, self._asked = {}, {}, [], []
@@ -255,27 +255,27 @@ def _made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
 
-def _behind(cuts: Iterable[SeenCut]) -> list[GradFn]:
+def _behind(cuts: Iterable[CutRecord]) -> list[GradFn]:
     """What made the operands of the cuts, each once."""
     return list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
 
 
 def _hidden(
-    cut_off: list[GradFn], seen: Container[GradFn], names: dict[int, str], reached: set[int]
+    cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
     """Those behind which there is a parameter that the graph does not have.
 
     Args:
         cut_off: nodes before cuts.
-        seen: the nodes of the graph.
+        graph: the nodes of the graph.
         names: the parameters that matter, by id(); all of them if empty.
         reached: id() of the parameters that do not.
     """
     found = []
     for fn in cut_off:
-        if fn not in seen:
+        if fn not in graph:
             fns, _ = connected([fn])
-            variables = [id(leaf.variable) for leaf in _leaves(fns) if leaf not in seen]
+            variables = [id(leaf.variable) for leaf in _leaves(fns) if leaf not in graph]
             if any(v not in reached and (not names or v in names) for v in variables):
                 found.append(fn)
     return found

@@ -24,7 +24,7 @@ import torch
 
 from ..graph import TensorMeta, Transfer, TransferKind
 from ..internals.streams import is_set_up
-from .transfers import Seen
+from .transfers import CopyRecord
 
 _KINDS: dict[str, TransferKind] = {
     "Memcpy HtoD": "HtoD",
@@ -96,10 +96,10 @@ def _asked(event: dict[str, Any]) -> tuple[int, float]:
     return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))
 
 
-def match(seen: Iterable[Seen], copies: Iterable[Memcpy]) -> list[Transfer]:
+def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Transfer]:
     """Give each copy that was seen its duration; returns the events that no copy explains."""
-    open_: dict[tuple[str, int | None], deque[Seen]] = defaultdict(deque)
-    for copy in seen:
+    open_: dict[tuple[str, int | None], deque[CopyRecord]] = defaultdict(deque)
+    for copy in records:
         open_[copy.kind, copy.tensor.nbytes].append(copy)
     unmatched = []
     for event in copies:

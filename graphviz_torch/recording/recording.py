@@ -45,7 +45,7 @@ from .live import End, LiveBackward, ends_of, sinks
 from .profiler import Clock, match
 from .program import Program
 from .source_lines import raised, user_frame
-from .steps.history import KeptGraphs
+from .steps.history import GraphHistory
 from .steps.optimizers import Steps
 from .tracking import Following
 from .transfers import OPERATORS
@@ -211,7 +211,7 @@ class Recording:
 
     def _unmatched(self, session: _Session) -> list[Transfer]:
         """The copies that the clock alone has seen; the others learn their durations."""
-        return [] if self._clock is None else match(session.copies.seen, self._clock.copies)
+        return [] if self._clock is None else match(session.copies.records, self._clock.copies)
 
     def _close(self) -> None:
         """The block is over, or was interrupted: hold nothing of the program any more."""
@@ -236,13 +236,13 @@ def _harmless(listen: Any) -> Any:
     """A listener of which no exception reaches the program: what it misses is noted."""
 
     @wraps(listen)
-    def heard(session: _Session, *event: Any) -> None:
+    def guarded(session: _Session, *event: Any) -> None:
         try:
             listen(session, *event)
         except Exception as error:
             session.program.miss(error)
 
-    return heard
+    return guarded
 
 
 class _Session:
@@ -266,7 +266,7 @@ class _Session:
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
         self.events = EventListener(program)
-        self.alive = KeptGraphs(program.variable, program.source)
+        self.history = GraphHistory(program.variable, program.source)
         self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
             *(program, self.steps, following, self.cuts, self.copies),
@@ -339,7 +339,7 @@ class _Session:
                 if self._with.gradients:
                     asked = [end for value in called.inputs for end in ends_of(value)]
                     live.hook(asked, finite=self._with.gradients == "finite")
-            live.look(self.alive)
+            live.look(self.history)
         except Exception as error:
             self.program.miss(error)
             if self.live is not None:
@@ -397,7 +397,7 @@ class _Session:
             updated = self.steps.updated
             look_for_steps(self.events.events, self.program, backwards, updated)
             return graphs_of(
-                *(backwards, self.program, self.copies.seen, unmatched or []),
+                *(backwards, self.program, self.copies.records, unmatched or []),
                 *(updated, self.failed, self.events.events),
             )
 

@@ -29,7 +29,7 @@ from .source_lines import Place
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class CopyRecord:
     """One copy, with what is known while it happens. Told what becomes of the tensor it made."""
 
     kind: TransferKind
@@ -87,11 +87,11 @@ class Transfers:
     """The copies of one recording, in order."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.records: list[CopyRecord] = []
         self._data: dict[tuple[Any, ...], tuple[StorageWeakRef, int]] = {}
         self._numbers = 0
 
-    def see(self, call: Call) -> list[tuple[Seen, Tensor, Tensor | None]]:
+    def see(self, call: Call) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
         """Note what a dispatched operator copied between devices.
 
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.
@@ -101,7 +101,7 @@ class Transfers:
             source, target = device_label(copy.part.device), copy.moved.device
             if "meta" in (source.split(":")[0], target.split(":")[0]):
                 continue
-            seen = Seen(
+            record = CopyRecord(
                 _kind(copy.part.device, copy.target),
                 source,
                 target,
@@ -112,9 +112,9 @@ class Transfers:
                 self._number(copy.part),
             )
             if copy.made is not None:
-                self._data[_identity(copy.made)] = (_storage(copy.made), seen.data)
-            self.seen.append(seen)
-            noted.append((seen, copy.source, copy.made))
+                self._data[_identity(copy.made)] = (_storage(copy.made), record.data)
+            self.records.append(record)
+            noted.append((record, copy.source, copy.made))
         return noted
 
     def _number(self, source: Tensor) -> int:
@@ -278,11 +278,11 @@ def _storage(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(dense_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
 
 
-def _elsewhere(args: Any, result: Any) -> bool:
+def _changes_device(args: Any, result: Any) -> bool:
     return bool(args[0].device != result.device)
 
 
-def _from_elsewhere(args: Any, result: Any) -> bool:
+def _source_is_on_another_device(args: Any, result: Any) -> bool:
     return isinstance(args[1], Tensor) and args[1].device != args[0].device
 
 
@@ -292,8 +292,8 @@ def _on_device(args: Any, result: Any) -> bool:
 
 # What can copy between devices, and how to tell at once that it did not.
 OPERATORS: dict[str, Callable[..., bool]] = {
-    "_to_copy": _elsewhere,
-    "copy_": _from_elsewhere,
+    "_to_copy": _changes_device,
+    "copy_": _source_is_on_another_device,
     "_local_scalar_dense": _on_device,
     "index.Tensor": _on_device,
     "index_put_": _on_device,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..graph import Graph
 from ..internals.frames import caller, local_variables
-from ..internals.tensors.pytree import flatten, held, is_nesting
+from ..internals.tensors.pytree import flatten, is_nesting, length
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
@@ -118,7 +118,7 @@ def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
         if type(value) is Graph:  # thousands of parts, and no tensor
             continue
-        if is_nesting(value) and held(value) <= _CONTAINED:
+        if is_nesting(value) and length(value) <= _CONTAINED:
             with suppress(Exception):  # of a key that cannot be written
                 for path, tensor in flatten(value, ask=False)[:_CONTAINED]:
                     yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor

@@ -13,7 +13,7 @@ import torch
 
 from app.jobs import job as jobs
 from app.jobs.job import Job, JobError, Queued, run
-from app.jobs.places import Places
+from app.jobs.job_queue import JobQueue
 
 REPORT_PID = "__import__('app.jobs.server').jobs.server.report(__import__('os').getpid())"
 BUSY = "sum(1 for _ in iter(int, 1))"  # never ends, and never gives the interpreter away
@@ -133,13 +133,13 @@ def test_what_a_job_started_dies_with_it() -> None:
 
 
 def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "PLACES", Places(2))
+    monkeypatch.setattr(jobs, "QUEUE", JobQueue(2))
     text = f"({REPORT_PID}, {BUSY})"
     for _ in range(7):
         alive = []
         with Job("builtins:eval", text, seconds=600) as job:
             alive.append(next(value for value in job if isinstance(value, int)))
-        ticket = jobs.PLACES.enter("last")
+        ticket = jobs.QUEUE.enter("last")
         while ticket.before is not None:
             time.sleep(0.01)
         ticket.leave()
@@ -148,8 +148,8 @@ def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPat
 
 
 def test_places_go_first_come_first_served_and_one_to_a_visitor() -> None:
-    places = Places(2)
-    ann, again, ben, eve = (places.enter(name) for name in ("Ann", "Ann", "Ben", "Eve"))
+    queue = JobQueue(2)
+    ann, again, ben, eve = (queue.enter(name) for name in ("Ann", "Ann", "Ben", "Eve"))
     assert [ticket.before for ticket in (ann, again, ben, eve)] == [None, 0, None, 1]
     ben.leave()  # Ann has a job: the next place is Eve's
     assert [ticket.before for ticket in (again, eve)] == [0, None]
@@ -158,12 +158,12 @@ def test_places_go_first_come_first_served_and_one_to_a_visitor() -> None:
     assert again.before is None
     again.leave()
     eve.leave()
-    assert places.enter("Zoe").before is None
+    assert queue.enter("Zoe").before is None
 
 
 def test_a_job_in_the_queue_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "PLACES", Places(1))
-    first, second = jobs.PLACES.enter("Ann"), jobs.PLACES.enter("Ben")
+    monkeypatch.setattr(jobs, "QUEUE", JobQueue(1))
+    first, second = jobs.QUEUE.enter("Ann"), jobs.QUEUE.enter("Ben")
     with Job("math:sqrt", 9, seconds=10, visitor="Eve") as job:
         steps = iter(job)
         assert next(steps) == Queued(1)

@@ -29,15 +29,15 @@ def test_an_inner_block_that_outlives_the_outer_one_works_on_and_the_last_one_le
     None
 ):
     before = data_parallel.__globals__["parallel_apply"]
-    outer, inner = simulate_accelerator(), simulate_accelerator(2)
+    outer, host = simulate_accelerator(), simulate_accelerator(2)
     outer.__enter__()
-    devices = inner.__enter__()
+    devices = host.__enter__()
     leave(outer)
     assert simulating()
     assert torch.ones(2).to(devices[1]).sum().item() == 2
     assert torch.tensor([3.0], device=devices[0]).tolist() == [3]
     assert simulated_devices() == devices
-    leave(inner)
+    leave(host)
     assert not simulating()
     assert modes() == simulated_devices() == []
     assert data_parallel.__globals__["parallel_apply"] is before

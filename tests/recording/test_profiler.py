@@ -12,7 +12,7 @@ import torch
 from graphviz_torch import record
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.recording.profiler import Clock, match, read
-from graphviz_torch.recording.transfers import Seen
+from graphviz_torch.recording.transfers import CopyRecord
 
 
 def event(name: str, start: float, us: float, nbytes: int, **arguments: int) -> dict[str, Any]:
@@ -21,9 +21,9 @@ def event(name: str, start: float, us: float, nbytes: int, **arguments: int) -> 
     return {"cat": "gpu_memcpy", "name": name, "ts": start, "dur": us, "args": arguments}
 
 
-def seen(kind: Any, elements: int) -> Seen:
+def copied(kind: Any, elements: int) -> CopyRecord:
     tensor = TensorMeta((elements,), "float32", "cuda:0")
-    return Seen(kind, "cpu", "cuda:0", tensor, False, False, range(0), 0)
+    return CopyRecord(kind, "cpu", "cuda:0", tensor, False, False, range(0), 0)
 
 
 def test_copies_between_devices_are_read_in_order() -> None:
@@ -42,7 +42,7 @@ def test_copies_between_devices_are_read_in_order() -> None:
 
 
 def test_an_event_goes_to_the_first_copy_of_its_kind_and_bytes() -> None:
-    copies = [seen("HtoD", 10), seen("HtoD", 5), seen("HtoD", 10), seen("DtoH", 10)]
+    copies = [copied("HtoD", 10), copied("HtoD", 5), copied("HtoD", 10), copied("DtoH", 10)]
     rest = match(
         copies,
         read(
@@ -65,7 +65,7 @@ def test_an_event_goes_to_the_first_copy_of_its_kind_and_bytes() -> None:
 
 def test_copies_are_matched_in_the_order_of_the_calls_and_not_of_the_device() -> None:
     # The first copy waits in a busy stream; the second overtakes it in another.
-    copies = [seen("HtoD", 10), seen("HtoD", 10)]
+    copies = [copied("HtoD", 10), copied("HtoD", 10)]
     late = event("Memcpy HtoD (Pinned -> Device)", 9, 1, 40, device=0, correlation=5)
     early = event("Memcpy HtoD (Pinned -> Device)", 3, 2, 40, device=0, correlation=8)
     assert match(copies, read([early, late])) == []

@@ -1,7 +1,7 @@
 """A simulated accelerator: real values, real copies in the graph, no clock.
 
 A tensor "on" it is a wrapper that autograd sees on its own device, and that holds an ordinary CPU
-tensor; every operator runs the CPU's own kernel on what is held. So values and gradients are the
+tensor; every operator runs the CPU's own kernel inside. So values and gradients are the
 CPU's, copies between devices are true `ToCopyBackward0` nodes, and devices that mix fail as they do
 on a GPU. Device k is `torch.device("meta", 64 + k)`: a device that every build of PyTorch has, with
 an index that nothing else uses. Graphs call it "sim:k".
@@ -222,9 +222,9 @@ def _attention(
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
         # Private: the choice itself, and the kernel it chooses (2.11 to 2.14).
-        held = None if mask is None else mask.held
+        host_mask = None if mask is None else mask.host
         choice = torch._fused_sdp_choice(
-            q.held, k.held, v.held, held, dropout_p, is_causal, scale=scale
+            q.host, k.host, v.host, host_mask, dropout_p, is_causal, scale=scale
         )
         if choice == SDPBackend.FLASH_ATTENTION.value:
             fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

@@ -40,37 +40,37 @@ def is_simulated(device: Any) -> bool:
 class SimulatedTensor(torch.Tensor):
     """A tensor on a simulated device: a wrapper without memory around the CPU tensor it stands for.
 
-    `held` is that CPU tensor.
+    `host` is that CPU tensor.
     """
 
-    held: torch.Tensor
+    host: torch.Tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, device: torch.device) -> SimulatedTensor:
+    def __new__(cls, host: torch.Tensor, device: torch.device) -> SimulatedTensor:
         # A wrapper of another layout ends the process when autograd asks for that layout (2.13).
-        if held.layout != torch.strided or held.is_nested:
+        if host.layout != torch.strided or host.is_nested:
             raise NotImplementedError(
-                f"A simulated device holds dense tensors only, and this one is {held.layout}"
-                f"{' and nested' if held.is_nested else ''}. Keep it on the CPU."
+                f"A simulated device holds dense tensors only, and this one is {host.layout}"
+                f"{' and nested' if host.is_nested else ''}. Keep it on the CPU."
             )
         wrapper: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
-            held.size(),
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
             device=device,
         )
-        if held.is_conj():
+        if host.is_conj():
             torch._C._set_conj(wrapper, True)
-        if held.is_neg():
+        if host.is_neg():
             torch._C._set_neg(wrapper, True)
-        wrapper.held = held
+        wrapper.host = host
         return wrapper
 
-    def __init__(self, held: torch.Tensor, device: torch.device) -> None:
+    def __init__(self, host: torch.Tensor, device: torch.device) -> None:
         super().__init__()
 
     @classmethod
@@ -90,7 +90,7 @@ class SimulatedTensor(torch.Tensor):
     def data(self, value: torch.Tensor) -> None:
         if isinstance(value, SimulatedTensor) and value.device == self.device:
             torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
-            self.held = value.held
+            self.host = value.host
         else:
             become(self, value)
 
@@ -101,11 +101,11 @@ class SimulatedTensor(torch.Tensor):
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """The memory that holds the values: tensors that share it are views of each other."""
-        return self.held.untyped_storage()
+        return self.host.untyped_storage()
 
     def data_ptr(self) -> int:
         """Address of the first value in the CPU's memory."""
-        return self.held.data_ptr()
+        return self.host.data_ptr()
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(indices(index))
@@ -134,7 +134,7 @@ class SimulatedTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _disable_current_modes():
-            text = repr(self.held.detach())
+            text = repr(self.host.detach())
         suffix = f", device='{device_label(self.device)}'"
         text = re.sub(
             r"((?:, (?:dtype|size)=[^,]*?(?:\([^)]*\)|\[[^]]*\])?)*\))$", suffix + r"\1", text
@@ -147,7 +147,7 @@ class SimulatedTensor(torch.Tensor):
 
     def __copy__(self) -> torch.Tensor:
         new = self.detach()
-        new.__dict__.update({k: v for k, v in self.__dict__.items() if k != "held"})
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k != "host"})
         return new.requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -158,9 +158,9 @@ class SimulatedTensor(torch.Tensor):
                 "Only Tensors created explicitly by the user (graph leaves) support deepcopy: "
                 f"this one was made by {type(self.grad_fn).__name__}. Detach it first."
             )
-        new = SimulatedTensor(copy.deepcopy(self.held, memo), self.device)
+        new = SimulatedTensor(copy.deepcopy(self.host, memo), self.device)
         new.__dict__.update(
-            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name != "held"}
+            {name: copy.deepcopy(v, memo) for name, v in self.__dict__.items() if name != "host"}
         )
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
@@ -170,12 +170,12 @@ class SimulatedTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Saved as the CPU tensor that it holds: the file opens anywhere."""
-        held: Any = self.held.detach()
+        host: Any = self.host.detach()
         if isinstance(self, torch.nn.Parameter):
-            held = torch.nn.Parameter(held, self.requires_grad)
+            host = torch.nn.Parameter(host, self.requires_grad)
         else:
-            held.requires_grad_(self.requires_grad)
-        return held.__reduce_ex__(protocol)
+            host.requires_grad_(self.requires_grad)
+        return host.__reduce_ex__(protocol)
 
 
 def indices(index: Any) -> Any:
@@ -192,37 +192,37 @@ def indices(index: Any) -> Any:
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on what its simulated tensors hold, and wrap what comes out."""
     name, mutable = _described(func)
-    found = _Found([], [])
-    held_args = [found.hold(arg) for arg in args]
-    held_kwargs = {key: found.hold(value) for key, value in kwargs.items()}
+    operands = _Operands([], [])
+    host_args = [operands.unwrap(arg) for arg in args]
+    host_kwargs = {key: operands.unwrap(value) for key, value in kwargs.items()}
     foreach = name.startswith("_foreach_")
     if foreach and name not in _CROSSES:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
-            _Found.of(row).check(name)
+            _Operands.of(row).check(name)
     elif name in _INDEXES:
         elsewhere = [index for index in args[1] if index is not None and index.device != CPU]
-        _Found.of((args[0], elsewhere, *args[2:])).check(name)
+        _Operands.of((args[0], elsewhere, *args[2:])).check(name)
     elif name not in _CROSSES:
         written = args[0] if mutable and name.endswith("_") else None
-        found.check(name, written)
+        operands.check(name, written)
     device = kwargs.get("device")
     if device is None:
-        device = (args[0] if name == "copy_" else found.wrappers[0]).device
+        device = (args[0] if name == "copy_" else operands.wrappers[0]).device
     elif is_simulated(device):
-        held_kwargs["device"] = CPU
-        held_kwargs.pop("pin_memory", None)
-    if name == "histc" and not held_args[0].is_floating_point():  # as a GPU counts integers
-        out = func(held_args[0].double(), *held_args[1:], **held_kwargs).to(held_args[0].dtype)
+        host_kwargs["device"] = CPU
+        host_kwargs.pop("pin_memory", None)
+    if name == "histc" and not host_args[0].is_floating_point():  # as a GPU counts integers
+        out = func(host_args[0].double(), *host_args[1:], **host_kwargs).to(host_args[0].dtype)
     else:
-        out = func(*held_args, **held_kwargs)
+        out = func(*host_args, **host_kwargs)
     if mutable:
-        for wrapper in found.wrappers:
+        for wrapper in operands.wrappers:
             _follow(wrapper)
     if name == "_pack_padded_sequence":  # batch sizes are for the CPU to read
-        return found.wrap(out[0], device), out[1]
+        return operands.wrap(out[0], device), out[1]
     if foreach and isinstance(out, (list, tuple)):
-        return [found.wrap(held, like.device) for held, like in zip(out, args[0], strict=True)]
-    return found.wrap(out, device)
+        return [operands.wrap(host, like.device) for host, like in zip(out, args[0], strict=True)]
+    return operands.wrap(out, device)
 
 
 @cache
@@ -231,34 +231,34 @@ def _described(func: Any) -> tuple[str, bool]:
     return func._schema.name.split("::")[1], func._schema.is_mutable
 
 
-class _Found(NamedTuple):
+class _Operands(NamedTuple):
     """The tensors among an operator's arguments."""
 
     wrappers: list[SimulatedTensor]
-    others: list[torch.Tensor]
+    plain: list[torch.Tensor]
 
     @classmethod
-    def of(cls, arguments: Any) -> _Found:
-        found = cls([], [])
-        found.hold(arguments)
-        return found
+    def of(cls, arguments: Any) -> _Operands:
+        operands = cls([], [])
+        operands.unwrap(arguments)
+        return operands
 
-    def hold(self, argument: Any) -> Any:
+    def unwrap(self, argument: Any) -> Any:
         """What the argument holds; an operator's arguments nest in lists and tuples alone."""
         if isinstance(argument, SimulatedTensor):
             self.wrappers.append(argument)
-            return argument.held
+            return argument.host
         if isinstance(argument, torch.Tensor):
-            self.others.append(argument)
+            self.plain.append(argument)
         elif type(argument) in (list, tuple):
-            return type(argument)(map(self.hold, argument))
+            return type(argument)(map(self.unwrap, argument))
         return argument
 
     def wrap(self, out: Any, device: torch.device) -> Any:
         """What came out, as tensors of the device; what was written in place is itself again."""
         if isinstance(out, torch.Tensor):
             for wrapper in self.wrappers:
-                if wrapper.held is out:
+                if wrapper.host is out:
                     return wrapper
             return SimulatedTensor(out, device) if is_simulated(device) else out
         if isinstance(out, (list, tuple)):
@@ -271,7 +271,7 @@ class _Found(NamedTuple):
             return
         first = self.wrappers[0].device
         odd: torch.Tensor | None = next((t for t in self.wrappers if t.device != first), None)
-        for other in self.others if odd is None else ():
+        for other in self.plain if odd is None else ():
             if other.dim() or other.device != CPU or other is written or name in _STRICT:
                 odd = other
         if odd is None:
@@ -289,14 +289,14 @@ class _Found(NamedTuple):
 
 
 def _follow(wrapper: SimulatedTensor) -> None:
-    """Give the wrapper the shape that its held tensor has now: after `resize_`, `t_`, `out=`."""
-    held = wrapper.held
-    if wrapper.shape == held.shape and wrapper.stride() == held.stride():
+    """Give the wrapper the shape that its host tensor has now: after `resize_`, `t_`, `out=`."""
+    host = wrapper.host
+    if wrapper.shape == host.shape and wrapper.stride() == host.stride():
         return
     # Private: reaches the wrapper's own, empty memory below every Python dispatch (2.11 to 2.14).
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
-        wrapper.set_(storage, held.storage_offset(), held.size(), held.stride())
+        wrapper.set_(storage, host.storage_offset(), host.size(), host.stride())
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -316,13 +316,13 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         new = torch.nn.Parameter(new, needed)
     new.requires_grad_(needed)
     for name, mark in tensor.__dict__.items():
-        if name != "held":
+        if name != "host":
             setattr(new, name, mark)
     if gradient is not None:  # nn.Module.to replaces its values next, and counts that copy
-        held = gradient.held if isinstance(gradient, SimulatedTensor) else gradient
+        host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
-            held = held.to(new.dtype, copy=True)
-            new.grad = SimulatedTensor(held, new.device) if is_simulated(new.device) else held
+            host = host.to(new.dtype, copy=True)
+            new.grad = SimulatedTensor(host, new.device) if is_simulated(new.device) else host
     if needed:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__

@@ -22,7 +22,7 @@ class Hooks:
     """Hooks that are on from `put` to `remove`."""
 
     def __init__(self) -> None:
-        self._kept: list[OrderedDict[Any, Any]] = []  # the dictionaries that hold one of ours
+        self._dictionaries: list[OrderedDict[Any, Any]] = []  # that hold one of ours
         self._handles: list[Any] = []
 
     def put(self, hooks: Iterable[tuple[Callable[[Any], Any], Callable[..., Any]]]) -> None:
@@ -31,14 +31,14 @@ class Hooks:
         Args:
             hooks: pairs of a node's `register_prehook` or `register_hook`, and what to give it.
         """
-        thread, kept = threading.get_ident(), self._kept
+        thread, dictionaries = threading.get_ident(), self._dictionaries
 
         def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
             if threading.get_ident() != thread:
                 return theirs(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            kept.append(known)  # first: an interrupt may come between the two
+            dictionaries.append(known)  # first: an interrupt may come between the two
             known[self] = hook
             return known, None
 
@@ -56,11 +56,11 @@ class Hooks:
 
     def remove(self) -> None:
         """Take all of them off."""
-        for known in self._kept:
+        for known in self._dictionaries:
             known.pop(self, None)
         for handle in self._handles:
             handle.remove()
-        self._kept, self._handles = [], []
+        self._dictionaries, self._handles = [], []
 
 
 def _inherit(function: Any) -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -57,7 +58,12 @@ class StepWatch:
         self.close()
 
 
-def held_by_optimizers() -> set[int]:
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def optimized_parameters() -> set[int]:
     """id() of the parameters that the optimizers of this process hold."""
     # Garbage that the collector has yet to take too: no harm.
     found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]

@@ -45,7 +45,7 @@ def is_nesting(value: Any) -> bool:
     return issubclass(kind, (list, tuple, dict)) or is_dataclass(kind)
 
 
-def held(value: Any) -> int:
+def length(value: Any) -> int:
     """How many values lie in a list, tuple or dict itself; 0 for anything else."""
     for base in (list, tuple, dict):
         if issubclass(type(value), base):

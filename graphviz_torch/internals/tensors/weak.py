@@ -51,7 +51,7 @@ class Uncounted:
         _installation.discard(self)
 
 
-class _Others:
+class _WeakrefModule:
     """The module `weakref`, which knows nothing of ours."""
 
     def getweakrefs(self, value: Any) -> list[Any]:
@@ -62,7 +62,7 @@ class _Others:
 
 
 def _install() -> None:
-    _utils.weakref = _Others()
+    _utils.weakref = _WeakrefModule()
 
 
 def _remove() -> None:

@@ -13,7 +13,7 @@ from ...internals.tensors.metadata import tensor_meta
 from ..source_lines import Place
 
 
-class SeenTensor(NamedTuple):
+class TensorRecord(NamedTuple):
     """A tensor of an event. It holds nothing of the program."""
 
     label: str
@@ -22,7 +22,7 @@ class SeenTensor(NamedTuple):
     leaf: int  # id() of the tensor
 
     @classmethod
-    def of(cls, tensor: Tensor, label: str = "") -> SeenTensor:
+    def of(cls, tensor: Tensor, label: str = "") -> TensorRecord:
         """Of a live tensor."""
         fn = tensor.grad_fn if tensor.requires_grad else None
         number = None if fn is None else int(fn._sequence_nr())
@@ -30,7 +30,7 @@ class SeenTensor(NamedTuple):
 
 
 @dataclass(slots=True)
-class SeenEvent:
+class EventRecord:
     """An event as it was seen last."""
 
     kind: EventKind
@@ -39,7 +39,7 @@ class SeenEvent:
     operation: str
     detail: str
     first: int  # how many backwards had begun when it was seen first
-    operands: tuple[SeenTensor, ...] = ()
+    operands: tuple[TensorRecord, ...] = ()
     numbers: tuple[int, ...] = ()  # sequence numbers of the nodes that it is about
     leaves: tuple[int, ...] = ()  # id() of the leaves that it is about
     times: int = 0
@@ -50,7 +50,7 @@ class Events:
 
     def __init__(self) -> None:
         self.backwards = 0  # that have begun
-        self._seen: dict[tuple[object, ...], SeenEvent] = {}
+        self._records: dict[tuple[object, ...], EventRecord] = {}
 
     def note(
         self,
@@ -59,15 +59,15 @@ class Events:
         label: str = "",
         operation: str = "",
         detail: str = "",
-        operands: Iterable[SeenTensor] = (),
+        operands: Iterable[TensorRecord] = (),
         numbers: Iterable[int] = (),
         leaves: Iterable[int] = (),
     ) -> None:
         """Note an event; one that was seen before is counted, and its tensors are those of now."""
         key = kind, place, label, operation, detail
-        event = self._seen.get(key)
+        event = self._records.get(key)
         if event is None:
-            event = self._seen[key] = SeenEvent(*key, self.backwards)
+            event = self._records[key] = EventRecord(*key, self.backwards)
         event.operands, event.numbers = tuple(operands), tuple(numbers)
         event.leaves = tuple(leaves)
         event.times += 1
@@ -112,6 +112,6 @@ class Events:
                 ),
                 event.times,
             )
-            for event in self._seen.values()
+            for event in self._records.values()
             if event.first <= backwards
         )

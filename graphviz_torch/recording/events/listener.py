@@ -20,6 +20,7 @@ from ...graph import TensorMeta
 from ...internals.frames import local_variables
 from ...internals.functions import TENSOR_BASE, UNSCALE
 from ...internals.hooks.modes import unseen_calls
+from ...internals.hooks.optimizers import parameters_of
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.storage import storage_id
 from ...tracing.nodes import operation
@@ -27,8 +28,7 @@ from ..backward import Backward
 from ..live import LiveBackward
 from ..program import Program
 from ..source_lines import Place, assigned, user_frame
-from ..steps.optimizers import held_by
-from .events import Events, SeenTensor
+from .events import Events, TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
 from .training import look_at_modes, look_for_strangers
@@ -48,7 +48,7 @@ class EventListener:
         self.life = GradientLife(self.events, program.place)
         self._program = program
         self._label = program.label
-        self._spoilt = False  # is a loss NaN or Inf: what is so later follows
+        self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[weakref.ref[Tensor], Place | None, str]] = {}
         self._meant: dict[int, weakref.ref[Tensor]] = {}  # two-dimensional on purpose
 
@@ -61,7 +61,7 @@ class EventListener:
             self._look_at_leaves(outputs, frame)
             look_at_modes(self.events, self._program)
             look_for_strangers(self.events, self._program, live.variables())
-            if not self._spoilt:
+            if not self._loss_is_nonfinite:
                 self._look_at_values(outputs, live)
 
     def end_backward(self, backward: Backward) -> None:
@@ -72,14 +72,14 @@ class EventListener:
 
     def step(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
-        held = {id(parameter) for parameter in held_by(optimizer)}
-        self.life.step(held)
+        parameters = {id(parameter) for parameter in parameters_of(optimizer)}
+        self.life.step(parameters)
         frame = self._program.frame
         variables = {} if frame is None else local_variables(frame)
         named = (name for name, value in variables.items() if value is optimizer)
         name = next(named, type(optimizer).__name__)
-        others = len(held - self._program.table.own())
-        self.events.note("step", place, name, detail=str(others))
+        strangers = len(parameters - self._program.table.own())
+        self.events.note("step", place, name, detail=str(strangers))
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Is what backward starts from a leaf?"""
@@ -94,7 +94,7 @@ class EventListener:
                 _, place, name = known
             else:
                 place, name = assigned(frame, label), ""
-            operands = [SeenTensor.of(tensor, label)]
+            operands = [TensorRecord.of(tensor, label)]
             leaves = [id(tensor)]
             self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
 
@@ -104,7 +104,7 @@ class EventListener:
         # A scaled loss may overflow: the scaler skips that step.
         if found is None or not (found.nan or live.call.loss_scale is None):
             return
-        self._spoilt = found.in_loss
+        self._loss_is_nonfinite = found.in_loss
         number = int(found.fn._sequence_nr())
         kinds = (found.nan, "NaN"), (found.inf, "Inf")
         counts = (f"{n} {kind}" if found.counted else kind for n, kind in kinds if n)
@@ -115,7 +115,7 @@ class EventListener:
             "loss" if found.in_loss else "",
             operation(found.fn.name().rpartition("::")[2]),
             f"made {made}" + (f": {found.reason}" if found.reason else ""),
-            operands=[SeenTensor("", TensorMeta((), "float32", "cpu"), number, 0)],
+            operands=[TensorRecord("", TensorMeta((), "float32", "cpu"), number, 0)],
             numbers=[number],
         )
 
@@ -130,7 +130,7 @@ class EventListener:
             if outer is frame:
                 label = self._label(tensor, outer)
                 place = self._program.place(outer)
-                operands = [SeenTensor.of(tensor, label)]
+                operands = [TensorRecord.of(tensor, label)]
                 numbers = [int(tensor.grad_fn._sequence_nr())]
                 self.events.note("grad", place, label, operands=operands, numbers=numbers)
 
@@ -169,7 +169,7 @@ class EventListener:
                 "data",
                 self._program.place(outer),
                 label,
-                operands=[SeenTensor.of(value, other)],
+                operands=[TensorRecord.of(value, other)],
                 numbers=[int(value.grad_fn._sequence_nr())],
             )
 
@@ -212,7 +212,7 @@ class EventListener:
         if func not in _PAIRED and not self._by_accident(column, row):
             return
         outer = user_frame(frame)
-        operands = [SeenTensor.of(part, self._label(part, outer)) for part in (one, other)]
+        operands = [TensorRecord.of(part, self._label(part, outer)) for part in (one, other)]
         made = [r for r in tensors(result) if r.grad_fn is not None]
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
@@ -240,7 +240,7 @@ class EventListener:
             self.elementwise(func, given, kwargs, result, frame)
         if func in _JUDGED:
             outer = user_frame(frame)
-            operands = [SeenTensor.of(part, self._label(part, outer)) for part in given]
+            operands = [TensorRecord.of(part, self._label(part, outer)) for part in given]
             made = [r for r in tensors(result) if r.grad_fn is not None]
             self.events.note(
                 "loss",

@@ -54,16 +54,16 @@ def birth(fns: Iterable[GradFn], outputs: Iterable[Any]) -> Birth | None:
     """
     losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
     with torch.no_grad(), unseen_calls(), unseen_operators(), unseen():
-        kept = list(_kept(fns))
-        if _all_finite([tensor for _, _, tensor in kept] + [loss.detach() for loss in losses]):
+        saved = list(_saved_tensors(fns))
+        if _all_finite([tensor for _, _, tensor in saved] + [loss.detach() for loss in losses]):
             return None
-        return _birth(list(fns), kept, losses)
+        return _birth(list(fns), saved, losses)
 
 
-def _birth(fns: list[GradFn], kept: list[Any], losses: list[Tensor]) -> Birth | None:
+def _birth(fns: list[GradFn], saved: list[Any], losses: list[Tensor]) -> Birth | None:
     known: dict[GradFn, tuple[int, int]] = {}  # NaN and Inf in what a node made
     data: list[_Values] = []
-    found = [_values(*each) for each in kept]
+    found = [_values(*each) for each in saved]
     for values in found:
         if values.maker is None:
             if values.nan:
@@ -91,7 +91,7 @@ def _birth(fns: list[GradFn], kept: list[Any], losses: list[Tensor]) -> Birth | 
     return Birth(first, nan, inf, "", bool(bad_losses))
 
 
-def _kept(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
+def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
     """What the nodes keep on the CPU as it is."""
     for fn in fns:
         for attribute, name in SAVED_NAMES[type(fn)]:
@@ -143,10 +143,10 @@ def _unknown(
                 stack.append(source)
 
 
-def _reason(fn: GradFn, kept: list[_Values], nan: int, inf: int) -> str:
+def _reason(fn: GradFn, saved: list[_Values], nan: int, inf: int) -> str:
     """Why a node made NaN or Inf; "" if it did not, as far as is known."""
     title = operation(fn.name().rpartition("::")[2])
-    by_name = {values.name: values.tensor for values in kept}
+    by_name = {values.name: values.tensor for values in saved}
     given, made = by_name.get("self"), by_name.get("result")
     if title == "div" and (divisor := by_name.get("other")) is not None:
         return _counted(divisor == 0, "its divisor has {} zero{s}")

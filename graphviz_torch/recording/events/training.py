@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...internals.frames import local_variables
 from ...internals.functions import BATCH_NORM, DROPOUT
-from ...internals.hooks.optimizers import held_by_optimizers
+from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import Place
@@ -67,7 +67,7 @@ def look_for_strangers(
     events: Events,
     program: Program,
     leaves: Iterable[Tensor],
-    held: Callable[[], set[int]] = held_by_optimizers,
+    optimized: Callable[[], set[int]] = optimized_parameters,
 ) -> None:
     """Note parameters in the graph that no module of the model owns and no optimizer holds.
 
@@ -75,13 +75,13 @@ def look_for_strangers(
         events: where to note it.
         program: knows the modules of the model, and all that were called.
         leaves: of the graph that runs backward.
-        held: gives the id() of all that optimizers hold.
+        optimized: gives the id() of all that optimizers hold.
     """
     own = program.table.own()
     strangers = [p for p in leaves if isinstance(p, torch.nn.Parameter) and id(p) not in own]
     if not strangers or not own:
         return
-    known = held()
+    known = optimized()
     lost = {id(p): p for p in strangers if id(p) not in known}
     if not lost or known.isdisjoint(own):
         return
@@ -110,7 +110,7 @@ def look_for_steps(
             continue
         if not group[0].accumulates or group[-1].step <= group[0].step:
             continue
-        held = held_by_optimizers() if held is None else held
+        held = optimized_parameters() if held is None else held
         if keys <= held:
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]

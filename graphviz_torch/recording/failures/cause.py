@@ -22,30 +22,30 @@ def explained(
         before: the runs before that one.
         program: what names lines.
     """
-    stuck = run.stuck
-    if stuck is None:
+    failing = run.failing_node
+    if failing is None:
         return failure
     line = program.line()
     changes = [
         Cause(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
-        for c in stuck.changes
+        for c in failing.changes
     ]
     modified = None
-    if stuck.kept is not None:
-        label = "" if stuck.leaf is None else run.reading.columns["label"][stuck.leaf]
-        modified = Operand(label, stuck.kept, "", stuck.leaf)
-    number = run.numbers[stuck.node]
-    ran = [other for other in before if (other.spent if stuck.freed else other.ran)(number)]
-    found = [_parted(run, stuck.node, other, program) for other in ran[-1:]]
-    if stuck.freed and not found:
+    if failing.saved is not None:
+        label = "" if failing.leaf is None else run.reading.columns["label"][failing.leaf]
+        modified = Operand(label, failing.saved, "", failing.leaf)
+    number = run.numbers[failing.node]
+    ran = [other for other in before if (other.freed if failing.freed else other.ran)(number)]
+    found = [_parted(run, failing.node, other, program) for other in ran[-1:]]
+    if failing.freed and not found:
         old = number < program.origins.first  # from before the recording
         last, user = _parts(
-            run, stuck.node, lambda n: n < program.origins.first if old else n == number
+            run, failing.node, lambda n: n < program.origins.first if old else n == number
         )
         found = [Cause("backward", "", _known(last, user), label=_name(run, last, program))]
-    if not stuck.freed:  # it came over from an earlier step, or it has nothing to do with that
+    if not failing.freed:  # it came over from an earlier step, or it has nothing to do with that
         found = [each for each in found if each.again and len(each.nodes) > 1]
-    return replace(failure, node=stuck.node, modified=modified, causes=(*changes, *found))
+    return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
 
 def _parted(run: Backward, node: int, other: Backward, program: Program) -> Cause:
@@ -95,7 +95,7 @@ def _name(run: Backward, node: int, program: Program) -> str:
     if label and "," not in label:  # of one output
         return label
     source = program.source(run.numbers[node])
-    for name, number, kind in run.others if source else ():
+    for name, number, kind in run.computed if source else ():
         if kind == columns["name"][node] and program.source(number) == source:
             return name
     return ""

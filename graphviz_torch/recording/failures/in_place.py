@@ -21,13 +21,14 @@ from torch.optim import Optimizer
 
 from ...internals.dynamo import uncompiled
 from ...internals.hooks.modes import unseen_calls
+from ...internals.hooks.optimizers import parameters_of
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.storage import storage_id
 from ...internals.tensors.weak import Ref
 from ..source_lines import Place
 from ..tracking import name_of
 
-_KEPT = 10_000  # changes; the oldest are forgotten
+_CHANGES = 10_000  # changes; the oldest are forgotten
 _STEPS = 100
 OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
 
@@ -66,7 +67,7 @@ class Changes:
 
     def __init__(self, place: Callable[[FrameType | None], Place | None]) -> None:
         self._place = place
-        self._seen: deque[Change] = deque(maxlen=_KEPT)
+        self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._steps: deque[_Step] = deque(maxlen=_STEPS)
 
     @uncompiled
@@ -98,7 +99,7 @@ class Changes:
                     with suppress(RuntimeError, NotImplementedError):  # some have no memory
                         memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
                         row = name, place, before, tensor._version, number, storage_id(tensor)
-                        self._seen.append(Change(*row, memory, Ref(tensor)))
+                        self._changes.append(Change(*row, memory, Ref(tensor)))
 
     def steps(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
@@ -134,7 +135,7 @@ class Changes:
     def _of(self, tensor: Tensor) -> list[Change]:
         storage = storage_id(tensor)
         found = []
-        for change in self._seen:
+        for change in self._changes:
             if change.storage == storage:
                 changed = None if change.tensor is None else change.tensor()
                 # `x.data` has the memory of x, and versions of its own.
@@ -146,9 +147,9 @@ class Changes:
         found = []
         for step in self._steps:
             optimizer = step.optimizer()
-            held = [] if optimizer is None else _held(optimizer)
-            if len(held) == len(step.before) == len(step.after):
-                rows = zip(held, step.before, step.after, strict=True)
+            parameters = [] if optimizer is None else parameters_of(optimizer)
+            if len(parameters) == len(step.before) == len(step.after):
+                rows = zip(parameters, step.before, step.after, strict=True)
                 found += [
                     Change("step", step.place, before, after)
                     for parameter, before, after in rows
@@ -171,7 +172,7 @@ def _held(optimizer: Optimizer) -> list[Tensor]:
 
 def _versions(optimizer: Optimizer) -> list[int]:
     with unseen_calls(), suppress(RuntimeError):
-        return [parameter._version for parameter in _held(optimizer)]
+        return [parameter._version for parameter in parameters_of(optimizer)]
     return []
 
 

@@ -27,23 +27,23 @@ _ENGINE = torch.autograd.graph.__file__  # of the function that calls it
 
 
 @dataclass(slots=True)
-class Stuck:
+class FailingNode:
     """A node that could not run."""
 
     node: int
-    kept: TensorMeta | None = None  # what it keeps that was changed in place
+    saved: TensorMeta | None = None  # what it keeps that was changed in place
     leaf: int | None = None  # the node of the leaf that this is, or has the elements of
     changes: list[Change] = field(default_factory=list)  # of that, since it was kept
     freed: bool = False  # an earlier backward has freed what it kept
 
 
-def stuck(
+def find_failing_node(
     fns: Mapping[int, GradFn],
     order: Sequence[int],
     error: BaseException,
     changes: Changes,
     ran_before: Callable[[int], bool],
-) -> Stuck | None:
+) -> FailingNode | None:
     """At which node a backward ended; None where that is not sure.
 
     Args:
@@ -59,7 +59,7 @@ def stuck(
     if message.startswith(_FREED):
         for node in _candidates(fns, order):
             if (order or ran_before(node)) and _is_freed(fns[node]):
-                return Stuck(node, freed=True)
+                return FailingNode(node, freed=True)
         return None
     if said := _CHANGED.match(message):
         return _changed(fns, order, said, changes)
@@ -69,16 +69,16 @@ def stuck(
     last = fns[order[-1]]
     if refused and refused[1] != last.name().rpartition("::")[2]:
         return None
-    return Stuck(order[-1]) if refused or issubclass(type(last), BackwardCFunction) else None
+    return FailingNode(order[-1]) if refused or issubclass(type(last), BackwardCFunction) else None
 
 
 def _changed(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
-) -> Stuck | None:
+) -> FailingNode | None:
     """The node that keeps a tensor of which PyTorch said this; None if there are several."""
     found: dict[int, Tensor] = {}
     for node in _candidates(fns, order):
-        for attribute, tensor in _kept(fns[node]):
+        for attribute, tensor in _saved_tensors(fns[node]):
             changed = tensor is not None and tensor._version == int(said[1])
             if tensor is not None and changed and said[0] in _error(fns[node], attribute):
                 found.setdefault(node, tensor)
@@ -88,7 +88,7 @@ def _changed(
         return None
     ((node, tensor),) = found.items()
     since = changes.since(tensor, int(said[2]))
-    return Stuck(node, tensor_meta(tensor), _leaf(fns, tensor), since)
+    return FailingNode(node, tensor_meta(tensor), _leaf(fns, tensor), since)
 
 
 def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int]:
@@ -100,7 +100,7 @@ def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int
     yield from sorted(others, key=lambda node: -int(fns[node]._sequence_nr()))
 
 
-def _kept(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
+def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
     """What a node keeps and nobody packed: the attribute that gives it, and the tensor.
 
     None for the tensor where there is none any more.
@@ -126,8 +126,8 @@ def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
 
 
 def _is_freed(fn: GradFn) -> bool:
-    kept = _kept(fn)
-    return any(tensor is None and _FREED in _error(fn, name) for name, tensor in kept)
+    saved = _saved_tensors(fn)
+    return any(tensor is None and _FREED in _error(fn, name) for name, tensor in saved)
 
 
 def _error(fn: GradFn, attribute: str) -> str:

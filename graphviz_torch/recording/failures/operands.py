@@ -23,7 +23,7 @@ from ..tracking import name_of
 
 
 @dataclass(slots=True)
-class SeenOperand:
+class OperandRecord:
     """A tensor that the failing call was given."""
 
     label: str
@@ -57,7 +57,7 @@ class Failed:
     error: Error
     operation: str = ""
     place: Place | None = None
-    operands: list[SeenOperand] = field(default_factory=list)
+    operands: list[OperandRecord] = field(default_factory=list)
     raised: Place | None = None  # where an exception came from that backward handed on
 
     def among(self, ids: Mapping[GradFn, int]) -> Failed:
@@ -115,7 +115,7 @@ class FailedCalls:
         self.last = None
 
 
-def operand(label: str, tensor: Tensor) -> SeenOperand:
+def operand(label: str, tensor: Tensor) -> OperandRecord:
     """What is known of a tensor that a failing call was given.
 
     Without a label it goes by the expression that gives it in the user's code: "self.scale",
@@ -124,10 +124,10 @@ def operand(label: str, tensor: Tensor) -> SeenOperand:
     meta = tensor_meta(tensor)
     number = None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
-    return SeenOperand(label, meta, made_by(tensor), tensor.output_nr, number)
+    return OperandRecord(label, meta, made_by(tensor), tensor.output_nr, number)
 
 
-def refused_operands(error: BaseException) -> list[SeenOperand]:
+def refused_operands(error: BaseException) -> list[OperandRecord]:
     """The tensor that an optimizer refused, as the frame that raised has it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -29,7 +29,7 @@ class Reduced:
     there: Tensor  # all numbers, in a row
     counts: list[int]  # how many rows each gradient has
     elements: list[int]  # of each gradient, with those that a sparse one leaves out
-    kept: list[int]  # of how many elements the values follow
+    values: list[int]  # of how many elements the values follow
 
 
 def reduce(gradients: Sequence[Tensor]) -> Reduced:
@@ -43,13 +43,13 @@ def reduce(gradients: Sequence[Tensor]) -> Reduced:
     blocks = [flats] if len(flats) > 1 else [[block] for block in torch.split(flats[0], _BLOCK)]
     halves = list(zip(*map(_numbers, blocks), strict=True))
     dense = [g.layout is torch.strided and not (g.is_nested or g.is_complex()) for g in gradients]
-    kept = [
+    values = [
         len(row) if ok and len(row) <= SMALL else 0 for row, ok in zip(flats, dense, strict=True)
     ]
     there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
-    there += [row.to(there[0].dtype) for row, count in zip(flats, kept, strict=True) if count]
+    there += [row.to(there[0].dtype) for row, count in zip(flats, values, strict=True) if count]
     counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
-    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], kept)
+    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], values)
 
 
 def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -92,6 +92,6 @@ def combine(reduced: Reduced, here: Any) -> list[Row]:
         nans.astype(int),
         infs.astype(int),
     ]
-    ends = list(accumulate(reduced.kept, initial=6 * rows))
+    ends = list(accumulate(reduced.values, initial=6 * rows))
     values = [tuple(here[a:b].tolist()) or None for a, b in pairwise(ends)]
     return list(zip(*(column.tolist() for column in columns), values, strict=True))

@@ -32,7 +32,7 @@ from .cpu import SMALL, flat, on_cpu, together
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
-_WAITING_ELSEWHERE = 1 << 22  # on another device: 16 MB
+_WAITING_ON_DEVICE = 1 << 22  # on another device: 16 MB
 _TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
 
 _new: Any = tuple.__new__  # GradientStats from a row of its fields, without a call of Python's
@@ -49,7 +49,7 @@ class _Room:
         self.cpu = cpu
         self.cuda = cuda
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
-        self.limit = _WAITING if cpu else _WAITING_ELSEWHERE
+        self.limit = _WAITING if cpu else _WAITING_ON_DEVICE
         self.elements = 0
         # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
         self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
@@ -137,13 +137,13 @@ class Descriptions:
         waiting, room.waiting, room.elements = room.waiting, [], 0
         with unseen_operators():  # under a mode nothing is plain
             dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
-            kept = [
+            unchanged = [
                 (version is None or gradient._version == version)
                 and not (plain and gradient.data_ptr() == 0)
                 for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
             ]
-        if not all(kept):  # a hook has changed a gradient in place since it arrived, or freed it
-            waiting, dense = list(compress(waiting, kept)), list(compress(dense, kept))
+        if not all(unchanged):  # a hook has changed one in place since it arrived, or freed it
+            waiting, dense = list(compress(waiting, unchanged)), list(compress(dense, unchanged))
         plain = dense if room.cpu else [False] * len(waiting)
         if any(plain):
             with _aside(), unseen_operators():

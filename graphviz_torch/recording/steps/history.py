@@ -26,7 +26,7 @@ Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 # A graph of the step before may be held by a variable that is about to be assigned again.
 STEPS = 2
 _MARKS = 8  # in a graph, where parts of it may be held alone
-_KEY = "graphviz_torch.kept"
+_KEY = "graphviz_torch.history"
 
 
 class _Mark:
@@ -43,7 +43,7 @@ Marks = list[weakref.ref[_Mark]]
 _Holder = tuple[int | None, str, list[_Mark]]
 
 
-class SeenKept(NamedTuple):
+class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
     steps: int
@@ -61,7 +61,7 @@ class _Line:
     graphs: list[tuple[int, Marks]] = field(default_factory=list)  # alive; with their steps
     enough: int = STEPS  # steps that must be alive to look for what holds them
     holder: tuple[int | None, str] | None = None
-    held: Marks = field(default_factory=list)  # that made this the holder
+    holder_marks: Marks = field(default_factory=list)  # that made this the holder
 
     def before(self, step: int) -> list[tuple[int, Marks]]:
         """The graphs of earlier steps that are alive."""
@@ -69,7 +69,7 @@ class _Line:
         return [graph for graph in self.graphs if graph[0] < step]
 
 
-class KeptGraphs:
+class GraphHistory:
     """Looks, at every backward, for the graphs of earlier ones.
 
     Args:
@@ -88,7 +88,7 @@ class KeptGraphs:
         running: Container[GradFn],
         step: int,
         place: Place | None,
-    ) -> SeenKept | None:
+    ) -> Retention | None:
         """Look for kept graphs, and mark this one.
 
         Args:
@@ -98,7 +98,7 @@ class KeptGraphs:
             place: the line that calls backward.
         """
         line = self._lines.setdefault(place, _Line(f"{_KEY}.{len(self._lines)}"))
-        kept = self._kept(line, nodes, running, step)
+        retention = self._retention(line, nodes, running, step)
         new = [fn for fn, number in nodes.items() if number >= line.first]
         marks = []
         for fn in new[:: -(-len(new) // _MARKS) or 1]:
@@ -106,11 +106,11 @@ class KeptGraphs:
             marks.append(weakref.ref(mark))
         line.graphs.append((step, marks))
         line.first = sequence_number()
-        return kept
+        return retention
 
-    def _kept(
+    def _retention(
         self, line: _Line, nodes: Numbers, running: Container[GradFn], step: int
-    ) -> SeenKept | None:
+    ) -> Retention | None:
         before = line.before(step)
         count = _steps(before)
         if count < STEPS:
@@ -118,10 +118,10 @@ class KeptGraphs:
         if any(number < line.first for number in nodes.values()):
             inside, junction = _inside(nodes, running, _marks(before), line.first)
             if len(inside) >= STEPS:
-                return SeenKept(len(inside), junction, inside=True)
+                return Retention(len(inside), junction, inside=True)
         if count < line.enough:
-            known = line.holder is not None and all(mark() for mark in line.held)
-            return SeenKept(count, *line.holder) if known and line.holder else None
+            known = line.holder is not None and all(mark() for mark in line.holder_marks)
+            return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
             gc.collect()  # what only waits for this is no leak
@@ -130,11 +130,11 @@ class KeptGraphs:
         count = _steps(before)
         if count < STEPS:
             return None
-        number, name, held = self._holder(_marks(before), running)
+        number, name, marks = self._holder(_marks(before), running)
         if number is None:  # soon again
             line.enough = count + max(1, count // 2)
-        line.holder, line.held = (number, name), list(map(weakref.ref, held))
-        return SeenKept(count, number, name)
+        line.holder, line.holder_marks = (number, name), list(map(weakref.ref, marks))
+        return Retention(count, number, name)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
         """What holds the most steps; no number if nothing holds several."""
@@ -145,16 +145,16 @@ class KeptGraphs:
         for source, target, _, _ in edges:
             sources[target].append(source)
         marked = {i: mark for fn, i in ids.items() if (mark := _mark_on(fn, marks)) is not None}
-        seen: set[int] = set()
+        visited: set[int] = set()
         holders: dict[str, _Holder] = {}
         for number, fn, tensor in tensors:
-            found = [marked[i] for i in _behind(ids[fn], sources, seen) if i in marked]
+            found = [marked[i] for i in _behind(ids[fn], sources, visited) if i in marked]
             if found:
                 name = self._label(tensor)
                 key = name or self._line(number) or str(number)
                 holders.setdefault(key, (number, name, []))[2].extend(found)
-        best = max(holders.values(), key=_steps_held, default=None)
-        if best is None or _steps_held(best) < STEPS:
+        best = max(holders.values(), key=_step_count, default=None)
+        if best is None or _step_count(best) < STEPS:
             return None, "", list(marks.values())
         return best
 
@@ -169,7 +169,7 @@ def _steps(graphs: list[tuple[int, Marks]]) -> int:
     return len({step for step, _ in graphs})
 
 
-def _steps_held(holder: _Holder) -> int:
+def _step_count(holder: _Holder) -> int:
     return len({mark.step for mark in holder[2]})
 
 
@@ -194,13 +194,13 @@ def _inside(
     return steps, junction
 
 
-def _behind(start: int, sources: list[list[int]], seen: set[int]) -> Iterator[int]:
-    """A node and those behind it that are not in `seen`, and are from now on."""
+def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
+    """A node and those behind it that are not in `visited`, and are from now on."""
     stack = [start]
     while stack:
         node = stack.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             stack.extend(sources[node])
             yield node
 

@@ -12,9 +12,9 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
+from ...internals.hooks.optimizers import parameters_of
 from ..source_lines import Place
 from .zero_grad import Cleared
 
@@ -48,7 +48,7 @@ class Steps:
     ) -> bool:
         """An optimizer steps; does it use gradients that it has used before?"""
         self.count += 1
-        self.updated = (self.updated or set()) | {id(p) for p in held_by(optimizer)}
+        self.updated = (self.updated or set()) | {id(p) for p in parameters_of(optimizer)}
         closure = next((code for value in args if (code := _code(value)) is not None), None)
         self.running = [step for step in self.running if _is_running(step, frame)]
         self.running.append(_Step(optimizer, closure, frame, place))
@@ -89,11 +89,6 @@ class Steps:
         if again:
             self.uncleared = place
         return again
-
-
-def held_by(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters of an optimizer."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _is_running(step: _Step, frame: FrameType | None) -> bool:

@@ -8,24 +8,24 @@ import threading
 class Ticket:
     """A visitor's turn: in the queue until there is a place, then inside, until `leave`."""
 
-    def __init__(self, places: Places, visitor: str) -> None:
-        self._places, self.visitor = places, visitor
+    def __init__(self, jobs: JobQueue, visitor: str) -> None:
+        self._jobs, self.visitor = jobs, visitor
 
     @property
     def before(self) -> int | None:
         """How many tickets stand before this one; None once it has a place."""
-        return self._places.before(self)
+        return self._jobs.before(self)
 
     def leave(self) -> None:
         """Give the place, or the turn, to the next one."""
-        self._places.leave(self)
+        self._jobs.leave(self)
 
 
-class Places:
-    """So many places, and a queue.
+class JobQueue:
+    """So many jobs at once, and those that wait.
 
-    >>> places = Places(1)
-    >>> first, second = places.enter("Ann"), places.enter("Ben")
+    >>> queue = JobQueue(1)
+    >>> first, second = queue.enter("Ann"), queue.enter("Ben")
     >>> print(first.before, second.before)
     None 0
     >>> first.leave()
