@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from .text import short_repr
+
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
 Severity = Literal["error", "warning", "info"]
@@ -79,6 +81,9 @@ class GradientStats(NamedTuple):
     values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
     tensor: TensorMeta | None = None
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
     @property
     def nonfinite(self) -> int:
         """Number of NaN and Inf elements."""
@@ -93,6 +98,9 @@ class SavedTensor(NamedTuple):
     nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
     kind: SavedKind = "activation"
     shared_with: int | None = None  # id of the node at which the same storage is counted
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
 
 class Node(NamedTuple):
@@ -116,6 +124,9 @@ class Node(NamedTuple):
     module_class: str = ""
     # What autograd keeps of the operation that is not a tensor: "exponent=2".
     attributes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     @property
     def saved_bytes(self) -> int:
@@ -144,6 +155,9 @@ class Edge(NamedTuple):
     output_nr: int = 0
     input_nr: int = 0
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -166,6 +180,8 @@ class Transfer:
     data: int | None = None  # copies of the same data, and copies of those, share this number
     in_forward: bool | None = None  # was a module's forward running; `module` is "" in the root's
     moment: int | None = None  # grows with every call of a module and every backward
+
+    __repr__ = short_repr
 
     @property
     def nbytes(self) -> int | None:
@@ -192,6 +208,8 @@ class Parameter:
     got_gradient: bool | None = None  # did a backward of the block give it a gradient
     in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -206,6 +224,8 @@ class Cut:
     label: str = ""
     in_forward: bool | None = None  # was a module's forward running
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
@@ -218,6 +238,8 @@ class RetainedGraphs:
     label: str = ""  # the caller's variable that holds them, if one holds those of several steps
     where: str = ""  # the line that made what is held
     node: int | None = None  # id of the node that makes them part of this graph
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +255,8 @@ class Step:
     # that is a graph before this one.
     nonfinite_since: int | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -242,6 +266,8 @@ class Operand:
     tensor: TensorMeta
     where: str = ""  # the line that made it
     node: int | None = None
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +284,8 @@ class Cause:
     again: bool = False  # was it the same line, called from the same lines: a loop
     stepped: bool = False  # has an optimizer stepped between the two
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -272,6 +300,8 @@ class Failure:
     node: int | None = None  # id of the node that backward could not run
     modified: Operand | None = None  # the tensor it saved that was changed in place
     causes: tuple[Cause, ...] = ()
+
+    __repr__ = short_repr
 
 
 EventKind = Literal[
@@ -305,6 +335,8 @@ class Event:
     nodes: tuple[int, ...] = ()  # ids of the nodes that it made, or is about
     times: int = 1  # how often that line did so
 
+    __repr__ = short_repr
+
 
 # The rules that tell why a recording ended.
 FAILURE_RULES = ("failed", "mixed-devices", "changed-in-place", "backward-twice")
@@ -323,3 +355,5 @@ class Finding:
     nodes: tuple[int, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
     steps: tuple[int, ...] = ()  # positions in Recording.graphs, where it holds in some of several
+
+    __repr__ = short_repr

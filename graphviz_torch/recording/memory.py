@@ -7,7 +7,7 @@ keeps as plain attributes, what kernels keep inside and in MKL-DNN's own layout,
 region keeps in Python, and the numbers of `x * 2.5`, which PyTorch keeps as tensors that no hook
 sees (`True` counts its one byte: it cannot be told from a tensor).
 
-Nothing is unpacked. Where somebody's `saved_kepthooks` packed a tensor, the tensors in the pack
+Nothing is unpacked. Where somebody's `saved_tensors_hooks` packed a tensor, the tensors in the pack
 are counted: on the device and with the bytes they have there. A checkpointed region keeps no tensor
 in its nodes, and its nodes say so.
 """

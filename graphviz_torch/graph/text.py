@@ -1,0 +1,43 @@
+"""A value as a line of Python: the fields by name, those with their defaults left out."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+_ITEMS, _WIDTH = 3, 100  # of a tuple, and of the text of one field
+_REQUIRED = object()
+
+
+def short_repr(value: Any) -> str:
+    """The `__repr__` of a value: it fits a screen, however much the value holds.
+
+    >>> from graphviz_torch.graph import Edge, Node, TensorMeta
+    >>> Edge(0, 2, input_nr=1)
+    Edge(source=0, target=2, input_nr=1)
+    >>> Node(0, "UnbindBackward0", (TensorMeta((8,), "float32", "cpu"),) * 500, operation="unbind")
+    Node(id=0, name='UnbindBackward0', outputs=(f32[8] cpu, f32[8] cpu, f32[8] cpu, … 497 more), \
+operation='unbind')
+    """
+    read = ((name, getattr(value, name), default) for name, default in _defaults(type(value)))
+    parts = [f"{name}={_text(one)}" for name, one, default in read if one != default]
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    """The fields of a named tuple or a dataclass, each with its default."""
+    if issubclass(kind, tuple):
+        return [(name, kind._field_defaults.get(name, _REQUIRED)) for name in kind._fields]
+    return [(field.name, field.default) for field in fields(kind)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        items = [_text(item) for item in value[:_ITEMS]]
+        items += [f"… {len(value) - _ITEMS:,} more"] if len(value) > _ITEMS else []
+        text = f"({', '.join(items)}{',' * (len(items) == 1)})"
+    elif hasattr(value, "_fields") and "__str__" in vars(type(value)):  # "f32[8, 128] cpu"
+        text = str(value)
+    else:
+        text = repr(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
