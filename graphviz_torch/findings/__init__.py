@@ -19,6 +19,8 @@ from .rule import RULES, Reading, apply
 from .values import AGAIN
 
 _SEVERITIES = ("error", "warning", "info")
+# By rule: another one that tells the cause of what it finds.
+_FOLLOWS = {"lost-gradient": "optimizer-never-stepped"}
 _LONGEST = 400  # characters of a line of a note
 
 
@@ -70,7 +72,8 @@ def diagnosis(graph: Graph) -> str:
     blocked = Reading(graph).blocked  # then the error is what cut the way
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised)
-        exact = found.severity == "error" and (here or blocked)
+        named = found.rule == "gradient-of-a-result"  # an error where that ended the block
+        exact = found.severity == "error" and (here or blocked or named)
         if found.rule in FAILURE_RULES or exact:
             parts = ("", found.message), ("  line: ", found.where), ("  try: ", found.advice)
             return "\n".join(head + _one_line(text) for head, text in parts if text)
@@ -92,9 +95,13 @@ def rules() -> tuple[tuple[str, str], ...]:
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
-    """Without what only says that an earlier step's finding goes on."""
+    """Without what only follows from another finding."""
     told = {f.rule for f in found if f.cause != AGAIN}
-    return [f for f in found if f.cause != AGAIN or f.rule not in told]
+    return [
+        f
+        for f in found
+        if not (f.cause == AGAIN and f.rule in told) and _FOLLOWS.get(f.rule) not in told
+    ]
 
 
 def _one_line(text: str) -> str:

@@ -156,7 +156,7 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     for cut in _by_likelihood(reading):
         if not lost:
             return
-        behind = _upstream(reading, cut.before, seen)
+        behind = upstream(reading, cut.before, seen)
         whole = _ran_inside(cut, owned)
         found = [
             p
@@ -206,7 +206,7 @@ def _that_matter(reading: Reading) -> list[Cut]:
             escaped = cut.how in _READS or cut.before is None
             if i not in found and (escaped or not alive.isdisjoint(cut.after)):
                 found.add(i)
-                _upstream(reading, cut.before, alive)
+                upstream(reading, cut.before, alive)
     return [cuts[i] for i in sorted(found)]
 
 
@@ -256,7 +256,7 @@ def _may_concern(cut: Cut, parameter: Parameter) -> bool:
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 
 
-def _upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
+def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
     """A node and all that it was computed from, without what was seen before."""
     found: set[int] = set()
     stack = [] if node is None else [node]

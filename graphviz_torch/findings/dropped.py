@@ -1,4 +1,4 @@
-"""Gradients that a node received and did not pass on: none at all, or zeros only."""
+"""Lost gradients: a node received one and gave none to its input, or zeros only."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ _ADVICE = {
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"
     " autocast.",
 }
+_NON_LEAF = "can't optimize a non-leaf"
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
 # `h += x`, and no part of a tensor
 _AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
@@ -100,6 +101,8 @@ def failed(reading: Reading) -> Iterator[Finding]:
     failure = reading.graph.failure
     if failure is None or is_mixed(failure) or failure.error in _STOPPED:
         return
+    if _NON_LEAF in failure.message:
+        return  # optimizer-got-a-result tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()

@@ -103,7 +103,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"kl_div{at(event.where)} takes log-probabilities, and got probabilities from "
-            f"{reading.call(maker.id)}{at(maker.source)}.",
+            f"{maker.title}{at(maker.source)}.",
             cause="probabilities where log-probabilities belong",
             advice="Give it what log_softmax makes of the raw scores; the target stays as it is.",
             where=event.where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..graph import Finding, Parameter
-from .cuts import explained, module_of, severity_of, without_gradient
+from .cuts import explained, module_of, severity_of, upstream, without_gradient
 from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
 
 
@@ -45,7 +45,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     not part of what backward ran on."""
     if reading.graph.failure is not None or reading.leaf_losses:
         return  # there was no loss to be part of
-    known = {p.name for _, p in explained(reading)}
+    known = {p.name for _, p in explained(reading)} | _replaced(reading)
     ran = [
         p for p in without_gradient(reading) if p.module_called is not False or p.node is not None
     ]
@@ -77,6 +77,15 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             advice=advice,
             nodes=nodes_of(parameters),
         )
+
+
+def _replaced(reading: Reading) -> set[str]:
+    """Names of the parameters that lie behind `x.data = h`, which is told by itself."""
+    behind: set[int] = set()
+    for event in reading.events("data"):
+        for operand in event.operands:
+            upstream(reading, operand.node, behind)
+    return {p.name for p in reading.graph.parameters if p.node in behind}
 
 
 @rule()

@@ -339,7 +339,13 @@ class Event:
 
 
 # The rules that tell why a recording ended.
-FAILURE_RULES = ("failed", "mixed-devices", "changed-in-place", "backward-twice")
+FAILURE_RULES = (
+    "failed",
+    "mixed-devices",
+    "changed-in-place",
+    "backward-twice",
+    "optimizer-got-a-result",
+)
 
 
 @dataclass(frozen=True, slots=True)

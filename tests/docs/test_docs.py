@@ -14,7 +14,9 @@ import graphviz_torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], key=lambda page: page.relative_to(ROOT)
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    - {*(ROOT / "docs" / "findings").glob("*.md")},  # each program there runs alone
+    key=lambda page: page.relative_to(ROOT),
 )
 
 

@@ -143,6 +143,8 @@ def _expression(tensor: Tensor, frame: FrameType | None) -> str:
     """What gives a tensor in this frame of the user's, or in the next one outwards that does."""
     while frame is not None:
         for name, value in local_variables(frame).items():
+            if value is tensor:
+                return name
             with suppress(Exception):  # of an object of the user's
                 for expression, part in _inside(name, value):
                     if part is tensor or (part is not None and part is tensor._base):

@@ -1,0 +1,116 @@
+"""Write into the pages of findings what `find` says: `python docs/finding_pages.py`.
+
+A page of docs/findings/ shows a family of rules. The program under each rule is written there by
+hand. All else comes from the package: the order, the sentence, and what is said of the program.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from graphviz_torch import Finding, find, find_across
+from graphviz_torch.findings.findings import Checked, Findings
+from graphviz_torch.findings.rule import RULES, Rule
+
+FOLDER = Path(__file__).parent / "findings"
+_PROGRAM = re.compile(r"^## `([a-z0-9-]+)`$.*?^```python\n(.*?)^```$", re.M | re.S)
+_EMPTY = "from graphviz_torch import record\n\nwith record() as recording:\n    ...\n"
+_INDEX = """# What `find` finds
+
+`find(recording)` judges what was recorded. A rule whose values were not recorded stays silent. Each
+page below shows a family of rules: lines that cause a finding, and what `print(find(recording))`
+says of them, less what is only good to know. Where a program ends with an exception, its traceback
+says so too. `graphviz_torch.rules()` gives this table in Python.
+
+| rule | what it says |
+|---|---|
+{rows}
+
+```{{toctree}}
+:maxdepth: 1
+
+{pages}
+```
+"""
+
+
+def families() -> dict[str, list[Rule]]:
+    """The rules, by the module that they stand in."""
+    found: dict[str, list[Rule]] = {}
+    for rule in RULES:
+        found.setdefault(rule.find.__module__.rpartition(".")[2], []).append(rule)
+    return found
+
+
+def programs(page: str) -> dict[str, str]:
+    """The programs on a page, by rule."""
+    return dict(_PROGRAM.findall(page))
+
+
+def said(program: str) -> Sequence[Finding]:
+    """What `find` says of the `recording` of a program, which may raise; or, of its `ranks`."""
+    module = ModuleType("__main__")
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = Path(folder) / "train.py"
+        file.write_text(program)
+        with redirect_stdout(StringIO()), suppress(Exception):
+            exec(compile(program, str(file), "exec"), module.__dict__)
+    if hasattr(module, "ranks"):
+        return find_across(module.ranks)
+    return find(module.recording)
+
+
+def section(rule: Rule, program: str) -> str:
+    """What a page shows of a rule."""
+    found = said(program)
+    shown = [f for f in found if f.severity != "info" or f.rule == rule.id]
+    _, _, table = str(Findings(shown, Checked(0, 0, 0))).partition("\n")
+    return (
+        f"## `{rule.id}`\n\n{rule.sentence}\n\n```python\n{program}```\n\n```text\n{table}\n```\n"
+    )
+
+
+def page(family: str, before: str) -> str:
+    """The page of a family, with the programs of the one before."""
+    rules = families()[family]
+    head = " ".join((sys.modules[rules[0].find.__module__].__doc__ or "").split("\n\n")[0].split())
+    title, _, about = head.partition(": ")
+    known = programs(before)
+    sections = (section(rule, known.get(rule.id, _EMPTY)) for rule in rules)
+    return f"# {title}\n\n{about[:1].upper()}{about[1:]}\n\n" + "\n".join(sections)
+
+
+def index() -> str:
+    """The page that lists all rules."""
+    rows = "\n".join(
+        f"| [`{rule.id}`]({family}.md#{rule.id}) | {rule.sentence} |"
+        for family, rules in families().items()
+        for rule in rules
+    )
+    return _INDEX.format(rows=rows, pages="\n".join(families()))
+
+
+def written() -> dict[Path, str]:
+    """Every page as it should be."""
+    pages = {FOLDER / "index.md": index()}
+    for family in families():
+        file = FOLDER / f"{family}.md"
+        pages[file] = page(family, file.read_text() if file.exists() else "")
+    return pages
+
+
+if __name__ == "__main__":
+    for file, text in written().items():
+        file.write_text(text)
