@@ -196,7 +196,9 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """A finding whose rule id is filled in by `apply`."""
+    """A finding whose rule id is filled in by `apply`; of two lines it is at the user's."""
+    if "where" in fields:
+        fields["where"] = fields["where"].partition(" (")[0]
     return Finding("", severity, message, **fields)
 
 

@@ -114,7 +114,9 @@ class Node(NamedTuple):
     leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
     module: str = ""  # as in named_modules(): "encoder.layers.0"
     scope: str = ""  # the module's path with the number of a repeated call: "encoder.cell#2"
-    source: str = ""  # the user's line that made it: "train.py:41"
+    # The user's line that made it, "train.py:41"; where that called into an installed library, with
+    # the library's: "train.py:41 (modeling_gpt2.py:312)".
+    source: str = ""
     note: str = ""  # what a reader must know: "torch.compile region"
     saved: tuple[SavedTensor, ...] = ()
     grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output

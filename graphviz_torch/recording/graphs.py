@@ -19,7 +19,7 @@ from .events.events import Events
 from .failures.cause import explained
 from .failures.operands import Failed
 from .program import Program
-from .source_lines import Place
+from .source_lines import Place, written
 from .transfers import CopyRecord
 
 Line = Callable[[Place | None], str]
@@ -47,6 +47,7 @@ def graphs_of(
     """
     line = program.line()
     optimized = _optimized(program, updated)
+    reached = {key for backward in backwards for key in backward.reached}
     graphs = []
     for backward in backwards:
         graph = graph_of_backward(backward, program, line)
@@ -59,7 +60,7 @@ def graphs_of(
             replace(
                 graph,
                 transfers=(*_transfers(graph, backward, copies, line), *unmatched),
-                parameters=_parameters(backward, backwards, program, updated, optimized),
+                parameters=_parameters(backward, reached, program, updated, optimized),
                 failure=failure,
                 events=events.until(
                     backward.position + 1,
@@ -77,7 +78,7 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
     """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
     columns = backward.reading.columns
     length = len(backward.numbers)
-    made = program.origins.columns(backward.numbers, line)
+    made = program.origins.columns(backward.numbers, lambda source: written(source, line))
     for name, i in backward.parameters.items():
         made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
         made["source"][i] = ""
@@ -192,7 +193,7 @@ def _optimized(program: Program, updated: set[int] | None) -> set[int] | None:
 
 def _parameters(
     backward: Backward,
-    backwards: Sequence[Backward],
+    reached: set[int],
     program: Program,
     updated: set[int] | None,
     optimized: set[int] | None,
@@ -205,7 +206,6 @@ def _parameters(
     listed = program.table.listed()
     if not listed:  # no module was called: what should learn is not known, but what cannot is
         named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
-        reached = {key for other in backwards for key in other.reached}
         return tuple(
             Parameter(label, meta, True, node, got_gradient=key in reached)
             for key, node, label in named

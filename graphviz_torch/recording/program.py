@@ -19,7 +19,7 @@ from ..tracing.names import caller_names
 from .modules.call_stack import CallStack
 from .modules.origins import Origins
 from .modules.parameters import ParameterTable
-from .source_lines import Place, lines, user_frame
+from .source_lines import OTHER, Place, Source, lines, user_frame, written
 
 _CALLS = 20  # frames
 _MISSED = 10  # reasons
@@ -38,7 +38,7 @@ class Program:
 
     def __init__(self, model: Module | None, frame: FrameType | None) -> None:
         self.frame = frame
-        self.origins: Origins[Place] = Origins(sequence_number())
+        self.origins: Origins[Source] = Origins(sequence_number())
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
@@ -78,11 +78,12 @@ class Program:
 
     def line(self) -> Callable[[Place | None], str]:
         """What turns a place into "train.py:41", with as many folders as tell files apart."""
-        return lines(file for file, foreign in self.stack.foreign.items() if not foreign)
+        return lines(file for file, owner in self.stack.files.items() if owner != OTHER)
 
     def source(self, number: int) -> str:
         """The line that made the node with this sequence number."""
-        return self.origins.source(number, self.line())
+        line = self.line()
+        return self.origins.source(number, lambda source: written(source, line))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
         """What the user calls a tensor, in this frame or in the model."""

@@ -273,6 +273,7 @@ class _Session:
             *(self.changes, self.failed_calls, self.results, self.events),
         )
         self.backwards: list[Backward] = []
+        self.reached: set[int] = set()  # id() of the variables that they reached
         self.live: LiveBackward | None = None
         self.failed: Failed | None = None  # the exception that ended the block
         self._first = sequence_number()  # nodes from this number on are in no backward yet
@@ -355,6 +356,7 @@ class _Session:
                     if error is not None:
                         live.fail(error, self.changes, self.backwards)
                     self.backwards.append(live.finish(gradients or ()))
+                    self.reached |= self.backwards[-1].reached
                     self.events.end_backward(self.backwards[-1])
             except Exception as ours:
                 self.program.miss(ours)
@@ -365,7 +367,7 @@ class _Session:
 
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
-        failed, place = self.failed_calls.last, raised(error, self.program.stack.foreign)
+        failed, place = self.failed_calls.last, raised(error, self.program.stack.files)
         known = Error.of(error)
         if failed is None or failed.error != known:
             failed = Failed(known, place=place)
@@ -445,7 +447,7 @@ class _Session:
                 self.steps.uncleared,
             ),
             position=len(self.backwards),
-            reached={key for other in self.backwards for key in other.reached},
+            reached=self.reached,
             failed=failed,
         )
         if self._with.memory:

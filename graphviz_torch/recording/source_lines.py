@@ -1,8 +1,8 @@
 """Which line of the user's own code a call comes from.
 
 The user's own is every file outside this package, torch, the standard library and what is
-installed beside it. A place is a code object and a position in it: a frame gives both at once,
-and the line that they stand for is looked up when it is asked for.
+installed beside it, which are the libraries. A place is a code object and a position in it: a frame
+gives both at once, and the line that they stand for is looked up when it is asked for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import dis
 import linecache
 import os
 import re
+import site
 import sysconfig
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -20,38 +22,63 @@ import torch
 
 Place = tuple[CodeType, int]  # code, and the position of an instruction in it
 
-_FOREIGN = (
+# A place of the user's, and the library's where that called into one and the call was made there.
+Source = tuple[Place, Place | None]
+
+OWN, LIBRARY, OTHER = range(3)
+
+_LIBRARIES = tuple(
+    {
+        os.path.join(path, "")
+        for path in (
+            *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+            *site.getsitepackages(),
+            site.getusersitepackages(),
+        )
+    }
+)
+_OTHER = (
     str(Path(__file__).parents[1]) + os.sep,
     str(Path(torch.__file__).parent) + os.sep,
-    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
     "<frozen ",
     "<eval_with_key>",
     "<__array_function__",
 )
+_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 
-class Foreign(dict[str, bool]):
-    """By file: is it not the user's own code."""
+@cache
+def owner(file: str) -> int:
+    """Whose code is in a file: `OWN` if it is the user's, `LIBRARY`, or `OTHER`."""
+    if file.startswith(_OTHER):
+        return OTHER
+    if file.startswith(_LIBRARIES):  # they may lie below the standard library
+        return LIBRARY
+    return OTHER if file.startswith(_STANDARD) else OWN
 
-    def __missing__(self, file: str) -> bool:
-        found = self[file] = file.startswith(_FOREIGN)
+
+class Files(dict[str, int]):
+    """The owners of the files that were met."""
+
+    def __missing__(self, file: str) -> int:
+        found = self[file] = owner(file)
         return found
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own code from `frame` outwards."""
-    while frame is not None and frame.f_code.co_filename.startswith(_FOREIGN):
+    while frame is not None and owner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-def raised(error: BaseException, foreign: Foreign) -> Place | None:
+def raised(error: BaseException, files: Files) -> Place | None:
     """The innermost place in the user's own code that an exception came through."""
     found = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not foreign[code.co_filename]:
+        if files[code.co_filename] == OWN:
             found = (code, trace.tb_lasti)
         trace = trace.tb_next
     return found
@@ -87,6 +114,12 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
         return found
 
     return line
+
+
+def written(source: Source, line: Callable[[Place | None], str]) -> str:
+    """ "train.py:41", or "train.py:41 (modeling_gpt2.py:312)"."""
+    place, library = source
+    return f"{line(place)} ({line(library)})" if library is not None else line(place)
 
 
 def source_text(place: Place | None) -> str:

@@ -12,19 +12,16 @@ from typing import Any
 Attributes = tuple[str, ...]  # "name=value", the value as Python writes it
 
 _LEFT_OUT = ("sizes", "size", "numel", "strides", "options", "scalar_type", "sizes_opt")
+_members: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
 _UNSIGNED = 1 << 63  # a dimension that counts from the end is kept as an unsigned number
 
 
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
     """The attributes of each live node; of a custom Function none, for they are its author's."""
-    names: dict[type, list[tuple[str, str]]] = {}
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = []
     for fn in fns:
-        kind = type(fn)
-        wanted = names.get(kind)
-        if wanted is None:
-            wanted = names[kind] = _names(kind)
+        wanted = _names(type(fn))
         if not wanted:
             found.append(())
             continue
@@ -37,15 +34,18 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
 
 
 def _names(kind: type) -> list[tuple[str, str]]:
-    if "_raw_saved_tensors" in dir(kind) or hasattr(kind, "_forward_cls"):
-        return []  # of a custom Function
-    members = set(dir(kind))
-    names = [(name, name.removeprefix("_saved_")) for name in members if name.startswith("_saved_")]
-    return sorted(
-        (saved, name)
-        for saved, name in names
-        if f"_raw{saved}" not in members and not name.endswith(_LEFT_OUT)
-    )
+    found = _members.get(kind)
+    if found is None:
+        if hasattr(kind, "_raw_saved_tensors") or hasattr(kind, "_forward_cls"):
+            return []  # of a custom Function, whose class may hold tensors and is not kept
+        members = set(dir(kind))
+        names = [(one, one.removeprefix("_saved_")) for one in members if one.startswith("_saved_")]
+        found = _members[kind] = sorted(
+            (saved, name)
+            for saved, name in names
+            if f"_raw{saved}" not in members and not name.endswith(_LEFT_OUT)
+        )
+    return found
 
 
 def _text(value: Any) -> str:

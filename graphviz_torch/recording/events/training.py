@@ -17,7 +17,7 @@ from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
-from ..source_lines import Place
+from ..source_lines import OWN, Place
 from .events import Events
 
 # What people write for requires_grad; `trainable` is Keras's.
@@ -159,14 +159,14 @@ def _has(item: Any, owner: Any) -> bool:
 def _codes(program: Program) -> Iterator[CodeType]:
     """Code of the program: of the frames around the recording, and of its classes of modules."""
     stack: list[CodeType] = []
-    frame, foreign = program.frame, program.stack.foreign
+    frame, files = program.frame, program.stack.files
     while frame is not None:
-        if not foreign[frame.f_code.co_filename]:
+        if files[frame.f_code.co_filename] == OWN:
             stack.append(frame.f_code)
         frame = frame.f_back
     for kind in {type(module) for module, _ in program.table.modules()}:
         functions = (getattr(value, "__code__", None) for value in vars(kind).values())
-        stack += [code for code in functions if code and not foreign[code.co_filename]]
+        stack += [code for code in functions if code and files[code.co_filename] == OWN]
     while stack:
         code = stack.pop()
         yield code

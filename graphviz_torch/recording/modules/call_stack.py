@@ -20,7 +20,7 @@ from ...internals.frames import local_variables
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from ..source_lines import Foreign, Place, user_frame
+from ..source_lines import LIBRARY, OWN, Files, Place, Source, user_frame
 from .origins import Names, Origins
 from .parameters import ParameterTable, wrapped_by
 
@@ -28,13 +28,14 @@ from .parameters import ParameterTable, wrapped_by
 class _ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("counts", "frame", "module", "names", "place")
+    __slots__ = ("counts", "frame", "library", "module", "names", "place")
 
     def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
         self.module = module
         self.names = names  # path and scope
         self.frame = frame  # that calls the forward: a walk that meets it knows the line beyond
-        self.place: Place | None = None
+        self.place: Place | None = None  # beyond that frame
+        self.library: Place | None = None
         self.counts: dict[str, int] = {}  # calls of each child so far
 
 
@@ -47,8 +48,8 @@ class CallStack:
         origins: is told which modules and lines make the nodes.
     """
 
-    def __init__(self, table: ParameterTable, origins: Origins[Place]) -> None:
-        self.foreign = Foreign()
+    def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
+        self.files = Files()
         self._table = table
         self._origins = origins
         self._running: list[_ModuleCall] = []
@@ -126,7 +127,8 @@ class CallStack:
     @uncompiled
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """The nodes start <= number < end were made by a call in `frame`."""
-        self._origins.made(start, end, self.place(frame))
+        place, library = self._source(frame)
+        self._origins.made(start, end, None if place is None else (place, library))
 
     @uncompiled
     def skipped(self, start: int, frame: FrameType | None) -> None:
@@ -143,18 +145,30 @@ class CallStack:
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the user's own code from `frame` outwards."""
-        foreign, running = self.foreign, self._running
+        return self._source(frame)[0]
+
+    def _source(self, frame: FrameType | None) -> tuple[Place | None, Place | None]:
+        """That place, and the innermost one in a library on the way there."""
+        files, running = self.files, self._running
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
-        found = None
+        found = library = None
         while frame is not None:
             code = frame.f_code
-            if not foreign[code.co_filename]:
+            owner = files[code.co_filename]
+            if owner == OWN:
                 found = (code, frame.f_lasti)
                 break
+            if owner == LIBRARY:
+                here = (code, frame.f_lasti)
+                library = library or here
+                for met in running[depth + 1 :]:
+                    met.library = met.library or here
             if call is not None and frame is call.frame:
                 if call.place is not None:
-                    found = call.place
+                    found, library = call.place, library or call.library
+                    for met in running[depth + 1 :]:
+                        met.library = met.library or call.library
                     break
                 depth -= 1
                 call = running[depth] if depth >= 0 else None
@@ -162,7 +176,7 @@ class CallStack:
         if depth < innermost:  # met calls whose line was not known yet
             for call in running[depth + 1 :]:
                 call.place = found
-        return found
+        return found, library
 
     def _is_of_function(self, code: CodeType) -> bool:
         # By the forward itself: apply, which calls it, has no frame from torch 2.14 on.

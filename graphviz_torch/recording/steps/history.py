@@ -1,14 +1,16 @@
 """Which graphs of earlier steps are still alive when backward runs, and what holds them.
 
-Marks are hung on a few nodes of each graph that runs backward, in the node's own `metadata`: an
-empty object that lives as long as the node, which is as long as anybody holds what was computed
-from it. Steps are told apart by the optimizers that stepped in between.
+Of a few nodes of each graph that runs backward the `metadata` are held, a dictionary that each node
+has for itself: once nobody owns it but us, the node is gone, which is when nobody holds what was
+computed from it. Nothing is written there. A node in whose dictionary somebody else keeps things
+is passed over, for we would keep them alive. Steps are told apart by the optimizers that stepped in
+between.
 """
 
 from __future__ import annotations
 
 import gc
-import weakref
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,19 +28,28 @@ Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 # A graph of the step before may be held by a variable that is about to be assigned again.
 STEPS = 2
 _MARKS = 8  # in a graph, where parts of it may be held alone
-_KEY = "graphviz_torch.history"
+_TRACEBACK = {"traceback_"}  # what anomaly mode writes there: text
 
 
 class _Mark:
-    __slots__ = ("__weakref__", "key", "number", "step")
+    __slots__ = ("metadata", "number", "step")
 
-    def __init__(self, key: str, number: int, step: int) -> None:
-        self.key = key
+    def __init__(self, metadata: dict[str, object], number: int, step: int) -> None:
+        self.metadata = metadata  # of its node
         self.number = number  # sequence number of its node
         self.step = step
 
+    def owners(self) -> int:
+        """Who holds the dictionary, with those who hold it to count."""
+        return sys.getrefcount(self.metadata)
 
-Marks = list[weakref.ref[_Mark]]
+    def alive(self) -> bool:
+        """Is the node alive."""
+        return self.owners() > _ALONE
+
+
+_ALONE = _Mark({}, 0, 0).owners()
+Marks = list[_Mark]
 # Sequence number of the node that made what holds, what the caller calls it, what it holds.
 _Holder = tuple[int | None, str, list[_Mark]]
 
@@ -56,7 +67,6 @@ class Retention(NamedTuple):
 class _Line:
     """What is known of the backwards that one line runs."""
 
-    key: str  # of its marks: two lines may run the same nodes
     first: int = 0  # nodes from this sequence number on were made since it ran last
     graphs: list[tuple[int, Marks]] = field(default_factory=list)  # alive; with their steps
     enough: int = STEPS  # steps that must be alive to look for what holds them
@@ -65,7 +75,8 @@ class _Line:
 
     def before(self, step: int) -> list[tuple[int, Marks]]:
         """The graphs of earlier steps that are alive."""
-        self.graphs = [graph for graph in self.graphs if any(mark() for mark in graph[1])]
+        alive = ((step, [mark for mark in marks if mark.alive()]) for step, marks in self.graphs)
+        self.graphs = [graph for graph in alive if graph[1]]
         return [graph for graph in self.graphs if graph[0] < step]
 
 
@@ -97,13 +108,11 @@ class GraphHistory:
             step: how many times an optimizer has stepped.
             place: the line that calls backward.
         """
-        line = self._lines.setdefault(place, _Line(f"{_KEY}.{len(self._lines)}"))
-        retention = self._retention(line, nodes, running, step)
+        line = self._lines.setdefault(place, _Line())
+        kept = self._kept(line, nodes, running, step)
         new = [fn for fn, number in nodes.items() if number >= line.first]
-        marks = []
-        for fn in new[:: -(-len(new) // _MARKS) or 1]:
-            mark = fn.metadata[line.key] = _Mark(line.key, nodes[fn], step)
-            marks.append(weakref.ref(mark))
+        some = ((fn.metadata, nodes[fn]) for fn in new[:: -(-len(new) // _MARKS) or 1])
+        marks = [_Mark(own, number, step) for own, number in some if own.keys() <= _TRACEBACK]
         line.graphs.append((step, marks))
         line.first = sequence_number()
         return retention
@@ -120,8 +129,8 @@ class GraphHistory:
             if len(inside) >= STEPS:
                 return Retention(len(inside), junction, inside=True)
         if count < line.enough:
-            known = line.holder is not None and all(mark() for mark in line.holder_marks)
-            return Retention(count, *line.holder) if known and line.holder else None
+            known = line.holder is not None and all(mark.alive() for mark in line.held)
+            return SeenKept(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
             gc.collect()  # what only waits for this is no leak
@@ -133,8 +142,8 @@ class GraphHistory:
         number, name, marks = self._holder(_marks(before), running)
         if number is None:  # soon again
             line.enough = count + max(1, count // 2)
-        line.holder, line.holder_marks = (number, name), list(map(weakref.ref, marks))
-        return Retention(count, number, name)
+        line.holder, line.held = (number, name), held
+        return SeenKept(count, number, name)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
         """What holds the most steps; no number if nothing holds several."""
@@ -161,8 +170,7 @@ class GraphHistory:
 
 def _marks(graphs: list[tuple[int, Marks]]) -> dict[int, _Mark]:
     """The marks of some graphs that are alive, by number."""
-    marks = (ref() for _, some in graphs for ref in some)
-    return {mark.number: mark for mark in marks if mark is not None}
+    return {mark.number: mark for _, marks in graphs for mark in marks}
 
 
 def _steps(graphs: list[tuple[int, Marks]]) -> int:
@@ -208,4 +216,4 @@ def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
     """The mark on a node. Threads count apart, so a number alone does not tell."""
     mark = marks.get(fn._sequence_nr())
-    return mark if mark is not None and fn.metadata.get(mark.key) is mark else None
+    return mark if mark is not None and fn.metadata is mark.metadata else None
