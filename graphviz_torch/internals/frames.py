@@ -1,15 +1,73 @@
-"""The Python frames of the user's program: who called, and what the variables are."""
+"""The Python frames of the user's program: who called, and what the variables are.
+
+The user's own is every file outside this package, torch, the standard library and what is
+installed beside it, which are the libraries.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
+import site
 import sys
+import sysconfig
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
+OWN, LIBRARY, OTHER = range(3)
+
+_FRAMES = 20  # of the user's that are looked into
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
+)
+_LIBRARIES = tuple({os.path.join(path, "") for path in _INSTALLED})
+_OTHER = (
+    _PACKAGE,
+    str(Path(torch.__file__).parent) + os.sep,
+    "<frozen ",
+    "<eval_with_key>",
+    "<__array_function__",
+)
+_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
+
+
+@cache
+def owner(file: str) -> int:
+    """Whose code is in a file: `OWN` if it is the user's, `LIBRARY`, or `OTHER`."""
+    if file.startswith(_OTHER):
+        return OTHER
+    if file.startswith(_LIBRARIES):  # they may lie below the standard library
+        return LIBRARY
+    return OTHER if file.startswith(_STANDARD) else OWN
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code from `frame` outwards."""
+    while frame is not None and owner(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:
+    """A frame, and the user's own ones that lead to it, the innermost first, up to `last`."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < _FRAMES:
+        found.append(frame)
+        frame = None if frame is last else user_frame(frame.f_back)
+    return found
+
+
+def arguments(frame: FrameType) -> frozenset[str]:
+    """What a function calls the arguments that it is given."""
+    code = frame.f_code
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def caller() -> FrameType | None:

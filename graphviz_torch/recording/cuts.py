@@ -39,13 +39,13 @@ from torch import Tensor
 
 from ..graph import TensorMeta
 from ..internals.dynamo import uncompiled
-from ..internals.frames import local_variables
+from ..internals.frames import local_variables, user_frame
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import tensors
 from ..tracing.nodes import GradFn, made_by
 from .program import Program
-from .source_lines import Place, user_frame
+from .source_lines import Place
 from .tracking import ASIDE, Following, Trail, inwards, name_of
 
 _PLAIN = ("detach", "detach_", "data")

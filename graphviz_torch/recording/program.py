@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
-from ..internals.frames import local_variables
+from ..internals.frames import OTHER, local_variables, outwards, user_frame
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.tensors.pytree import flatten, is_nesting
-from ..tracing.names import caller_names
+from ..tracing.names import caller_names, outwards_names
 from .modules.call_stack import CallStack
 from .modules.origins import Origins
 from .modules.parameters import ParameterTable
-from .source_lines import OTHER, Place, Source, lines, user_frame, written
+from .source_lines import Place, Source, lines, written
 
-_CALLS = 20  # frames
 _MISSED = 10  # reasons
 _TEXT = 200  # characters of one
 # Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
@@ -102,8 +102,16 @@ class Program:
         return ""
 
     def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        """The tensors in a frame's variables, and in its modules where no model was given."""
-        variables = {} if frame is None else local_variables(frame)
+        """Names and tensors of the variables of a frame, and of those from the recording's on.
+
+        Those of the modules among them too, where no model was given.
+        """
+        frames = outwards(frame, self.frame)
+        if self.frame is not None and self.frame not in frames:
+            frames.append(self.frame)
+        return outwards_names(frames, self._names)
+
+    def _names(self, variables: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
         modules = [value for value in variables.values() if issubclass(type(value), Module)]
         named = caller_names(
             {k: v for k, v in variables.items() if issubclass(type(v), Tensor) or is_nesting(v)}
@@ -114,11 +122,7 @@ class Program:
 
     def callers(self, frame: FrameType | None) -> list[Place]:
         """The user's lines that lead to a frame from the one that entered the recording."""
-        found: list[Place] = []
-        while frame is not None and len(found) < _CALLS:
-            found.append((frame.f_code, frame.f_lasti))
-            frame = None if frame is self.frame else user_frame(frame.f_back)
-        return found
+        return [(one.f_code, one.f_lasti) for one in outwards(frame, self.frame)]
 
     def miss(self, error: Exception) -> None:
         """Something of the program could not be read: it is not recorded, and runs on."""

@@ -17,7 +17,7 @@ import torch
 
 from ..graph import Graph, SavedKind, Transfer
 from ..graph.gc import uncollected
-from ..internals.frames import caller
+from ..internals.frames import caller, user_frame
 from ..internals.grad_scaler import loss_scale
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.dispatch import Call, Watch, sequence_number
@@ -44,7 +44,7 @@ from .live import Call as BackwardCall
 from .live import End, LiveBackward, ends_of, sinks
 from .profiler import Clock, match
 from .program import Program
-from .source_lines import raised, user_frame
+from .source_lines import raised
 from .steps.history import GraphHistory
 from .steps.optimizers import Steps
 from .tracking import Following
@@ -429,8 +429,6 @@ class _Session:
         program = self.program
         here = user_frame(frame)
         named = program.names_in(here)
-        if here is not program.frame:
-            named += program.names_in(program.frame)
         parameters = program.table.known()
         live = LiveBackward(
             ends,

@@ -1,60 +1,24 @@
 """Which line of the user's own code a call comes from.
 
-The user's own is every file outside this package, torch, the standard library and what is
-installed beside it, which are the libraries. A place is a code object and a position in it: a frame
-gives both at once, and the line that they stand for is looked up when it is asked for.
+A place is a code object and a position in it: a frame gives both at once, and the line that they
+stand for is looked up when it is asked for.
 """
 
 from __future__ import annotations
 
 import dis
 import linecache
-import os
 import re
-import site
-import sysconfig
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-import torch
+from ..internals.frames import OWN, owner
 
 Place = tuple[CodeType, int]  # code, and the position of an instruction in it
 
 # A place of the user's, and the library's where that called into one and the call was made there.
 Source = tuple[Place, Place | None]
-
-OWN, LIBRARY, OTHER = range(3)
-
-_LIBRARIES = tuple(
-    {
-        os.path.join(path, "")
-        for path in (
-            *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
-            *site.getsitepackages(),
-            site.getusersitepackages(),
-        )
-    }
-)
-_OTHER = (
-    str(Path(__file__).parents[1]) + os.sep,
-    str(Path(torch.__file__).parent) + os.sep,
-    "<frozen ",
-    "<eval_with_key>",
-    "<__array_function__",
-)
-_STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
-
-
-@cache
-def owner(file: str) -> int:
-    """Whose code is in a file: `OWN` if it is the user's, `LIBRARY`, or `OTHER`."""
-    if file.startswith(_OTHER):
-        return OTHER
-    if file.startswith(_LIBRARIES):  # they may lie below the standard library
-        return LIBRARY
-    return OTHER if file.startswith(_STANDARD) else OWN
 
 
 class Files(dict[str, int]):
@@ -63,13 +27,6 @@ class Files(dict[str, int]):
     def __missing__(self, file: str) -> int:
         found = self[file] = owner(file)
         return found
-
-
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code from `frame` outwards."""
-    while frame is not None and owner(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
 
 
 def raised(error: BaseException, files: Files) -> Place | None:

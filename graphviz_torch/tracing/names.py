@@ -6,15 +6,16 @@ and what an object of theirs raises costs no more than its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph import Graph
-from ..internals.frames import caller, local_variables
+from ..internals.frames import arguments, caller, local_variables, outwards
 from ..internals.tensors.pytree import flatten, is_nesting, length
 
 Names = Mapping[str, Any] | torch.nn.Module | None
@@ -40,16 +41,17 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     Args:
         names: a dict (values that are modules give their parameters under "key.parameter"), a
             module, `{}` for no names; None reads the variables of the first caller outside this
-            package, in the order in which they were bound.
+            package, in the order in which they were bound, and of the user's frames that lead
+            there: what a function is given goes by the name that it has further out.
         outputs: what is traced; its keys and fields name its tensors, after the names above.
 
     Raises:
         TypeError: if `names` is none of these, or a dict with nothing to name.
     """
     if names is None:
-        frame = caller()
-        variables = {} if frame is None else local_variables(frame)
-        return [*_of_variables(variables), *_of_outputs(outputs), *_of_containers(variables)]
+        frames = outwards(caller())
+        inside = outwards_names(frames, _of_containers)
+        return [*outwards_names(frames, _of_variables), *_of_outputs(outputs), *inside]
     if isinstance(names, torch.nn.Module):
         return [*_of_module(names, ""), *_of_outputs(outputs)]
     if isinstance(names, Mapping):
@@ -66,6 +68,27 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
     )
+
+
+def outwards_names(
+    frames: list[FrameType], read: Callable[[Mapping[str, Any]], Iterable[tuple[str, Tensor]]]
+) -> list[tuple[str, Tensor]]:
+    """Names and tensors in the variables of several frames, the innermost first.
+
+    What a function is given goes by the name that it has further out, if it has one there.
+
+    Args:
+        read: gives names and tensors of variables.
+    """
+    found: list[tuple[str, Tensor]] = []
+    for frame in reversed(frames):
+        further = {id(tensor): name for name, tensor in reversed(found)}
+        given = arguments(frame)
+        found = [
+            (further.get(id(tensor), name) if name in given else name, tensor)
+            for name, tensor in read(local_variables(frame))
+        ] + found
+    return found
 
 
 def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import Graph, trace
+from graphviz_torch import Graph, record, trace
 from graphviz_torch.internals.frames import local_variables
 from graphviz_torch.tracing.names import caller_names
 from tests.support import models
@@ -393,3 +393,30 @@ def test_a_dict_with_nothing_to_name_is_refused(turn: Callable[[Tensor], dict[An
     x = torch.ones(2, requires_grad=True)
     with pytest.raises(TypeError, match="names has no tensor and no module among its 1 values"):
         trace(x * 2, names=turn(x))
+
+
+def shown(t: Tensor) -> Graph:
+    return trace(t)
+
+
+def doubled(t: Tensor) -> Graph:
+    u = t * 2
+    return shown(u)
+
+
+def test_a_function_that_draws_what_it_is_given_finds_the_names_of_its_callers() -> None:
+    x = leaf()
+    y = (x * 2).sum()
+    assert labels(shown(y)) == ["x", "", "y"]
+    assert labels(doubled(y)) == ["x", "", "y", "u"]
+
+
+def test_a_function_that_runs_backward_leaves_a_tensor_the_name_of_its_callers() -> None:
+    def train(t: Tensor) -> None:
+        t.backward()
+
+    x = leaf()
+    with record() as recording:
+        y = (x * 2).sum()
+        train(y)
+    assert labels(recording.graph) == ["x", "", "y"]

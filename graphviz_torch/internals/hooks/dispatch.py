@@ -81,6 +81,7 @@ class Watch:
     ) -> None:
         self.operators = operators
         self.see = see
+        self._key = _here.key
 
     def __enter__(self) -> Watch:
         _fall_through()

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ..source_lines import Place, user_frame
+from ...internals.frames import user_frame
+from ..source_lines import Place
 from .events import Events
 
 _CLIPPING = inspect.getfile(clip_grad)

@@ -6,7 +6,6 @@ A read or a change of `.grad`, a leaf made of a result, `x.data = h`, an operati
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -17,17 +16,18 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from ...graph import TensorMeta
-from ...internals.frames import local_variables
+from ...internals.frames import local_variables, user_frame
 from ...internals.functions import TENSOR_BASE, UNSCALE
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import parameters_of
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.storage import storage_id
+from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
 from ..live import LiveBackward
 from ..program import Program
-from ..source_lines import Place, assigned, user_frame
+from ..source_lines import Place, assigned
 from .events import Events, TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
@@ -49,8 +49,8 @@ class EventListener:
         self._program = program
         self._label = program.label
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
-        self._leaves: dict[int, tuple[weakref.ref[Tensor], Place | None, str]] = {}
-        self._meant: dict[int, weakref.ref[Tensor]] = {}  # two-dimensional on purpose
+        self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
+        self._meant: dict[int, Ref] = {}  # two-dimensional on purpose
 
     def begin_backward(
         self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
@@ -155,7 +155,7 @@ class EventListener:
             self.events.note("frozen", self._program.place(outer))
         if wanted and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
             place = self._program.place(outer)
-            self._leaves[id(tensor)] = weakref.ref(tensor), place, name
+            self._leaves[id(tensor)] = Ref(tensor), place, name
             while len(self._leaves) > _MEANT:
                 del self._leaves[next(iter(self._leaves))]
 
@@ -186,7 +186,7 @@ class EventListener:
         else:
             meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
         if meant:
-            self._meant[id(result)] = weakref.ref(result)
+            self._meant[id(result)] = Ref(result)
             while len(self._meant) > _MEANT:
                 del self._meant[next(iter(self._meant))]
 

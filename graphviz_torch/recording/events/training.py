@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...internals.frames import local_variables
+from ...internals.frames import OWN, local_variables
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
-from ..source_lines import OWN, Place
+from ..source_lines import Place
 from .events import Events
 
 # What people write for requires_grad; `trainable` is Keras's.

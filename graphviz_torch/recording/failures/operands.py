@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Failure, Operand, TensorMeta
-from ...internals.frames import local_variables
+from ...internals.frames import local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting, tensors
 from ...tracing.nodes import GradFn, made_by
 from ..program import Program
-from ..source_lines import Place, user_frame
+from ..source_lines import Place
 from ..tracking import name_of
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
-from ...internals.frames import local_variables
+from ...internals.frames import LIBRARY, OWN, local_variables, user_frame
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from ..source_lines import LIBRARY, OWN, Files, Place, Source, user_frame
+from ..source_lines import Files, Place, Source
 from .origins import Names, Origins
 from .parameters import ParameterTable, wrapped_by
 

@@ -109,7 +109,7 @@ class GraphHistory:
             place: the line that calls backward.
         """
         line = self._lines.setdefault(place, _Line())
-        kept = self._kept(line, nodes, running, step)
+        retention = self._retention(line, nodes, running, step)
         new = [fn for fn, number in nodes.items() if number >= line.first]
         some = ((fn.metadata, nodes[fn]) for fn in new[:: -(-len(new) // _MARKS) or 1])
         marks = [_Mark(own, number, step) for own, number in some if own.keys() <= _TRACEBACK]
@@ -129,8 +129,8 @@ class GraphHistory:
             if len(inside) >= STEPS:
                 return Retention(len(inside), junction, inside=True)
         if count < line.enough:
-            known = line.holder is not None and all(mark.alive() for mark in line.held)
-            return SeenKept(count, *line.holder) if known and line.holder else None
+            known = line.holder is not None and all(mark.alive() for mark in line.holder_marks)
+            return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
             gc.collect()  # what only waits for this is no leak
@@ -142,8 +142,8 @@ class GraphHistory:
         number, name, marks = self._holder(_marks(before), running)
         if number is None:  # soon again
             line.enough = count + max(1, count // 2)
-        line.holder, line.held = (number, name), held
-        return SeenKept(count, number, name)
+        line.holder, line.holder_marks = (number, name), marks
+        return Retention(count, number, name)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
         """What holds the most steps; no number if nothing holds several."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Graph, record
+from graphviz_torch.internals import frames
 from tests.support import models
 
 
@@ -361,3 +363,34 @@ def test_parameters_that_are_replaced_between_forward_and_backward_keep_their_na
         named = {n.label: n.module for n in graph.nodes if n.name == "AccumulateGrad"}
         assert named == {"weight": "", "bias": ""}
         assert all(p.node is not None for p in graph.parameters)
+
+
+def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "lib"
+    library.mkdir()
+    (library / "modeling_tiny.py").write_text(
+        "import torch\n"
+        "class Tiny(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n"
+        "        x = self.fc(x)\n"
+        "        return x.relu()\n"
+    )
+    monkeypatch.syspath_prepend(str(library))
+    monkeypatch.setattr(frames, "_LIBRARIES", (f"{library}/",))
+    model = importlib.import_module("modeling_tiny").Tiny()
+    with record() as recording:
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+    here = test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
+    user = line_of(here, "loss = model")
+    assert [node.source for node in recording.graph.nodes if not node.leaf] == [
+        f"{user} (modeling_tiny.py:7)",
+        f"{user} (modeling_tiny.py:7)",
+        f"{user} (modeling_tiny.py:8)",
+        user,
+    ]
