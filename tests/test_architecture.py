@@ -135,7 +135,7 @@ def test_the_values_stand_on_the_standard_library_alone() -> None:
 @pytest.mark.parametrize("name", LISTENERS)
 def test_a_listener_does_not_know_the_other_listeners(name: str) -> None:
     others = {f"graphviz_torch.recording.{other}" for other in LISTENERS if other != name}
-    others.add("graphviz_torch.recording.recording")
+    others |= {f"graphviz_torch.recording.{each}" for each in ("recording", "session")}
     assert not ARROWS[f"graphviz_torch.recording.{name}"] & others
 
 

@@ -53,16 +53,13 @@ class Copies:
         for record, source, made in self._transfers.see(call):
             frame = user_frame(sys._getframe(1))
             # The engine's threads have no frames of the user's.
-            record.place = program.place(frame) or (None if live is None else live.place)
-            record.module = program.module
-            record.in_forward = program.in_forward
-            record.moment = program.origins.moments + backwards
+            place = program.place(frame) or (None if live is None else live.place)
+            moment = program.origins.moments + backwards
+            record.stands(place, program.module, program.in_forward, moment)
             if fn is not None:
-                record.run = backwards
-                record.node = ours.get(fn)
+                record.belongs_to_run(backwards, ours.get(fn))
             else:
-                record.operation = name_of(func)
-                record.label = program.label(source, frame)
+                record.belongs_to_call(name_of(func), program.label(source, frame))
                 if made is not None:
                     self.made.append((made, record))
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributions
@@ -71,12 +71,18 @@ class CutRecord:
     read: str = ""  # how the result was read into Python
     pending: bool = False  # was it read a short while ago: it may yet explain something
     after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
-    fns: list[GradFn] = field(default_factory=list)  # what made the operands, while a graph is read
 
     @property
     def name(self) -> str:
         """The call that cut the gradient; "numpy" for a detach() that only serves numpy()."""
         return self.read if self.read and not self.after and self.how in _PLAIN else self.how
+
+
+class LiveCut(NamedTuple):
+    """A cut while a graph is read: with each operand that is still known, and what made it."""
+
+    cut: CutRecord
+    operands: list[tuple[str, GradFn]]
 
 
 class Origin:
@@ -249,7 +255,7 @@ class Cuts:
             if len(self._reads) > _PENDING_READS:
                 del self._reads[next(iter(self._reads))]
 
-    def take(self, *, failed: bool = False) -> list[CutRecord]:
+    def take(self, *, failed: bool = False) -> list[LiveCut]:
         """The cuts so far, with what made their operands; from now on others are collected.
 
         Args:
@@ -267,13 +273,13 @@ class Cuts:
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
         names = {id(tensor): name for name, tensor in reversed(self._program.table.known())}
         nodes: dict[int, GradFn] = {}
-        for cut in found:
+        cuts = [LiveCut(cut, []) for cut in found]
+        for cut, known in cuts:
             origin_of = cut.origin()
             if origin_of is None:
                 continue
             if not failed and origin_of.of_leaves and not (cut.in_forward or cut.after):
                 continue
-            labels = []
             for label, operand in zip(cut.labels, origin_of.operands, strict=True):
                 fn = operand
                 if issubclass(type(operand), Tensor):
@@ -282,12 +288,10 @@ class Cuts:
                         nodes[id(operand)] = made_by(operand)
                     fn = nodes[id(operand)]
                 if fn is not None:
-                    labels.append(label)
-                    cut.fns.append(fn)
-            cut.labels = labels or cut.labels
+                    known.append((label, fn))
         self._records, self._of_parameters, self._used, self._reads = [], {}, {}, {}
         self._following.forget_trails()
-        return found
+        return cuts
 
 
 def sources(arguments: Any) -> dict[GradFn, Tensor]:

@@ -22,7 +22,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..tracing.nodes import GradFn, is_stale, made_by, read
 from ..tracing.tracer import connected
 from .backward import Backward
-from .cuts import CutRecord
+from .cuts import LiveCut
 from .failures.in_place import Changes
 from .failures.node import FailingNode, find_failing_node
 from .failures.operands import Error
@@ -68,7 +68,7 @@ class LiveBackward:
         ends: list[End],
         named: list[tuple[str, Tensor]],
         parameters: list[tuple[str, Tensor]],
-        cuts: list[CutRecord],
+        cuts: list[LiveCut],
         call: Call,
         *,
         position: int,
@@ -79,7 +79,7 @@ class LiveBackward:
         ids, edges = connected([fn for fn, _ in ends])
         hidden = _behind(cuts)
         if not failed:
-            logged = _behind(cut for cut in cuts if cut.pending and not cut.after)
+            logged = _behind(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
             # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
             hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
@@ -101,14 +101,12 @@ class LiveBackward:
         shown = set(hidden)
         self._cuts = [
             (cut, label, ids.get(fn))
-            for cut in cuts
-            for label, fn in zip(cut.labels, cut.fns, strict=False)
+            for cut, operands in cuts
+            for label, fn in operands
             if failed or cut.after or fn in shown
         ]
         if failed:  # a cut of which nothing is left may be the reason too
-            self._cuts += [(cut, cut.labels[0], None) for cut in cuts if not cut.fns]
-        for cut in cuts:
-            cut.fns = []
+            self._cuts += [(cut, cut.labels[0], None) for cut, operands in cuts if not operands]
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
         self._notes: dict[int, str] = {}
         self._gradients: Gradients | FiniteGradients | None = None
@@ -255,9 +253,9 @@ def _made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
 
 
-def _behind(cuts: Iterable[CutRecord]) -> list[GradFn]:
+def _behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
     """What made the operands of the cuts, each once."""
-    return list(dict.fromkeys(fn for cut in cuts for fn in cut.fns))
+    return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
 
 
 def _hidden(

@@ -40,8 +40,7 @@ class CopyRecord:
     non_blocking: bool
     numbers: range  # of the nodes it made
     data: int
-    fn: Any = None  # the node that backward is running, until the run ends
-    node: int | None = None  # its id ...
+    node: int | None = None  # id of the one that backward was running ...
     run: int = 0  # ... in this backward run of the recording, from 1; 0 outside any
     place: Place | None = None
     module: str = ""
@@ -51,6 +50,23 @@ class CopyRecord:
     label: str = ""
     used: bool | None = None
     seconds: float | None = None
+
+    def stands(self, place: Place | None, module: str, in_forward: bool, moment: int) -> None:
+        """Where in the program it was made."""
+        self.place, self.module = place, module
+        self.in_forward, self.moment = in_forward, moment
+
+    def belongs_to_run(self, run: int, node: int | None) -> None:
+        """A backward made it, and this node of its graph."""
+        self.run, self.node = run, node
+
+    def belongs_to_call(self, operation: str, label: str) -> None:
+        """A call of the user's made it, of a tensor with this label."""
+        self.operation, self.label = operation, label
+
+    def took(self, seconds: float) -> None:
+        """The device took so long for it."""
+        self.seconds = seconds
 
     def taken(self) -> None:
         """An operation read the copy."""

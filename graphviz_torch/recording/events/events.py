@@ -49,8 +49,12 @@ class Events:
     """The events of a recording."""
 
     def __init__(self) -> None:
-        self.backwards = 0  # that have begun
+        self._backwards = 0  # that have begun
         self._records: dict[tuple[object, ...], EventRecord] = {}
+
+    def begin_backward(self) -> None:
+        """Backward is about to run."""
+        self._backwards += 1
 
     def note(
         self,
@@ -67,7 +71,7 @@ class Events:
         key = kind, place, label, operation, detail
         event = self._records.get(key)
         if event is None:
-            event = self._records[key] = EventRecord(*key, self.backwards)
+            event = self._records[key] = EventRecord(*key, self._backwards)
         event.operands, event.numbers = tuple(operands), tuple(numbers)
         event.leaves = tuple(leaves)
         event.times += 1

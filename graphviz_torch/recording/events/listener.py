@@ -56,7 +56,7 @@ class EventListener:
         self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
     ) -> None:
         """Backward is about to run, called from `frame` of the user's."""
-        self.events.backwards += 1
+        self.events.begin_backward()
         with unseen_calls():
             self._look_at_leaves(outputs, frame)
             look_at_modes(self.events, self._program)

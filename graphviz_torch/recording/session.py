@@ -1,0 +1,293 @@
+"""All that lives inside a recording's block alone: what listens, and what it has noted so far.
+
+The seams tell the session what happens; it tells the listeners, in an order that stands here:
+
+    a module's call   before_module · after_module      an optimizer   begin_step · end_step
+    a call into torch Calls                             a copy         copied
+    a backward        begin ─► LiveBackward ─► end ─► Backward
+    an exception      fail
+    at the end        graphs ─► Graph, one for each backward
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from functools import wraps
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from ..graph import Graph, SavedKind, Transfer
+from ..graph.gc import uncollected
+from ..internals.frames import user_frame
+from ..internals.grad_scaler import loss_scale
+from ..internals.hooks.dispatch import Call, sequence_number
+from ..internals.hooks.engine import Called
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.pytree import flatten
+from ..internals.tracers import is_trial
+from .backward import Backward
+from .calls import Calls
+from .copies import Copies
+from .cuts import Cuts
+from .events.listener import EventListener
+from .events.training import look_at_attributes, look_for_steps
+from .failures.in_place import Changes
+from .failures.operands import Error, Failed, FailedCalls, refused_operands
+from .gradients.finite import FiniteResults
+from .graphs import graphs_of
+from .live import Call as BackwardCall
+from .live import End, LiveBackward, ends_of, sinks
+from .program import Program
+from .source_lines import raised
+from .steps.history import GraphHistory
+from .steps.optimizers import Steps
+from .tracking import Following
+
+_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
+
+
+class Options(NamedTuple):
+    """What is noted beside modules and lines."""
+
+    gradients: bool | Literal["finite"]
+    transfers: bool
+    memory: bool
+    notes: bool
+
+
+def _harmless(listen: Any) -> Any:
+    """A listener of which no exception reaches the program: what it misses is noted."""
+
+    @wraps(listen)
+    def guarded(session: Session, *event: Any) -> None:
+        try:
+            listen(session, *event)
+        except Exception as error:
+            session.program.miss(error)
+
+    return guarded
+
+
+class Session:
+    """All that lives inside the block alone: what listens, and what it has noted so far.
+
+    Args:
+        model: as `record` is given it.
+        frame: the one that enters the block.
+        options: of `record`.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, frame: FrameType | None, options: Options
+    ) -> None:
+        self._options = options
+        self.program = program = Program(model, frame)
+        self.steps = Steps()
+        following = Following()
+        self.cuts = Cuts(following, program)
+        self.copies = Copies(program, following)
+        self.changes = Changes(program.place)
+        self.failed_calls = FailedCalls(program)
+        self.events = EventListener(program)
+        self.history = GraphHistory(program.variable, program.source)
+        self.results = FiniteResults() if options.gradients == "finite" else None
+        self.calls = Calls(
+            *(program, self.steps, following, self.cuts, self.copies),
+            *(self.changes, self.failed_calls, self.results, self.events),
+        )
+        self.backwards: list[Backward] = []
+        self.reached: set[int] = set()  # id() of the variables that they reached
+        self.live: LiveBackward | None = None
+        self.failed: Failed | None = None  # the exception that ended the block
+        self._first = sequence_number()  # nodes from this number on are in no backward yet
+        self._ends: list[End] = []  # outputs of the last outermost module call
+
+    # What the seams tell.
+
+    @_harmless
+    def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
+        """A module's forward is about to run."""
+        if self.program.is_here():
+            self.program.stack.before(module, args, frame)
+
+    @_harmless
+    def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
+        """It has run; `output` is None if it raised."""
+        if self.program.is_here():
+            outermost = self.program.stack.after(module, frame)
+            if outermost and output is not None:
+                tensors = flatten(output, ask=False)
+                self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+
+    @_harmless
+    def begin_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], frame: FrameType
+    ) -> None:
+        """An optimizer is about to step."""
+        if self.program.is_here():
+            place = self.program.place(frame)
+            self.changes.steps(optimizer, place)
+            self.events.step(optimizer, place)
+            if self.steps.begin(optimizer, args, frame, place):
+                self._use_again()
+
+    @_harmless
+    def end_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has stepped."""
+        if self.program.is_here():
+            self.changes.stepped(optimizer)
+            self.events.life.stepped()
+            if self.steps.end(optimizer):
+                self._use_again()
+
+    @_harmless
+    def copied(self, call: Call) -> None:
+        """An operator was dispatched that may copy between devices."""
+        live = self.live  # read once: another thread's call may find that it has just ended
+        self.copies.see(call, self.calls.calling, live, len(self.backwards) + (live is not None))
+
+    def begin(self, called: Called) -> LiveBackward | None:
+        """Backward is about to run."""
+        if not self.program.is_here():
+            return None
+        ends = [end for output in called.outputs for end in ends_of(output)]
+        if not ends or self.live is not None or is_trial():
+            return None  # the engine will object; or inside a node: reentrant checkpointing
+        try:
+            with uncollected():
+                self.steps.begin_backward()
+                live = self.live = self._read(ends, sys._getframe(1), called)
+                if self._options.gradients is True:
+                    frame = user_frame(sys._getframe(1))
+                    self.events.begin_backward(called.outputs, live, frame)
+                if self._options.gradients:
+                    asked = [end for value in called.inputs for end in ends_of(value)]
+                    live.hook(asked, finite=self._options.gradients == "finite")
+            live.look(self.history)
+        except Exception as error:
+            self.program.miss(error)
+            if self.live is not None:
+                self.live.unhook()
+                self.live = None
+        return self.live
+
+    def end(self, live: LiveBackward | None, gradients: Any, error: BaseException | None) -> None:
+        """Backward has run, or raised."""
+        if live is not None:
+            try:
+                with uncollected():
+                    if error is not None:
+                        live.fail(error, self.changes, self.backwards)
+                    self.backwards.append(live.finish(gradients or ()))
+                    self.reached |= self.backwards[-1].reached
+                    self.events.end_backward(self.backwards[-1])
+            except Exception as ours:
+                self.program.miss(ours)
+                live.unhook()
+            self.live = None
+            self.steps.end_backward()
+            self._first = sequence_number()
+
+    def fail(self, error: BaseException) -> None:
+        """An exception ends the block."""
+        failed, place = self.failed_calls.last, raised(error, self.program.stack.files)
+        known = Error.of(error)
+        if failed is None or failed.error != known:
+            failed = Failed(known, place=place)
+            if _REFUSED in known.message:
+                failed = replace(failed, operands=refused_operands(error))
+        if self.backwards and self.backwards[-1].error == known:
+            failed = replace(failed, raised=None if place == failed.place else place)
+        else:
+            ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
+            ends = ends or self._last_ends()
+            if ends or not self.backwards:
+                live = self._read(ends, sys._getframe(1), failed=True)
+                failed = failed.among(live.ids)
+                self.backwards.append(live.finish())
+        self.failed = failed
+
+    def close(self) -> None:
+        """The block is over, or was interrupted."""
+        if self.live is not None:
+            self.live.unhook()
+
+    def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
+        """A graph for each backward so far; where there is none, of what the forward made."""
+        backwards = list(self.backwards)
+        if not backwards and (ends := self._last_ends()):
+            backwards = [self._read(ends, sys._getframe(1)).finish()]
+        with uncollected():
+            look_at_attributes(self.events.events, self.program)
+            updated = self.steps.updated
+            look_for_steps(self.events.events, self.program, backwards, updated)
+            return graphs_of(
+                *(backwards, self.program, self.copies.records, unmatched or []),
+                *(updated, self.failed, self.events.events),
+            )
+
+    def _use_again(self) -> None:
+        """Gradients are used that an optimizer has used before."""
+        if self.backwards:
+            last = self.backwards.pop()
+            self.backwards.append(replace(last, uncleared=self.steps.uncleared))
+
+    def _last_ends(self) -> list[End]:
+        ends = list(self._ends)
+        with unseen_calls(), suppress(Exception):
+            for _, tensor in self.program.names_in(self.program.frame):
+                if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
+                    ends.append((tensor.grad_fn, tensor.output_nr))
+        return sinks(ends)
+
+    def _read(
+        self,
+        ends: list[End],
+        frame: FrameType,
+        called: Called | None = None,
+        *,
+        failed: bool = False,
+    ) -> LiveBackward:
+        """Read what leads to these ends, while it is alive; the next step begins."""
+        program = self.program
+        here = user_frame(frame)
+        named = program.names_in(here)
+        parameters = program.table.known()
+        live = LiveBackward(
+            ends,
+            parameters + named,
+            parameters,
+            self.cuts.take(failed=failed),
+            BackwardCall(
+                program.place(here),
+                program.callers(here),
+                self.steps.count,
+                called is not None and called.keeps,
+                called is None or called.accumulates,
+                self._loss_scale(),
+                self.steps.uncleared,
+            ),
+            position=len(self.backwards),
+            reached=self.reached,
+            failed=failed,
+        )
+        if self._options.memory:
+            known: list[tuple[SavedKind, torch.Tensor]] = []
+            known += [("parameter", tensor) for _, tensor in parameters]
+            known += [("buffer", tensor) for tensor in program.table.buffers()]
+            known += [("input", tensor) for tensor in program.stack.inputs()]
+            live.keep(known)
+        if self.results is not None:
+            live.note(self.results.take())
+        self._ends = []
+        for listener in (self.calls, self.failed_calls, program):
+            listener.begin_step()
+        return live
+
+    def _loss_scale(self) -> torch.Tensor | None:
+        """What the last backward's loss was multiplied by."""
+        return None if self.calls.scaler is None else loss_scale(self.calls.scaler)
