@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
     from .render.html import to_html, view_graph, view_payload, view_script
+    from .render.summary import Summary, summary
     from .render.text import to_text
     from .tensorboard.add_graph import add_autograd_graph
     from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
@@ -77,6 +78,8 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Finding",
     "explain",
     "GradientWay",
+    "summary",
+    "Summary",
     "diff",
     "GraphDiff",
     "draw_graph",
@@ -173,6 +176,7 @@ _ROOMS = {
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",
     "render.html": "to_html view_graph view_payload view_script",
+    "render.summary": "Summary summary",
     "render.text": "to_text",
     "tensorboard.add_graph": "add_autograd_graph",
     "tensorboard.scalars": "add_distribution add_gradients add_transfers",

@@ -14,7 +14,7 @@ import graphviz_torch
 from tests.support.models import worked_example
 
 SOURCE = Path(graphviz_torch.__file__)
-CORE = 23
+CORE = 25
 HEAVY = ("torch.utils.benchmark", "setuptools", "streamlit", "tensorboard")
 
 
@@ -103,6 +103,7 @@ def test_a_saved_graph_is_read_judged_compared_printed_and_drawn_without_torch(
         found = gt.find(b, [a])
         assert "pow" in str(gt.explain(b, 0)) + gt.draw_graph(gt.explain(b, 0)).source
         assert "pow" in gt.to_text(a) and "pow" in str(gt.diff(a, b)) + gt.to_dot(a)
+        assert "FLOPs" in str(gt.summary(a)) + gt.summary(b)._repr_html_()
         assert "<html" in gt.to_html(b, findings=found)
         assert gt.draw_graph(a, findings=found).render(outfile=f"{folder}/a.svg")
         assert "image/svg+xml" in a._repr_mimebundle_()
@@ -115,7 +116,7 @@ def test_a_saved_graph_is_read_judged_compared_printed_and_drawn_without_torch(
         except TypeError as error:
             print(error)
         from graphviz_torch.integrations.command.main import main
-        for command in ("text", "find", "draw", "html"):
+        for command in ("text", "summary", "find", "draw", "html"):
             assert main([command, f"{folder}/recording.json.gz"]) == 0
         assert main(["diff", f"{folder}/trace.json.gz", f"{folder}/recording.json.gz"]) in (0, 1)
     """

@@ -209,6 +209,7 @@ class Parameter:
     stepped: bool | None = None  # did an optimizer that has it step; None where none stepped
     got_gradient: bool | None = None  # did a backward of the block give it a gradient
     in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
+    norm: float | None = None  # Euclidean, of its values when backward began
 
     __repr__ = short_repr
 

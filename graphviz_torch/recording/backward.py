@@ -9,6 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from ..graph import SavedTensor
+from ..internals.tensors.norms import Norms
 from ..tracing.nodes import Reading
 from .cuts import CutRecord
 from .failures.node import FailingNode
@@ -41,9 +42,9 @@ class Backward:
     loss_scale: Tensor | None = None  # our own copy, on its device until it is asked for
     retention: Retention | None = None  # graphs of earlier steps
     uncleared: Place | None = None  # where an optimizer used gradients it had used before
-    gradients: Gradients | FiniteGradients | None = (
-        None  # on their devices until they are asked for
-    )
+    # Of its nodes, and of the parameters before it; on their devices until they are asked for.
+    gradients: Gradients | FiniteGradients | None = None
+    weights: Norms | None = None
     error: Error | None = None  # that it raised
     failing_node: FailingNode | None = None  # where it ended with that
     computed: list[tuple[str, int, str]] = field(default_factory=list)  # then: name, number, kind

@@ -211,6 +211,7 @@ def _parameters(
             for key, node, label in named
             if label and (meta := outputs[node][0]) is not None
         )
+    weights = {} if backward.weights is None else backward.weights.fetch()
     found = []
     for name, tensor in listed:
         node = backward.parameters.get(name)
@@ -225,6 +226,7 @@ def _parameters(
                 tensor.grad is not None,
                 None if updated is None else id(tensor) in updated,
                 in_optimizer=None if optimized is None else id(tensor) in optimized,
+                norm=None if node is None else weights.get(node),
             )
         )
     return tuple(found)

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..graph import SavedKind, SavedTensor
 from ..internals.dynamo import compiles_backward
 from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.norms import Norms
 from ..tracing.nodes import GradFn, is_stale, made_by, read
 from ..tracing.tracer import connected
 from .backward import Backward
@@ -110,6 +111,7 @@ class LiveBackward:
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
         self._notes: dict[int, str] = {}
         self._gradients: Gradients | FiniteGradients | None = None
+        self._weights: Norms | None = None
         self._asked: list[End] = []
         self._named = named
         self._retention: Retention | None = None
@@ -158,6 +160,9 @@ class LiveBackward:
         if compiles_backward():
             self._notes |= dict.fromkeys((node for node, _ in self._reading.ends), _COMPILED)
             return
+        if not finite:
+            leaves = set(self._parameters.values())
+            self._weights = Norms({i: fn.variable for fn, i in self.ids.items() if i in leaves})
         nodes = zip(self.ids, outputs, strict=True)
         if finite and devices == {"cpu"}:
             self._gradients = FiniteGradients(nodes)
@@ -222,6 +227,7 @@ class LiveBackward:
             notes=self._notes,
             retention=self._retention,
             gradients=self._gradients,
+            weights=self._weights,
             error=self._error,
             failing_node=self._failing_node,
             computed=self._computed,

@@ -95,8 +95,8 @@ def number(value: object) -> str:
 
 def count(value: float) -> str:
     """A large number in short: "950", "7.1 M"."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
 

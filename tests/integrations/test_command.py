@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -37,6 +38,17 @@ def test_a_graph_is_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["text", str(saved)]) == 0
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("x", "pow", "mean", "f32[3] cpu"))
+
+
+def test_a_graph_is_summed_up_for_readers_and_for_programs(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", str(saved)]) == 0
+    assert "total" in capsys.readouterr().out
+    assert main(["summary", str(saved), "--depth", "1", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1]["flops_forward"] == 0
+    assert main(["summary", str(saved), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("module,module_class,")
 
 
 def test_a_graph_is_drawn_beside_its_file_or_where_told(

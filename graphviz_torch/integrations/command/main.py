@@ -22,6 +22,7 @@ COMMANDS = {
     "draw": ("pictures", "Draw a graph as svg, png, pdf or dot, with its findings marked."),
     "html": ("pictures", "Write one HTML page with the interactive view."),
     "text": ("pictures", "Print a graph."),
+    "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
     "find": ("find", "Say what is wrong in a recording; exit code 1 if there is an error."),
     "explain": ("explain", "Say which way the gradient took to one parameter or node."),

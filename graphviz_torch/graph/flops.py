@@ -1,0 +1,140 @@
+"""How many floating-point operations each node takes, by PyTorch's own formulas.
+
+The formulas are those of `torch.utils.flop_counter` (2.13): a multiplication and an addition are
+two. Counted: matrix products, convolutions, and attention, causal or not, as if nothing were left
+out of it. Not counted: all other operations, a forward that checkpointing runs again, and what
+needs no gradient and so has no node. Not known: what runs inside a custom Function, a compiled
+region or a checkpointed one that is a single node. PyTorch's counter leaves out attention on the
+CPU, which here counts as elsewhere.
+
+Read from the operation and the shapes alone, so a graph from a file tells as much as a live one.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from .graph import Graph
+from .values import Edge, Node
+
+Shape = tuple[int, ...]
+
+# Operation -> the two factors: their positions among the inputs, and what they are saved as.
+_PRODUCTS = {
+    "mm": ((0, "self"), (1, "mat2")),
+    "bmm": ((0, "self"), (1, "mat2")),
+    "addmm": ((1, "mat1"), (2, "mat2")),
+    "baddbmm": ((1, "batch1"), (2, "batch2")),
+}
+_ATTENTION = ("query", "key", "value")
+
+
+class Flops(NamedTuple):
+    """Floating-point operations of a node; None where the shapes do not tell."""
+
+    forward: int | None
+    backward: int | None
+
+
+_NONE = Flops(0, 0)
+_UNKNOWN = Flops(None, None)
+
+
+def flops(graph: Graph) -> list[Flops]:
+    """What each node takes in forward, and in the backward that ran, or else would run.
+
+    >>> from graphviz_torch.graph import Graph, Node, TensorMeta
+    >>> w, y = TensorMeta((4, 16), "float32", "cpu"), TensorMeta((8, 16), "float32", "cpu")
+    >>> nodes = (Node(0, "AccumulateGrad", (w,)), Node(1, "MmBackward0", (y,), operation="mm"))
+    >>> flops(Graph(nodes, (Edge(0, 1, input_nr=1),)))[1]  # 2 * 8 * 4 * 16, for the weight alone
+    Flops(forward=1024, backward=1024)
+    """
+    nodes = graph.nodes
+    ran = any(node.order is not None for node in nodes)
+    inputs = graph.inputs()
+    return [_flops(node, _Inputs(node, nodes, inputs[node.id], ran)) for node in nodes]
+
+
+class _Inputs:
+    """The inputs of a node: which of them get a gradient, and the shapes that are known."""
+
+    def __init__(self, node: Node, nodes: tuple[Node, ...], edges: list[Edge], ran: bool) -> None:
+        self._node = node
+        self._nodes = nodes
+        self._edges = edges
+        self._ran = ran
+
+    def wanted(self, input_nr: int) -> bool:
+        """Does backward compute the gradient of this input."""
+        if self._ran and self._node.order is None:
+            return False
+        sources = [self._nodes[edge.source] for edge in self._edges if edge.input_nr == input_nr]
+        # `autograd.grad` hands out the gradient of an input whose node it does not run.
+        return any(not self._ran or s.order is not None or any(s.grad_outputs) for s in sources)
+
+    def shape(self, input_nr: int, name: str) -> Shape | None:
+        """The shape of an input, by the node that made it or as it was saved."""
+        for edge in self._edges:
+            if edge.input_nr == input_nr:
+                outputs = self._nodes[edge.source].outputs
+                meta = outputs[edge.output_nr] if edge.output_nr < len(outputs) else None
+                if meta is not None:
+                    return meta.shape
+        return next((s.tensor.shape for s in self._node.saved if s.name == name), None)
+
+
+def _flops(node: Node, inputs: _Inputs) -> Flops:
+    operation = node.operation
+    output = node.outputs[0] if node.outputs else None
+    if output is None:
+        return _NONE
+    if operation in _PRODUCTS:
+        return _product(operation, output.shape, inputs)
+    if operation == "convolution":
+        return _convolution(node, output.shape, inputs)
+    if node.name.endswith("Backward"):  # a Function of Python's: PyTorch's own end in a number
+        return _UNKNOWN
+    if operation.startswith("scaled_dot_product"):
+        return _attention(output.shape, inputs)
+    return _NONE
+
+
+def _product(operation: str, output: Shape, inputs: _Inputs) -> Flops:
+    (left, left_name), (right, right_name) = _PRODUCTS[operation]
+    count = inputs.wanted(left) + inputs.wanted(right)  # the gradient of each is a product too
+    a, b = inputs.shape(left, left_name), inputs.shape(right, right_name)
+    inner = a[-1:] if a is not None else b[-2:-1] if b is not None else None
+    return _times(_count(output, inner), 1, count)
+
+
+def _convolution(node: Node, output: Shape, inputs: _Inputs) -> Flops:
+    known = dict(text.partition("=")[::2] for text in node.attributes)
+    groups = known.get("groups", "1")
+    places = inputs.shape(0, "input") if known.get("transposed") == "True" else output
+    once = _count(output[:1], places and places[2:], inputs.shape(1, "weight"))
+    # PyTorch counts the gradient of the weight as if every group read all channels.
+    of_weight = int(groups) if groups.isdecimal() else 1
+    return _times(once, 1, inputs.wanted(0) + inputs.wanted(1) * of_weight)
+
+
+def _attention(output: Shape, inputs: _Inputs) -> Flops:
+    query, key, value = (inputs.shape(i, name) for i, name in enumerate(_ATTENTION))
+    long, wide = key or value, key or query
+    scores = _count(output[:-1], long and long[-2:-1])  # a product for each score and feature
+    if scores is None or wide is None:
+        return _times(None, 1, any(map(inputs.wanted, range(3))))
+    into, out = wide[-1], output[-1]
+    return _times(scores, into + out, any(map(inputs.wanted, range(3))) * (3 * into + 2 * out))
+
+
+def _count(*shapes: Shape | None) -> int | None:
+    """Twice the product of all sizes; None where one is not known."""
+    sizes = [size for shape in shapes for size in shape or (-1,)]
+    return None if min(sizes, default=0) < 0 else 2 * prod(sizes)
+
+
+def _times(once: int | None, forward: int, backward: int) -> Flops:
+    if once is None:
+        return Flops(None, None if backward else 0)
+    return Flops(once * forward, once * backward)

@@ -1,0 +1,49 @@
+"""`summary`: a saved graph as a table by module, for a terminal or for programs."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from ... import Summary
+from .files import read_graph
+from .options import add_options, given
+from .pictures import FILE
+
+
+def add_summary(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `summary`."""
+    from ... import summary
+
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    add_options(parser, summary)
+    says = "a table, JSON rows or comma-separated values, on stdout (default text)"
+    parser.add_argument("--format", choices=FORMATS, default="text", help=says)
+    parser.set_defaults(run=_summary)
+
+
+def _summary(parsed: argparse.Namespace) -> int:
+    from ... import summary
+
+    made = summary(read_graph(parsed.file), **given(parsed, summary))
+    print(FORMATS[parsed.format](made))
+    return 0
+
+
+def _csv(made: Summary) -> str:
+    rows, out = made.rows(), io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+FORMATS: dict[str, Callable[[Summary], str]] = {
+    "text": str,
+    "json": lambda made: json.dumps(made.rows()),
+    "csv": _csv,
+}

@@ -1,0 +1,190 @@
+"""summary(): FLOPs beside PyTorch's own counter, the other figures beside the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from graphviz_torch import Graph, Node, TensorMeta, load, record, summary, trace
+from tests.support.models import MLP
+from tests.support.zoo import ZOO, UNet
+
+
+class Convolutions(nn.Sequential):
+    """In groups, dilated, with strides, and back."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(4, 6, 3, stride=2, groups=2),
+            nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2),
+            nn.Conv2d(4, 4, (1, 3), dilation=2, padding=1),
+        )
+
+
+def images(*shape: int) -> Callable[[], Tensor]:
+    return lambda: torch.randn(*shape)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "mlp": (MLP, images(5, 4)),
+    "linear of three dimensions": (lambda: nn.Linear(4, 3), images(2, 5, 4)),
+    "convolutions": (Convolutions, images(2, 4, 9, 9)),
+    "convolution of one dimension": (lambda: nn.Conv1d(3, 8, 5), images(2, 3, 20)),
+    "unet": (UNet, images(1, 3, 32, 32)),
+    "gru": (lambda: nn.GRU(4, 5), images(3, 2, 4)),
+    "gru cell": (lambda: nn.GRUCell(4, 5), images(2, 4)),
+    "attention": (lambda: nn.MultiheadAttention(8, 2), images(3, 2, 8)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16), images(3, 2, 8)),
+    "frozen": (lambda: nn.Sequential(nn.Linear(4, 4), frozen(nn.Conv1d(4, 2, 3))), images(4, 9, 4)),
+}
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    return model.requires_grad_(False)
+
+
+def total(outputs: Any) -> Tensor:
+    return sum(part.sum() for part in outputs) if isinstance(outputs, tuple) else outputs.sum()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_are_those_that_pytorch_counts(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    model, x = make(), inputs()
+
+    def forward() -> Tensor:
+        if isinstance(model, nn.MultiheadAttention):
+            return total(model(x, x, x))
+        if name == "frozen":
+            assert isinstance(model, nn.Sequential)
+            return total(model[1](model[0](x).transpose(1, 2)))
+        return total(model(x))
+
+    with FlopCounterMode(display=False) as ahead:
+        loss = forward()
+    with FlopCounterMode(display=False) as back:
+        loss.backward()
+    with record(model) as recording:
+        forward().backward()
+    path = recording.graph.save(tmp_path / "graph.json")
+    found = summary(load(path)).total
+    counted = ahead.get_total_flops(), back.get_total_flops()
+    assert (found.flops_forward, found.flops_backward) == counted
+    assert found.flops_unknown == 0
+    assert counted[0] > 0
+
+
+def test_attention_in_one_kernel_counts_as_the_products_that_it_is_made_of() -> None:
+    query, key = (torch.randn(2, 3, n, 4, requires_grad=True) for n in (7, 5))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        scaled_dot_product_attention(query, key, key)
+    found = summary(scaled_dot_product_attention(query, key, key)).total
+    assert found.flops_forward == counter.get_total_flops()
+    assert found.flops_backward == found.flops_forward * 5 // 2  # three products as one, and two
+
+
+def test_only_what_backward_computes_counts() -> None:
+    x, w = torch.randn(5, 4, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    with record() as recording:
+        torch.autograd.grad((x @ w).sum(), x)
+    found = summary(recording).total
+    assert (found.flops_forward, found.flops_backward) == (120, 120)
+
+
+def test_what_a_custom_function_computes_is_said_not_to_be_known() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+    found = summary(Twice.apply(torch.ones(2, requires_grad=True)))
+    assert found.total.flops_unknown == 1
+    assert "FLOPs of 1 node are not known" in str(found)
+
+
+def test_shapes_of_a_hostile_file_end_in_no_error() -> None:
+    for shape in ((), (-1,), (3,), (2, -1, 4), (2, 3, 4, 5)):
+        meta = TensorMeta(shape, "float32", "cpu")
+        for operation in ("mm", "addmm", "bmm", "convolution", "scaled_dot_product_attention"):
+            node = Node(0, "XBackward0", (meta,), operation=operation, attributes=("groups=no",))
+            assert "total" in str(summary(Graph((node,))))
+
+
+def test_each_module_has_what_the_model_itself_says_of_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), frozen(nn.Linear(8, 2)))
+    before = {name: p.detach().norm().item() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model[0].parameters(), 0.5)
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    rows = {row["module"]: row for row in summary(recording).rows()}
+    assert list(rows) == ["0", "1", "2", ""]
+    first = rows["0"]
+    assert (first["module_class"], first["output"]) == ("Linear(4, 8)", "f32[3, 8] cpu")
+    assert (first["parameters"], first["trainable"], rows["2"]["trainable"]) == (40, 40, 0)
+    grads = [p.grad for p in model[0].parameters()]
+    norm = torch.cat([g.flatten() for g in grads if g is not None]).norm().item()
+    weights = (before["0.weight"] ** 2 + before["0.bias"] ** 2) ** 0.5
+    assert first["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert first["gradient_ratio"] == pytest.approx(norm / weights, rel=1e-5)
+    assert rows[""]["parameters"] == sum(p.numel() for p in model.parameters())
+    assert rows[""]["saved_bytes"] >= first["saved_bytes"] > 0
+    assert rows[""]["seconds"] >= first["seconds"] > 0
+
+
+def test_modules_come_in_the_order_of_the_forward_with_their_calls() -> None:
+    class Crossed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second, self.first = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.second(self.first(x)))
+
+    model = Crossed()
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    assert [(r.module, r.calls) for r in summary(recording).modules] == [
+        ("first", 1),
+        ("second", 2),
+    ]
+
+
+@pytest.mark.parametrize("name", ["ResNet-18", "T5", "LSTM cell, 30 steps"])
+def test_a_table_fits_a_terminal_and_goes_as_deep_as_asked(name: str) -> None:
+    graph = ZOO[name]().graph
+    found = summary(graph)
+    assert max(map(len, str(found).splitlines())) <= 100
+    assert len(found.modules) <= 40
+    assert {row.depth for row in summary(graph, depth=1).modules} == {1}
+    assert summary(graph, depth=100).depth == found.deepest
+
+
+def test_a_traced_graph_has_the_columns_that_are_known() -> None:
+    model = MLP()
+    found = str(summary(trace(model(torch.ones(2, 4)), names=model)))
+    assert found.splitlines()[0].split() == ["module", "output", "params", "FLOPs", "backward"]
+    assert "Linear" in found
+
+
+def test_names_are_escaped_in_a_notebook() -> None:
+    meta = TensorMeta((2,), "float32", "cpu")
+    node = Node(0, "MulBackward0", (meta,), operation="mul", module="<b>", scope="<b>")
+    shown = summary(Graph((node,), outputs=((0, 0),)))._repr_html_()
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+
+
+def test_a_depth_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass 1 or more"):
+        summary(Graph(()), depth=0)
