@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..graph import Finding, Graph, Names, SavedTensor, graph_of
-from .dot.color import ColorBy
-from .dot.dot import Direction, to_dot
-from .dot.marks import Mark
+from ..graph import Graph, Names, SavedTensor, graph_of
+from .dot.dot import to_dot
 from .dot.picture import Picture
-from .drawing.inline import Parameters
-from .style import Theme
+from .options import DrawingOptions, drawing_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@drawing_options()
 def draw_graph(
     target: Any,
     *inputs: Any,
     names: Names = None,
-    direction: Direction = "TB",
-    theme: Theme = "light",
-    color_by: ColorBy | None = None,
-    parameters: Parameters | None = None,
-    depth: int | None = None,
-    module: str | None = None,
-    fold: bool | None = None,
-    findings: Iterable[Finding] = (),
-    marks: Mapping[int, Mark] | None = None,
-    explain: bool = True,
-    limit: int | None = None,
     timeout: float = 10.0,
+    **options: Unpack[DrawingOptions],
 ) -> Picture:
     """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
 
@@ -40,8 +30,7 @@ def draw_graph(
         inputs: what to call the module with.
         names: what to call the tensors, as in `trace`; None reads the caller's variables.
         timeout: seconds for the layout; a coarser picture takes over in time.
-        direction, theme, color_by, parameters, depth, module, fold: as in `to_dot`.
-        findings, marks, explain, limit: as in `to_dot`.
+        options: those of `DrawingOptions`.
 
     Raises:
         TypeError: if `target` is none of these, or inputs are given without a module.
@@ -56,26 +45,12 @@ def draw_graph(
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
     graph = graph_of(target, *inputs, names=names)
-    kept = tuple(findings)
+    options["findings"] = tuple(options.get("findings", ()))
 
-    def write(limit: int | None = limit, note: str = "") -> str:
-        return to_dot(
-            graph,
-            direction=direction,
-            theme=theme,
-            color_by=color_by,
-            parameters=parameters,
-            depth=depth,
-            module=module,
-            fold=fold,
-            findings=kept,
-            marks=marks,
-            explain=explain,
-            limit=limit,
-            note=note,
-        )
+    def write(note: str = "", **coarser: Any) -> str:
+        return to_dot(graph, note=note, **{**options, **coarser})
 
-    return Picture(graph, write, theme=theme, timeout=timeout)
+    return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
 
 
 def make_dot(

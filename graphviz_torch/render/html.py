@@ -15,7 +15,7 @@ from pathlib import Path
 from ..graph import Finding, Graph, GraphLike, graph_of
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
-from .dot.marks import Mark
+from .options import Mark
 from .view import view_script, view_style
 from .view.difference import Difference
 from .view.payload import view_payload

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 from ..graph import Node
 
 Theme = Literal["light", "dark", "auto"]  # auto: an SVG follows its reader's setting
+Pair = tuple[str, str]  # a colour in light, and in dark
 Role = Literal["input", "parameter", "buffer", "operation", "transfer", "output", "group"]
 
 # name -> (light, dark)

@@ -445,7 +445,7 @@ def test_the_direction_can_be_turned(direction: Any) -> None:
         ({"color_by": "time"}, "the graph has no such values. Run a backward"),
         ({"parameters": "hide"}, "parameters='hide' is unknown"),
         ({"marks": {1: "new"}}, "mark='new' is unknown"),
-        ({"depth": -3}, "depth=-3 is no number of levels"),
+        ({"depth": -3}, "depth=-3 is not a number of levels"),
         ({"limit": 0}, "limit=0 leaves nothing to show"),
         ({"module": "fc"}, "module='fc' is not in the graph. It has no modules"),
     ],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..drawing.columns import Columns, divided
-from ..drawing.visible import Visible, dot_id
+from ..drawing.columns import divided
+from ..drawing.drawing import Drawing
+from ..style import palette
 from . import markup
+from .markup import dot_id
 
 
 class Connectors:
@@ -16,17 +16,18 @@ class Connectors:
     with a number, and a circle with the same number starts it again above its target.
     """
 
-    def __init__(self, drawn: Visible, found: Columns, colors: Mapping[str, str]) -> None:
-        self.drawn = drawn
-        self.parts = found.parts
-        self.column = {key: i for i, part in enumerate(found.parts) for key in part}
+    def __init__(self, drawing: Drawing) -> None:
+        colors = palette(drawing.options["theme"])
+        self.drawing = drawing
+        self.parts = drawing.columns.parts
+        self.column = {key: i for i, part in enumerate(self.parts) for key in part}
         self.numbers: dict[int, int] = {}  # by the key of the source
         self._style = (
             f"shape=circle fixedsize=true width=0.25 height=0.25 margin=0 fontsize={markup.SMALL} "
             f'style=filled fillcolor="{colors["background"]}" color="{colors["edge"]}" '
             f'fontcolor="{colors["muted"]}"'
         )
-        for source, target in drawn.ends():
+        for source, target in drawing.ends:
             if self.column[source] != self.column[target]:
                 self.numbers.setdefault(source, len(self.numbers) + 1)
 
@@ -39,7 +40,7 @@ class Connectors:
     def nodes(self) -> dict[int, list[str]]:
         """The lines that make the circles, by the key beside which they stand."""
         lines: dict[int, list[str]] = {}
-        for source, target in dict.fromkeys(self.drawn.ends()):
+        for source, target in dict.fromkeys(self.drawing.ends):
             names = self.between(source, target)
             for key, name in zip((source, target), names or (), strict=False):
                 line = f'\t{name} [label="{self.numbers[source]}" {self._style}]'
@@ -56,7 +57,7 @@ class Connectors:
         rows: list[str] = []
         if len(self.parts) < 2:
             return rows
-        ends = self.drawn.ends()
+        ends = self.drawing.ends
         last = ""
         for i, part in enumerate(self.parts):
             first = part[0]
@@ -64,7 +65,7 @@ class Connectors:
             names = self.between(fed[0], first) if fed else None
             top = names[1] if names else dot_id(first)
             if i:
-                anchor = divided(self.drawn, self.parts, i)
+                anchor = divided(self.drawing, self.parts, i)
                 left = last if anchor is None else dot_id(anchor)
                 rows.append(f"\t{{rank=same {left} -> {top} [style=invis]}}")
             last = top

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ...graph import Finding, Graph
-from ..drawing.visible import Visible, dot_id
+from ..drawing.drawing import Drawing
+from ..style import palette
 from . import markup
+from .markup import dot_id
 
 MOST: Final = 40  # lines: more hide what they lie over, and take the layout long
 _NO_CALLS = {"data": ".data", "no_grad": "no_grad", "inference_mode": "inference_mode"}
 _SCISSORS = "\N{BLACK SCISSORS}"
 
 
-def cut_lines(
-    graph: Graph, drawn: Visible, colors: Mapping[str, str], findings: Iterable[Finding]
-) -> tuple[list[str], int]:
+def cut_lines(drawing: Drawing) -> tuple[list[str], int]:
     """A line for each cut that has both its sides in the drawing; of several alike, one.
 
     Not of a parameter that is written inside the operation that uses it: the line would start at
@@ -25,16 +23,17 @@ def cut_lines(
     Returns:
         The lines, and how many are left out: with too many, or in what is drawn closed or once.
     """
-    told = [(set(finding.nodes), colors[finding.severity]) for finding in findings]
+    colors = palette(drawing.options["theme"])
+    told = [(set(finding.nodes), colors[finding.severity]) for finding in drawing.findings]
     found: dict[tuple[int, int, str, str], str] = {}
     hidden = set()
-    for cut in graph.cuts:
+    for cut in drawing.graph.cuts:
         for after in cut.after if cut.before is not None else ():
             assert cut.before is not None
             sides = cut.before, after
-            if not drawn.inner.folded.isdisjoint(sides):
+            if not drawing.inner.folded.isdisjoint(sides):
                 continue
-            source, target = map(drawn.itself, sides)
+            source, target = map(drawing.itself, sides)
             if source is None or target is None or source == target:
                 hidden.add((sides, cut.how, cut.where))
                 continue

@@ -8,17 +8,17 @@ makes room.
 
 from __future__ import annotations
 
-from ..drawing.visible import Visible
+from ..drawing.drawing import Drawing
 
 
-def lengths(drawn: Visible) -> dict[tuple[int, int], int]:
+def lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
     """How many ranks an edge should span at least, by source and target, where more than one."""
-    home = drawn.home
+    home = drawing.tree.homes
     inputs: dict[int, list[int]] = {}
-    for source, target in drawn.ends():
+    for source, target in drawing.ends:
         inputs.setdefault(target, []).append(source)
     own: dict[int, int] = {}  # ranks of a branch that starts in the module, up to and with a node
-    for i in drawn.nodes:
+    for i in drawing.nodes:
         around = home.get(i)
         before = inputs.get(i, [])
         if around is not None and all(s in own and home.get(s) == around for s in before):

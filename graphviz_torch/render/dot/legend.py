@@ -7,32 +7,22 @@ from functools import lru_cache
 from textwrap import wrap
 from unicodedata import east_asian_width
 
-from ...graph import Finding
-from ..style import FORMS, MEANINGS, Role, Theme, palette
+from ..drawing.drawing import Drawing, Shading
+from ..drawing.mark import WARNINGS
+from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
 from . import markup
-from .color import DASHED, Shading
-from .marks import WARNINGS
 
 _MOST_FINDINGS = 6
 _WIDEST = 120  # characters in a line
 _MOST_LINES = 4  # of one finding
 
 
-def legend(
-    roles: frozenset[Role],
-    folded: bool,
-    theme: Theme,
-    shading: Shading,
-    findings: list[Finding],
-    notes: list[str],
-) -> str:
-    """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
-
-    Args:
-        folded: whether parameters are written inside operations.
-    """
+def legend(drawing: Drawing, roles: frozenset[Role], notes: list[str]) -> str:
+    """The legend as the HTML-like label of the graph; "" where there is nothing to explain."""
+    theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
-    rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, colors)]
+    folded = bool(drawing.inner.inside)
+    rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, theme)]
     rows += [
         _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
         for f in findings[:_MOST_FINDINGS]
@@ -80,15 +70,20 @@ def _roles(roles: frozenset[Role], folded: bool, theme: Theme, shaded: bool) -> 
     return _table(cells, width)
 
 
-def _scale(shading: Shading, colors: Mapping[str, str]) -> str:
+def _scale(shading: Shading, theme: Theme) -> str:
     if not shading.scale:
         return ""
-    title = _text(f"<B>{shading.title}</B>", colors["muted"])
-    lines = {DASHED: colors["operation_line"]}
-    usual = colors["cluster_line"]
-    swatches = [(fill, lines.get(fill, usual), text, 1) for fill, text in shading.scale]
+    colors = palette(theme)
+    title = markup.escape(shading.title)
+    swatches = [
+        (pick(fill, theme), colors["cluster_line"], markup.escape(text), 1)
+        if fill
+        else ("", colors["operation_line"], markup.escape(text), 1)  # dashed
+        for fill, text in shading.scale
+    ]
     cells, width = _cells(swatches, colors)
-    return _table(f"<TD>{title}</TD>{cells}", width + 1.1 * _wide(shading.title))
+    head = _text(f"<B>{title}</B>", colors["muted"])
+    return _table(f"<TD>{head}</TD>{cells}", width + 1.1 * _wide(title))
 
 
 def _cells(

@@ -44,3 +44,8 @@ def quote(text: str) -> str:
 def small(text: str, color: str) -> str:
     """A line of small print."""
     return f'<FONT POINT-SIZE="{SMALL}" COLOR="{color}">{text}</FONT>'
+
+
+def dot_id(key: int) -> str:
+    """The name of a key in a DOT text."""
+    return str(key) if key >= 0 else f"g{~key}"

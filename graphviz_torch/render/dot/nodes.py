@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ...graph import Graph, Node
-from ...graph.units import bytes_text, seconds_text
-from .. import labels
-from ..drawing.contents import Contents
-from ..drawing.visible import Visible
-from ..style import FORMS, Role, Theme, palette, role
+from ...graph import Node
+from .. import labels, wording
+from ..drawing.drawing import Drawing
+from ..style import FORMS, Role, Theme, palette, pick, role
 from . import markup
-from .color import Shading
-from .marks import Marks
 
 _Look = tuple[str, str]  # text and attributes
 _COLOR = re.compile(' COLOR="[^"]*"')
@@ -22,24 +18,12 @@ _COLOR = re.compile(' COLOR="[^"]*"')
 class Nodes:
     """Writes the nodes of one drawing; afterwards `roles` holds what it drew."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        drawn: Visible,
-        inside: dict[int, Contents],
-        theme: Theme,
-        shading: Shading,
-        marks: Marks,
-    ) -> None:
-        self.graph = graph
-        self.drawn = drawn
-        self.inside = inside
-        self.theme: Theme = theme
-        self.colors = palette(theme)
-        self.shading = shading
-        self.marks = marks
-        self.outputs = {node for node, _ in graph.outputs}
-        self.transfers = _transfers(graph)
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        self.theme: Theme = drawing.options["theme"]
+        self.colors = palette(self.theme)
+        self.outputs = {node for node, _ in drawing.graph.outputs}
+        self.copies = wording.copies(drawing.graph)
         # Of lines for leaves inside operations what stands before the name, a name for those that
         # have none, and what stands behind: by kind, outputs and what follows the name. Outputs go
         # by identity here and below: equal ones are mostly the same, and slow to hash.
@@ -48,14 +32,15 @@ class Nodes:
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
-        nodes, inner = self.graph.nodes, self.drawn.inner.inside
-        special = {*self.outputs, *self.transfers, *self.marks.lines, *self.shading.fills}
-        special.update(self.drawn.alone)
+        drawing = self.drawing
+        nodes, inner = drawing.graph.nodes, drawing.inner.inside
+        special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
+        special.update(drawing.alone)
         usual: dict[
             tuple[str, int, tuple[str, ...]], str
         ] = {}  # text of operations that have no more to say
         result: dict[int, str] = {}
-        for i in self.drawn.nodes:
+        for i in drawing.nodes:
             node = nodes[i]
             if (
                 i in special
@@ -75,7 +60,7 @@ class Nodes:
                 for edge in inner[i]:
                     text += self._inner(node, edge.source)
             result[i] = f"\t{i} [label=<{text}>]"
-        for number in self.drawn.boxes:
+        for number in drawing.boxes:
             result[~number] = self._box(number)
         return result
 
@@ -89,91 +74,81 @@ class Nodes:
         return f"{title}<BR/>{markup.SPACE}{meta}", _attributes(what, self.theme)
 
     def _full(self, node: Node) -> str:
-        text, attributes = self._look(node, role(node, self.outputs, self.transfers))
+        text, attributes = self._look(node, role(node, self.outputs, self.copies))
         i = node.id
-        muted = self.colors["muted"]
-        if i in self.drawn.alone:
-            name = self.drawn.alone[i]
-            kind = node.module_class.rpartition("/")[2]
-            name += f" · {kind}" if kind and not node.leaf else ""
-            text = f"<B>{markup.escape(name)}</B><BR/>{text}"
-        if node.label:
-            text = f"<B>{markup.escape(node.label)}</B><BR/>{text}"
-        more = [self.transfers[i]] if i in self.transfers else []
-        more += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
-        more += [self.shading.values[i]] if i in self.shading.values else []
-        more += node.note.splitlines()
-        if i in self.drawn.inner.many:
-            more.append(f"written inside its {self.drawn.inner.many[i]:,} users")
-        text = "<BR/>".join([text, *(markup.small(markup.escape(line), muted) for line in more)])
-        for edge in self.drawn.inner.inside.get(i, ()):
+        names = [f"<B>{markup.escape(name)}</B>" for name in wording.names(self.drawing, node)]
+        small = wording.details(self.drawing, node, self.copies)
+        text = "<BR/>".join([*names, text, *map(self._small, small)])
+        for edge in self.drawing.inner.inside.get(i, ()):
             text += self._inner(node, edge.source)
-        text = "<BR/>".join([text, *self.marks.lines.get(i, ())])
-        attributes += self.shading.fills.get(i, "") + self.marks.pens.get(i, "")
+        text = "<BR/>".join([text, *self._signs(i)])
+        attributes += self._added(i, role(node, (), self.copies))
         where = " · ".join(part for part in (node.scope, node.source) if part)
         if where:
             attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
         return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
 
+    def _small(self, line: str) -> str:
+        return markup.small(markup.escape(line), self.colors["muted"])
+
+    def _signs(self, key: int) -> list[str]:
+        """The lines that findings and differences add."""
+        lines = []
+        for sign in self.drawing.marks.signs.get(key, ()):
+            text = markup.small(markup.escape(sign.text), self.colors[sign.color])
+            lines.append(f"<B>{text}</B>" if sign.strong else text)
+        return lines
+
+    def _added(self, key: int, what: Role) -> str:
+        """Attributes for the fill that `color_by` gives, and for what marks the outline."""
+        attributes = ""
+        fills = self.drawing.shading.fills
+        if key in fills:
+            pair = fills[key]
+            dashed = f' style="{FORMS[what].style},dashed"'
+            attributes = f' fillcolor="{pick(pair, self.theme)}"' if pair else dashed
+        color = self.drawing.marks.outlines.get(key)
+        if color is not None:
+            attributes += f' color="{self.colors[color]}" penwidth=2.5'
+            attributes += ' style="rounded,filled,dashed"' if color == "removed" else ""
+        return attributes
+
     def _inked(self, key: int, text: str) -> str:
         """The text in the one colour that can be read on its fill, where the usual ones cannot."""
-        ink = self.shading.inks.get(key)
-        return text if ink is None else f'<FONT COLOR="{ink}">{_COLOR.sub("", text)}</FONT>'
+        ink = self.drawing.shading.inks.get(key)
+        if ink is None:
+            return text
+        return f'<FONT COLOR="{pick(ink, self.theme)}">{_COLOR.sub("", text)}</FONT>'
 
     def _inner(self, node: Node, folded: int) -> str:
         """A leaf, and what carries it, in a line inside the operation that uses it."""
-        nodes, inner = self.graph.nodes, self.drawn.inner
-        leaf = last = nodes[folded]
-        after = ""  # the name
-        if folded in inner.carried:
-            chain = inner.chain(folded)
-            leaf = nodes[chain[-1]]
-            after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
-        if leaf.id in inner.many:
-            after += f" ({inner.many[leaf.id]}{labels.TIMES})"
-        _, _, _, name, _, kind, *_ = leaf
-        parts = self.inner.get((kind, id(last[2]), after))
+        leaf, last, after = wording.inner_leaf(self.drawing, folded)
+        kind = leaf.leaf, id(last.outputs), after
+        parts = self.inner.get(kind)
         if parts is None:
             what: str = role(leaf, (), ())
-            shapes = "".join(
-                [f" {labels.shape(meta)}" for meta in last.outputs if meta is not None]
-            )
             line = markup.small(
-                f"|{markup.escape(f'{after}{shapes}')}", self.colors[f"{what}_line"]
+                f"|{markup.escape(f'{after}{wording.shapes(last)}')}", self.colors[f"{what}_line"]
             )
             before, behind = f"<BR/>{line}".split("|")
-            self.inner[kind, id(last[2]), after] = parts = before, what, behind
+            self.inner[kind] = parts = before, what, behind
         before, unnamed, behind = parts
-        name = markup.escape(labels.within(node, name)) if name else unnamed
+        name = markup.escape(labels.within(node, leaf.label)) if leaf.label else unnamed
         return f"{before}{name}{behind}"
 
     def _box(self, number: int) -> str:
-        tree = self.drawn.groups
-        assert tree is not None
+        drawing = self.drawing
+        assert drawing.groups is not None
         self.roles.add("group")
-        figures = self.inside[number]
-        says = [f"{labels.count(len(figures.nodes))} nodes"]
-        if figures.elements:
-            says[0] += f", {labels.count(figures.elements)} parameters"
-        says += [", ".join(figures.devices[:3])]
-        if figures.gradients is not None:
-            low, high = map(labels.number, figures.gradients)
-            says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
-        if figures.saved_bytes:
-            says.append(f"saved {bytes_text(figures.saved_bytes)}")
-        if figures.seconds is not None:
-            says[-1] += f", backward {seconds_text(figures.seconds)}"
         text = "<BR/>".join(
             [
-                f"<B>{markup.escape(self.drawn.described(number, self.graph))}</B>",
-                # A first line of its own holds the small print off the title.
-                *(markup.small(markup.escape(line), self.colors["muted"]) for line in says if line),
-                *self.marks.lines.get(~number, ()),
+                f"<B>{markup.escape(drawing.described(number))}</B>",
+                *map(self._small, wording.figures(drawing.contents[number])),
+                *self._signs(~number),
             ]
         )
-        attributes = _attributes("group", self.theme)
-        attributes += self.shading.fills.get(~number, "") + self.marks.pens.get(~number, "")
-        attributes += f" tooltip={markup.quote(tree.groups[number].path)}"
+        attributes = _attributes("group", self.theme) + self._added(~number, "group")
+        attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
 
 
@@ -188,13 +163,3 @@ def _attributes(what: Role, theme: Theme) -> str:
         if getattr(form, name) != getattr(usual, name):
             attributes += f' {name}="{getattr(form, name)}"'
     return attributes
-
-
-def _transfers(graph: Graph) -> dict[int, str]:
-    """Nodes that copy between devices in forward, and what they say of it."""
-    found: dict[int, str] = {}
-    for transfer in graph.transfers:
-        if transfer.node is not None and transfer.phase == "forward":
-            size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
-            found.setdefault(transfer.node, f"{transfer.source} → {transfer.target}{size}")
-    return found

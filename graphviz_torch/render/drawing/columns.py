@@ -1,4 +1,4 @@
-"""A tall drawing in columns: the flow of data goes on at the top of the next column.
+"""The step that puts a tall drawing in columns: the flow goes on at the top of the next one.
 
 The size of a drawing is estimated, for only Graphviz knows it: a rank is as high as its highest
 node and as wide as its nodes and the edges that pass between them.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from ...graph import Graph
 from .. import labels
-from .visible import Visible, place
+from .drawing import Columns, Drawing
+from .level import paged
+from .tree import Path
 
 # A page in points. What is drawn stays within 2,400 and 1 : 4; an estimate can be a sixth too low.
 MOST_HIGH: Final = 2050.0
@@ -34,63 +35,56 @@ _SPLIT, _CROSSING = (
 )  # what a divided frame and an edge to another column cost, in points
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The keys of each column, in topological order, and about how large the drawing is."""
+def arrange(drawing: Drawing) -> Drawing:
+    """The drawing in as few columns as make it fit a page; in those that come nearest, where none.
 
-    parts: tuple[tuple[int, ...], ...]
-    width: float
-    height: float
-
-    @property
-    def fits(self) -> bool:
-        """Is the drawing within a page?"""
-        slim = self.height <= _SLIM * max(self.width, _LEGEND)
-        wide = self.width <= 4 * self.height
-        return slim and wide and self.width <= MOST_WIDE and self.height <= MOST_HIGH
-
-
-def columns(graph: Graph, drawn: Visible, page: bool = True) -> Columns:
-    """As few columns as make the drawing fit a page; where none do, those that come nearest.
-
-    Without a page there is one column.
+    One whose data flows sideways has one column.
     """
-    if not page:
-        return Columns(((*drawn.nodes, *(~box for box in drawn.boxes)),), 0.0, 0.0)
-    sizes = _sizes(graph, drawn)
-    keys = _order(drawn, sizes)
-    paths = {key: drawn.path(key) for key in keys}
+    if not paged(drawing):
+        whole = (*drawing.nodes, *(~box for box in drawing.boxes))
+        return replace(drawing, columns=Columns((whole,)))
+    sizes = _sizes(drawing)
+    keys = _order(drawing, sizes)
+    paths = drawing.tree.paths
     sources: dict[int, list[int]] = defaultdict(list)
-    for source, target in drawn.ends():
+    for source, target in drawing.ends:
         sources[target].append(source)
-    whole = _measure(drawn, (tuple(keys),), sizes, paths, sources)
-    found = [whole]
+    one = _measure(drawing, (tuple(keys),), sizes, paths, sources)
+    found = [one]
     for count in range(2, _COLUMNS + 1):
         if found[-1].fits:
-            return found[-1]
-        parts = _divide(keys, whole.height / count, sizes, paths, sources)
-        found.append(_measure(drawn, parts, sizes, paths, sources))
-    return min(found, key=lambda c: (not c.fits, max(c.height / MOST_HIGH, c.width / MOST_WIDE)))
+            return replace(drawing, columns=found[-1])
+        parts = _divide(keys, one.height / count, sizes, paths, sources)
+        found.append(_measure(drawing, parts, sizes, paths, sources))
+    best = min(found, key=lambda c: (not c.fits, max(c.height / MOST_HIGH, c.width / MOST_WIDE)))
+    return replace(drawing, columns=best)
 
 
-def divided(drawn: Visible, parts: tuple[tuple[int, ...], ...], i: int) -> int | None:
+def _fits(width: float, height: float) -> bool:
+    """Is a drawing of this size within a page?"""
+    slim = height <= _SLIM * max(width, _LEGEND)
+    return slim and width <= 4 * height and width <= MOST_WIDE and height <= MOST_HIGH
+
+
+def divided(drawing: Drawing, parts: tuple[tuple[int, ...], ...], i: int) -> int | None:
     """The first key of the innermost frame that column `i` goes on with; None for no frame."""
-    before, here = drawn.path(parts[i - 1][-1]), drawn.path(parts[i][0])
+    paths = drawing.tree.paths
+    before, here = paths[parts[i - 1][-1]], paths[parts[i][0]]
     shared = before[: _common(before, here)]
     if not shared:
         return None
-    inside = (key for key in parts[i - 1] if shared[-1] in drawn.path(key))
+    inside = (key for key in parts[i - 1] if shared[-1] in paths[key])
     return next(inside)
 
 
-def _order(drawn: Visible, keys: Iterable[int]) -> list[int]:
+def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     """The keys in a topological order that follows the tree of groups as far as it can."""
     users: dict[int, list[int]] = defaultdict(list)
     waiting: Counter[int] = Counter()
-    for source, target in drawn.ends():
+    for source, target in drawing.ends:
         users[source].append(target)
         waiting[target] += 1
-    places = {key: place(drawn, key) for key in keys}
+    places = {key: drawing.place(key) for key in keys}
     ready = [(where, key) for key, where in places.items() if not waiting[key]]
     heapify(ready)
     order: list[int] = []
@@ -106,14 +100,15 @@ def _order(drawn: Visible, keys: Iterable[int]) -> list[int]:
     return order + sorted(places.keys() - done, key=places.__getitem__)
 
 
-def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
+def _sizes(drawing: Drawing) -> dict[int, tuple[float, float]]:
+    graph = drawing.graph
     sizes = {}
-    inside = drawn.inner.inside
-    for i in drawn.nodes:
+    inside, alone_in = drawing.inner.inside, drawing.alone
+    for i in drawing.nodes:
         node = graph.nodes[i]
         letters = max(len(node.title) * 1.25, len(labels.tensors(node.outputs)), 8)
         high = _TITLE + _SMALL * (1 + sum(g is not None for g in node.grad_outputs)) + _MARGIN
-        alone = drawn.alone.get(i)
+        alone = alone_in.get(i)
         kind = node.module_class.rpartition("/")[2]
         for name in (node.label, alone and f"{alone} · {kind}"):
             if name:
@@ -128,10 +123,10 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
             shapes = sum(len(labels.shape(meta)) + 1 for meta in leaf.outputs if meta is not None)
             letters = max(letters, len(labels.within(node, leaf.label)) + shapes)
         sizes[i] = letters * _LETTER + 2 * 10, high
-    for number in drawn.boxes:
-        letters = 1.35 * len(drawn.title(number))
+    for number in drawing.boxes:
+        letters = 1.35 * len(drawing.title(number))
         sizes[~number] = max(letters, 22) * _LETTER + 20, _TITLE + 3 * _SMALL + _MARGIN
-    for named in (drawn.before, drawn.behind):
+    for named in (drawing.before, drawing.behind):
         for key, others in named.items():
             width, height = sizes[key]
             sizes[key] = width + _STUB * min(len(others), 4), height
@@ -139,10 +134,10 @@ def _sizes(graph: Graph, drawn: Visible) -> dict[int, tuple[float, float]]:
 
 
 def _measure(
-    drawn: Visible,
+    drawing: Drawing,
     parts: tuple[tuple[int, ...], ...],
     sizes: dict[int, tuple[float, float]],
-    paths: dict[int, list[int]],
+    paths: dict[int, Path],
     sources: dict[int, list[int]],
 ) -> Columns:
     """About the size of a drawing in these columns: they have their ranks in common."""
@@ -154,7 +149,7 @@ def _measure(
     label = 0.0  # room for labels between ranks
     for i, part in enumerate(parts):
         wide: defaultdict[int, float] = defaultdict(float)
-        anchor = divided(drawn, parts, i) if i else None
+        anchor = divided(drawing, parts, i) if i else None
         start = 0 if anchor is None else rank[anchor]
         inside = set(part)
         for key in part:
@@ -186,10 +181,11 @@ def _measure(
         width += max(wide.values(), default=0) + 2 * _FRAME_SIDE * deepest + 20
     ranks = max(high, default=0) + 1
     height = sum(high.values()) + sum(above.values()) + sum(below.values())
-    return Columns(parts, width, height + ranks * (_RANKS + label) + _BELOW)
+    height += ranks * (_RANKS + label) + _BELOW
+    return Columns(parts, width, height, _fits(width, height))
 
 
-def _common(a: list[int], b: list[int]) -> int:
+def _common(a: Path, b: Path) -> int:
     same = 0
     for one, other in zip(a, b, strict=False):
         if one != other:
@@ -202,7 +198,7 @@ def _divide(
     keys: list[int],
     aim: float,
     sizes: dict[int, tuple[float, float]],
-    paths: dict[int, list[int]],
+    paths: dict[int, Path],
     sources: dict[int, list[int]],
 ) -> tuple[tuple[int, ...], ...]:
     """The keys in parts of about `aim` height, cut where the fewest frames and edges are."""

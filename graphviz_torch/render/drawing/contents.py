@@ -1,49 +1,31 @@
-"""What is inside a closed group, in figures."""
+"""The step that counts what is inside a closed group."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
-from ...graph import Graph
-from .visible import Visible
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Figures of all nodes in a group, leaves included.
-
-    Of a group that stands for others like it, or is in one that does, they are its own figures; the
-    gradients alone are those of all.
-    """
-
-    nodes: tuple[int, ...]  # ids
-    parameters: int  # number of parameters
-    elements: int  # in all of them
-    devices: tuple[str, ...]
-    repeats: tuple[int, ...] = ()  # ids of the nodes in the groups that it stands for
-    gradients: tuple[float, float] | None = None  # smallest and largest finite norm, of all
-    saved_bytes: int = 0
-    seconds: float | None = None  # in backward
+from .drawing import Contents, Drawing
 
 
-def contents(graph: Graph, drawn: Visible) -> dict[int, Contents]:
-    """The figures of each closed group that is drawn."""
-    if drawn.groups is None:
-        return {}
-    repeats = _repeats(drawn)
-    return {number: _figures(graph, drawn, number, repeats[number]) for number in drawn.boxes}
+def count_contents(drawing: Drawing) -> Drawing:
+    """The drawing with the figures of each closed group."""
+    if not drawing.boxes:
+        return drawing
+    repeats = _repeats(drawing)
+    figures = {number: _figures(drawing, number, repeats[number]) for number in drawing.boxes}
+    return replace(drawing, contents=figures)
 
 
-def _repeats(drawn: Visible) -> dict[int, list[int]]:
+def _repeats(drawing: Drawing) -> dict[int, list[int]]:
     """By closed group, the groups that are not drawn and that it stands for."""
-    assert drawn.groups is not None
-    assert drawn.keys is not None
-    tree, keys = drawn.groups, drawn.keys
+    assert drawing.groups is not None
+    assert drawing.keys is not None
+    tree, keys = drawing.groups, drawing.keys
     first: dict[int, int] = {}  # group that is hidden -> its like in the first of the family
     for number in dict.fromkeys(keys.hidden.values()):
         first.update(zip(tree.below(number), tree.below(keys.family[number]), strict=True))
-    found: dict[int, list[int]] = {number: [] for number in drawn.boxes}
+    found: dict[int, list[int]] = {number: [] for number in drawing.boxes}
     for number in first:
         like = number
         while like in first:
@@ -53,9 +35,9 @@ def _repeats(drawn: Visible) -> dict[int, list[int]]:
     return found
 
 
-def _figures(graph: Graph, drawn: Visible, number: int, repeats: list[int]) -> Contents:
-    assert drawn.groups is not None
-    tree = drawn.groups
+def _figures(drawing: Drawing, number: int, repeats: list[int]) -> Contents:
+    assert drawing.groups is not None
+    graph, tree = drawing.graph, drawing.groups
     ids = sorted([i for inner in tree.below(number) for i in tree.groups[inner].nodes])
     others = sorted([i for inner in repeats for i in tree.groups[inner].nodes])
     nodes = [graph.nodes[i] for i in ids]

@@ -1,6 +1,6 @@
-"""What a drawing writes inside the operation that uses it, in place of a node of its own.
+"""The step that writes parameters inside the operation that uses them, not as nodes.
 
-These are leaves, and carriers: operations that only hand one such leaf on, as the `t` of a linear
+So are leaves, and carriers: operations that only hand one such leaf on, as the `t` of a linear
 module's weight does. A carrier that a reader must see stays a node: one that was named, that has
 several users, or that copies to another device.
 """
@@ -8,13 +8,12 @@ several users, or that copies to another device.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import replace
 
 from ...graph import Edge, Graph, Node
 from ..groups.groups import by_target
-
-Parameters = Literal["fold", "nodes"]
+from ..options import Parameters
+from .drawing import Drawing, Inner
 
 # More leaves than this are written inside the operation that uses them: as nodes of their own they
 # would stand in a staircase of which nobody can read the steps.
@@ -29,50 +28,28 @@ _CARRYING = {
 }
 
 
-@dataclass(slots=True)
-class Inner:
-    """What is written inside, and where."""
-
-    folded: set[int]  # leaves and carriers that have no node of their own
-    edges: list[Edge]  # all others
-    inside: dict[int, list[Edge]] = field(default_factory=dict)  # user -> edges from folded nodes
-    carried: dict[int, int] = field(default_factory=dict)  # carrier -> the folded node it hands on
-    user: dict[int, int] = field(default_factory=dict)  # folded node -> its first user
-    many: dict[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
-
-    def host(self, node: int) -> int:
-        """The node in which a folded node is written first; any other node itself."""
-        while node in self.folded:
-            node = self.user[node]
-        return node
-
-    def chain(self, node: int) -> list[int]:
-        """The folded nodes behind one, from itself to the leaf."""
-        found = [node]
-        while found[-1] in self.carried:
-            found.append(self.carried[found[-1]])
-        return found
+def inline_parameters(drawing: Drawing) -> Drawing:
+    """The drawing with what is written inside the operations that use it."""
+    graph = drawing.graph
+    return replace(drawing, inner=_inner(graph, drawing.options["parameters"]))
 
 
-def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) -> Inner:
-    """What of a graph is written inside its users.
-
-    Args:
-        parameters: "fold", "nodes", or None to decide by their number and by `scoped`.
-        scoped: whether modules were recorded.
-    """
+def _inner(graph: Graph, parameters: Parameters | None) -> Inner:
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
-    uses = Counter(edge.source for edge in graph.edges)
+    uses = Counter([edge.source for edge in graph.edges])
+    scoped = any(node.scope for node in nodes)
     folded = set() if parameters == "nodes" else _leaves(leaves, uses, parameters, scoped)
     folded.difference_update([node for node, _ in graph.outputs])
     many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
     if not folded and not many:
-        return Inner(folded, list(graph.edges))
-    found = Inner(folded, [], many=many)
-    inside, rest, user = found.inside, found.edges, found.user
+        return Inner(edges=graph.edges)
+    inside: dict[int, list[Edge]] = {}
+    rest: list[Edge] = []
+    user: dict[int, int] = {}
+    carried: dict[int, int] = {}
     inner = folded.union(many)
-    fed = Counter(edge.target for edge in graph.edges)
+    fed = Counter([edge.target for edge in graph.edges])
     for edge in by_target(graph):  # so the edge into a carrier comes before the one out of it
         source, target = edge.source, edge.target
         if source not in inner:
@@ -81,19 +58,19 @@ def written_inside(graph: Graph, parameters: Parameters | None, scoped: bool) ->
         if source not in user:
             user[source] = target
         if (
-            nodes[target][4] in _CARRYING
+            nodes[target].operation in _CARRYING
             and fed[target] == uses[target] == 1
             and source in folded
-            and _only_carries(graph, target, nodes[source].device)
+            and _only_carries(graph, nodes[target], nodes[source].device)
         ):
             folded.add(target)
             inner.add(target)
-            found.carried[target] = source
+            carried[target] = source
         elif target in inside:
             inside[target].append(edge)
         else:
             inside[target] = [edge]
-    return found
+    return Inner(frozenset(folded), tuple(rest), inside, carried, user, many)
 
 
 def _leaves(
@@ -115,8 +92,7 @@ def _leaves(
     }
 
 
-def _only_carries(graph: Graph, carrier: int, device: str) -> bool:
+def _only_carries(graph: Graph, carrier: Node, device: str) -> bool:
     """Is there nothing that a reader must see, and is the result still on `device`?"""
-    _, _, outputs, label, _, _, _, _, _, note, *_ = node = graph.nodes[carrier]
-    seen = label or note or len(outputs) > 1 or (carrier, 0) in graph.outputs
-    return not seen and node.device == device
+    plain = not carrier.label and not carrier.note and len(carrier.outputs) < 2
+    return plain and (carrier.id, 0) not in graph.outputs and carrier.device == device

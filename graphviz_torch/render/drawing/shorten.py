@@ -1,4 +1,4 @@
-"""Edges that make a layout hard become pairs of labelled stubs.
+"""The step that cuts edges which make a layout hard into pairs of labelled stubs.
 
 An edge over n ranks costs Graphviz n - 1 invisible nodes, and almost all of its time goes into
 placing those: a dense block of 100 layers has half a million.
@@ -6,7 +6,9 @@ placing those: a dense block of 100 layers has half a million.
 
 from __future__ import annotations
 
-from .visible import Visible
+from dataclasses import replace
+
+from .drawing import Drawing
 
 # Invisible nodes that a layout may have: so many, and so many for each visible thing.
 _FREE = 100
@@ -16,16 +18,17 @@ _LONG = 5  # ranks; a shorter edge is always drawn
 _FEW = 60
 
 
-def untangle(drawn: Visible) -> None:
-    """Replace the longest edges until the rest can be laid out quickly."""
-    if len(drawn.edges) + len(drawn.lines) < _FEW:
-        return
-    rank = _ranks_of_any(drawn) if drawn.boxes else _ranks(drawn)
-    free = _FREE + _FREE_EACH * (len(drawn.nodes) + len(drawn.boxes))
-    length = sum([rank[edge.target] - rank[edge.source] for edge in drawn.edges]) - len(drawn.edges)
-    if length + sum([rank[line.target] - rank[line.source] - 1 for line in drawn.lines]) <= free:
-        return
-    ends = drawn.ends()
+def shorten_edges(drawing: Drawing) -> Drawing:
+    """The drawing without its longest edges, until the rest can be laid out quickly."""
+    edges, lines = drawing.edges, drawing.lines
+    if len(edges) + len(lines) < _FEW:
+        return drawing
+    rank = _ranks_in_circles(drawing) if drawing.keys else _ranks(drawing)
+    free = _FREE + _FREE_EACH * (len(drawing.nodes) + len(drawing.boxes))
+    length = sum([rank[edge.target] - rank[edge.source] for edge in edges]) - len(edges)
+    if length + sum([rank[line.target] - rank[line.source] - 1 for line in lines]) <= free:
+        return drawing
+    ends = drawing.ends
     _pull(rank, ends)
     spans = [rank[target] - rank[source] - 1 for source, target in ends]
     excess = sum(span for span in spans if span > 0) - free
@@ -35,25 +38,34 @@ def untangle(drawn: Visible) -> None:
             break
         excess -= spans[i]
         cut.add(i)
+    before, behind = ({k: [*v] for k, v in d.items()} for d in (drawing.before, drawing.behind))
     for i in sorted(cut):
         source, target = ends[i]
-        for named, key, other in ((drawn.before, target, source), (drawn.behind, source, target)):
+        for named, key, other in ((before, target, source), (behind, source, target)):
             others = named.setdefault(key, [])
             if other not in others:
                 others.append(other)
-    whole = len(drawn.edges)
-    drawn.lines = [line for i, line in enumerate(drawn.lines) if i + whole not in cut]
-    drawn.edges = [edge for i, edge in enumerate(drawn.edges) if i not in cut]
+    return replace(
+        drawing,
+        edges=tuple([edge for i, edge in enumerate(edges) if i not in cut]),
+        lines=tuple([line for i, line in enumerate(lines, len(edges)) if i not in cut]),
+        before=before,
+        behind=behind,
+    )
 
 
-def _ranks(drawn: Visible) -> dict[int, int]:
-    """About the rank that Graphviz gives each node: the longest way to it from an input."""
-    rank = dict.fromkeys(drawn.nodes, 0)
+def _ranks(drawing: Drawing) -> dict[int, int]:
+    """About the rank that Graphviz gives each node: the longest way to it from an input.
+
+    It is for a drawing of every node, in which an edge runs from a node to a later one.
+    """
+    rank = dict.fromkeys(drawing.nodes, 0)
     again = True
     while again:  # once is enough where edges come in the order of their targets, as they do
         again = False
         done = -1
-        for source, target, _, _ in drawn.edges:
+        for edge in drawing.edges:
+            source, target = edge.source, edge.target
             if rank[source] >= rank[target]:
                 rank[target] = rank[source] + 1
                 again = again or target < done
@@ -73,15 +85,15 @@ def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
             rank[key] = max(rank[key], min(rank[user] for user in users[key]) - 1)
 
 
-def _ranks_of_any(drawn: Visible) -> dict[int, int]:
-    """The same for a drawing with closed groups, which come in no order."""
-    keys = [*drawn.nodes, *(~number for number in drawn.boxes)]
+def _ranks_in_circles(drawing: Drawing) -> dict[int, int]:
+    """The same for a drawing with groups, closed or drawn for several: they can make a circle."""
+    keys = [*drawing.nodes, *(~number for number in drawing.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}
     waiting = dict.fromkeys(keys, 0)
-    for source, target in drawn.ends():
+    for source, target in drawing.ends:
         users[source].append(target)
         waiting[target] += 1
-    # Closed groups can make a circle: what waits for itself keeps the rank it had by then.
+    # In a circle, what waits for itself keeps the rank it had by then.
     rank = dict.fromkeys(keys, 0)
     ready = [key for key in keys if not waiting[key]]
     for key in ready:

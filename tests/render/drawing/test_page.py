@@ -10,7 +10,7 @@ from torch import nn
 
 from graphviz_torch import Graph, draw_graph, record, to_dot
 from graphviz_torch.graph import Finding
-from graphviz_torch.render.drawing.level import level
+from graphviz_torch.render.drawing.steps import draw
 from tests.render.test_dot import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.zoo import ZOO
@@ -53,14 +53,15 @@ def test_every_edge_between_columns_is_drawn_in_two_parts(
     name: str, graphs: dict[str, Graph]
 ) -> None:
     graph = step(name, graphs)
-    shown, found = level(graph)
+    shown = draw(graph, {})
+    found = shown.columns
     assert len(found.parts) > 1
     assert sorted(key for part in found.parts for key in part) == sorted(
         [*shown.nodes, *(~box for box in shown.boxes)]
     )
     names = {(f"g{~k}" if k < 0 else str(k)): k for part in found.parts for k in part}
     edges = {(names[a], names[b]) for a, b in Drawn(to_dot(graph)).edges if {a, b} <= names.keys()}
-    assert edges == set(shown.ends())
+    assert edges == set(shown.ends)
 
 
 def test_a_group_with_a_finding_is_opened_before_others() -> None:
@@ -69,8 +70,8 @@ def test_a_group_with_a_finding_is_opened_before_others() -> None:
     graph = recording.graph
     inside = [n.id for n in graph.nodes if n.scope.startswith("layers.5.mlp") and not n.leaf]
     about = Finding("made-up", "warning", "look here", nodes=(inside[0],))
-    plain, _ = level(graph, fold=False, limit=30)
-    pointed, _ = level(graph, fold=False, limit=30, findings=[about])
+    plain = draw(graph, {"fold": False, "limit": 30})
+    pointed = draw(graph, {"fold": False, "limit": 30, "findings": [about]})
     assert inside[0] not in plain.nodes
     assert inside[0] in pointed.nodes
 
@@ -88,7 +89,7 @@ def test_an_operation_alone_in_its_module_has_its_name_and_no_frame() -> None:
 
 def test_more_is_drawn_on_demand(graphs: dict[str, Graph]) -> None:
     graph = step("ResNet-50", graphs)
-    usual, _ = level(graph)
+    usual = draw(graph, {})
     for options in ({"fold": False}, {"limit": 1000}, {"depth": 9}):
-        more, _ = level(graph, **options)
+        more = draw(graph, options)  # type: ignore[arg-type]
         assert len(more.nodes) > len(usual.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from torch import nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import Edge, Finding, GradientStats, Node, SavedTensor, TensorMeta
-from graphviz_torch.render.drawing.contents import contents
-from graphviz_torch.render.drawing.level import LIMITS, level
-from graphviz_torch.render.drawing.visible import Visible
+from graphviz_torch.render.drawing.drawing import Drawing
+from graphviz_torch.render.drawing.level import LIMITS
+from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.style import NONFINITE
 from tests.support.models import MLP, Transformer, chain, tokens
 
@@ -40,9 +41,9 @@ def lines(dot: str, key: object) -> str:
     )
 
 
-def visible(graph: Graph, **options: Any) -> Visible:
+def visible(graph: Graph, **options: Any) -> Drawing:
     """What is drawn of a graph."""
-    return level(graph, **options)[0]
+    return draw(graph, options)  # type: ignore[arg-type]
 
 
 def test_a_transposed_weight_is_written_in_the_operation_that_multiplies_with_it() -> None:
@@ -113,11 +114,35 @@ def test_the_edges_of_a_graph_made_by_hand_may_come_in_any_order() -> None:
     assert to_dot(turned, parameters="fold") == to_dot(graph, parameters="fold")
 
 
+def test_blocks_drawn_as_one_that_feed_each_other_in_a_circle_are_laid_out() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+            self.norm, self.cell = nn.LayerNorm(8), nn.LSTMCell(8, 8)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            states = [h := self.norm(h + block(h)) for block in self.blocks]
+            now = torch.zeros(2, 8), torch.zeros(2, 8)
+            for state in states:
+                now = self.cell(state, now)
+            return now[0]
+
+    drawn = visible(recorded(Net(), torch.ones(2, 8)), fold=True, limit=1000)
+    assert drawn.tree.repeated
+    assert not drawn.boxes
+    users = TopologicalSorter[int]()
+    for source, target in drawn.ends:
+        users.add(target, source)
+    with pytest.raises(CycleError):
+        users.prepare()
+
+
 def test_findings_on_what_is_not_drawn_itself_mark_what_stands_for_it() -> None:
     graph = recorded(Transformer(8), tokens())
     drawn = visible(graph)
     hidden = [i for i in range(len(graph.nodes)) if i not in drawn.nodes]
-    assert drawn.times  # blocks are folded
+    assert drawn.tree.repeated  # blocks are folded
     assert {drawn.key(i) for i in hidden} <= set(drawn.nodes)
     for i in hidden:
         key = graph.nodes[drawn.key(i)]
@@ -200,7 +225,7 @@ def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> N
     (first, *_) = named(graph, "addmm")
     drawn = visible(graph, fold=True)
     assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
-    assert [edge[:2] for edge in drawn.edges] == [(cat, cat + 1)]
+    assert [(edge.source, edge.target) for edge in drawn.edges] == [(cat, cat + 1)]
     assert f'{first} -> {cat} [label="f32[2, 4] \N{MULTIPLICATION SIGN}5"]' in to_dot(
         graph, fold=True
     )
@@ -234,7 +259,7 @@ def test_a_closed_group_counts_all_that_is_in_it() -> None:
     graph = recorded(MLP(), torch.ones(2, 4))
     drawn = visible(graph, depth=0)
     assert drawn.groups is not None
-    for box, figures in contents(graph, drawn).items():
+    for box, figures in drawn.contents.items():
         assert figures.nodes == tuple(i for i in range(len(graph.nodes)) if drawn.key(i) == ~box)
 
 
@@ -265,7 +290,7 @@ def test_the_gradients_of_a_folded_block_are_those_of_all_its_repeats(
 ) -> None:
     torch.manual_seed(0)
     graph = recorded(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
-    closed = contents(graph, visible(graph, depth=depth, fold=True)).values()
+    closed = visible(graph, depth=depth, fold=True).contents.values()
     expected = set()
     for pattern in modules:
         inside = [node for node in graph.nodes if re.fullmatch(pattern, node.module)]

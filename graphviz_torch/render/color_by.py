@@ -1,0 +1,158 @@
+"""`color_by`: the names that it knows, and the value or name that each gives a node.
+
+What each means is documented with the options of drawing, in options.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from ..graph import Graph, Node, short_dtype
+from ..graph.units import bytes_text, seconds_text
+from . import labels
+
+ColorName = Literal["device", "dtype", "module", "trainable", "gradient", "time", "saved"]
+# A name, or a function that gives a node's value, or None for a node without one.
+ColorBy = ColorName | Callable[[Node], float | None]
+
+
+class Value(NamedTuple):
+    """A number that a node may have."""
+
+    read: Callable[[Node], float | None]
+    words: Callable[[float], str]
+    says: str  # before the number
+    advice: str  # where no node has one
+    title: str  # of the legend
+    missing: str = ""  # what a node without one is; "": nothing to point at
+    summed: bool = False  # over a group; else its largest counts
+    own: bool = False  # is it a function of the user's
+
+
+class Name(NamedTuple):
+    """A name that a node may have."""
+
+    read: Callable[[Node], str]
+    title: str  # of the legend
+
+
+def in_values(color_by: ColorBy | None) -> bool:
+    """Has each closed group a value of its own under this `color_by`?"""
+    return callable(color_by) or color_by in _VALUES
+
+
+def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
+    """How to read the value or name of a node of `graph`.
+
+    Raises:
+        ValueError: for a `color_by` that is unknown.
+    """
+    if callable(color_by):
+        return _own(color_by)
+    if color_by == "trainable":
+        return Name(_trainable(graph), "parameters")
+    if color_by in _NAMES:
+        return _NAMES[color_by]
+    if color_by in _VALUES:
+        return _VALUES[color_by]
+    known = ", ".join(map(repr, (*_NAMES, "trainable", *_VALUES)))
+    raise ValueError(
+        f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
+    )
+
+
+_NAMES: dict[str, Name] = {
+    "device": Name(lambda node: node.device, "device"),
+    "dtype": Name(
+        lambda node: next((short_dtype(m.dtype) for m in node.outputs if m is not None), ""),
+        "dtype",
+    ),
+    "module": Name(lambda node: ".".join(node.module.split(".")[:2]), "module"),
+}
+
+
+def _norm(node: Node) -> float | None:
+    norms = [math.nan if g.nonfinite else g.norm for g in node.grad_outputs if g is not None]
+    return max(norms, key=lambda norm: (math.isnan(norm), norm)) if norms else None
+
+
+_VALUES: dict[str, Value] = {
+    "gradient": Value(
+        _norm,
+        labels.number,
+        "grad norm up to",
+        "Run a backward inside record().",
+        "gradient norm",
+        missing="no gradient",
+    ),
+    "time": Value(
+        lambda node: node.seconds,
+        seconds_text,
+        "backward",
+        "Run a backward inside record().",
+        "time in backward",
+        missing="not timed",
+        summed=True,
+    ),
+    # A node that keeps nothing for backward is nothing to point at.
+    "saved": Value(
+        lambda node: node.saved_bytes if node.saved else None,
+        lambda value: bytes_text(int(value)),
+        "saved",
+        "Run it inside record().",
+        "bytes kept for backward",
+        summed=True,
+    ),
+}
+
+
+def name_of(color_by: ColorBy) -> str:
+    """What a legend calls it: a function by its own name."""
+    if not callable(color_by):
+        return color_by
+    name = getattr(color_by, "__name__", "")
+    return name if name.isidentifier() else "value"
+
+
+def _own(function: Callable[[Node], float | None]) -> Value:
+    """How to read and write the values of a user's function."""
+    name = name_of(function)
+
+    def read(node: Node) -> float | None:
+        value = function(node)
+        if value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"color_by: {name} gave {value!r} for node {node.id} "
+                f"({node.title}). Return a number, or None for a node without a value."
+            ) from None
+
+    advice = "The function gave None for every node."
+    return Value(read, labels.number, name, advice, name, missing="no value", own=True)
+
+
+def _trainable(graph: Graph) -> Callable[[Node], str]:
+    """Whether a parameter, or all those of an operation's own module, require a gradient.
+
+    A recording lists the frozen parameters. Of a trace those in the graph are known: trainable.
+    """
+    found: dict[str, set[bool]] = {}  # by module
+    for parameter in graph.parameters:
+        module = parameter.name.rpartition(".")[0]
+        found.setdefault(module, set()).add(parameter.requires_grad)
+    for node in graph.nodes:
+        if node.leaf == "parameter":
+            found.setdefault(node.module, set()).add(True)
+    names = {(True,): "trainable", (False,): "frozen", (False, True): "partly frozen"}
+
+    def read(node: Node) -> str:
+        if node.leaf:
+            return "trainable" if node.leaf == "parameter" else ""
+        return names.get(tuple(sorted(found.get(node.module, ()))), "")
+
+    return read

@@ -1,0 +1,140 @@
+"""The step that draws the edges between what is open and what is closed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ...graph import Edge
+from ..groups.keys import Keys
+from .drawing import Drawing, Line
+from .tree import Leaf, Open, Path
+
+_Ends = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What becomes of the edges of a graph."""
+
+    drawn: list[Edge] = field(default_factory=list)
+    # By both ends: an edge for each tensor that passes, by its node and output.
+    lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
+    before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
+    behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
+    links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))  # by family
+
+
+def connect(drawing: Drawing) -> Drawing:
+    """The drawing with its edges, and its leaves next to those that use them.
+
+    An edge to what is not drawn is named at the end that is.
+    """
+    keys = drawing.keys
+    if keys is None:
+        return replace(drawing, edges=drawing.inner.edges)
+    found = _sorted_out(drawing, keys)
+    edges, lines = _lines(drawing, found)
+    inner = drawing.inner
+    inside = {i: users for i, users in inner.inside.items() if i in keys.shown}
+    made = replace(
+        drawing,
+        inner=replace(inner, inside=inside),
+        edges=tuple(edges),
+        lines=tuple(lines),
+        linked={family: _linked(family, pairs, keys) for family, pairs in found.links.items()},
+        before={end: list(names) for end, names in found.before.items()},
+        behind={end: list(names) for end, names in found.behind.items()},
+    )
+    return replace(made, tree=_with_leaves(made))
+
+
+def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
+    found = _Found()
+    nodes, of = drawing.graph.nodes, keys.tree.of
+    shown, hidden, box = keys.shown, keys.hidden, keys.box
+    for edge in drawing.inner.edges:
+        if edge.source in shown and edge.target in shown:
+            found.drawn.append(edge)
+            continue
+        start, end = of[edge.source], of[edge.target]
+        if start in hidden and nodes[edge.source].leaf:
+            user = keys.of(edge.target)
+            if user is not None:
+                keys.users.setdefault(edge.source, user)
+        if start == end and (start in hidden or start in box):
+            continue
+        if start in hidden or end in hidden:
+            families = keys.between(edge.source, edge.target)
+            for family, pair in families.items():
+                found.links[family].add(pair)
+            if families or (start in hidden and end in hidden):
+                continue  # the group that is drawn has an edge of its own for it
+        source, target = keys.of(edge.source), keys.of(edge.target)
+        if source is None or target is None:
+            if target is not None:
+                found.before[target][edge.source] = None
+            if source is not None and end not in hidden:
+                found.behind[source][edge.target] = None
+        elif source != target:
+            found.lines[source, target].setdefault((edge.source, edge.output_nr), edge)
+    return found
+
+
+def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
+    """Edges between nodes, and lines for those that end at a closed group or are several."""
+    edges, between = found.drawn, found.lines
+    if between:
+        edges = []
+        for edge in found.drawn:
+            ends = edge.source, edge.target
+            if ends in between:
+                between[ends].setdefault((edge.source, edge.output_nr), edge)
+            else:
+                edges.append(edge)
+    lines = []
+    for (source, target), passing in between.items():
+        edge = next(iter(passing.values()))
+        if source >= 0 and target >= 0 and len(passing) == 1:
+            edges.append(Edge(source, target, edge.output_nr, edge.input_nr))
+        else:
+            nodes = drawing.graph.nodes
+            shapes = {nodes[node].outputs[nr : nr + 1] for node, nr in passing}
+            lines.append(Line(source, target, edge, len(passing), len(shapes) == 1))
+    return edges, lines
+
+
+def _linked(family: int, pairs: set[_Ends], keys: Keys) -> str:
+    """How the groups of a family are linked among themselves, in words."""
+    groups = keys.tree.groups
+    members = sorted(keys.repeated[family], key=lambda number: groups[number].span)
+    row = set(pairwise(members))
+    return ", each feeds the next" if pairs == row else ", with edges between them"
+
+
+def _with_leaves(drawing: Drawing) -> Open:
+    """The tree with each leaf that is drawn outside the modules that share it."""
+    nodes = drawing.graph.nodes
+    around: dict[int, list[Path]] = defaultdict(list)
+    paths = drawing.tree.paths
+    for source, target in drawing.ends:
+        if source >= 0 and nodes[source].leaf:
+            around[source].append(paths[target])
+    homes = {leaf: _common(users) for leaf, users in around.items()}
+    moved = {leaf: home for leaf, home in homes.items() if home != drawing.tree.homes[leaf]}
+    arrived: dict[int | None, list[Leaf]] = defaultdict(list)
+    for leaf, home in moved.items():
+        arrived[home].append(Leaf(leaf))
+
+    def change(part: Open) -> Open:
+        stay = [c for c in part.children if type(c) is not Leaf or c.node not in moved]
+        return replace(part, children=(*stay, *arrived[part.group]))
+
+    return drawing.tree.rebuilt(change) if moved else drawing.tree
+
+
+def _common(paths: list[Path]) -> int | None:
+    """The innermost group that all paths have in common."""
+    same = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
+    return same[-1] if same else None

@@ -1,0 +1,256 @@
+"""What a drawing shows of a graph: frozen values, filled in by the steps of steps.py.
+
+A drawing is a tree of `Open | Box | Leaf`, the edges between them, and what is said of each. A
+thing that is drawn has a key: the id of a node, or `~id` of a closed group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from ...graph import Edge, Finding, Graph
+from .. import labels
+from ..groups.groups import Groups
+from ..groups.keys import Keys
+from ..options import DrawingOptions
+from ..style import Pair
+from .tree import Leaf, Open
+
+
+class Line(NamedTuple):
+    """What is drawn for edges that end at a closed group, or that are several."""
+
+    source: int  # key
+    target: int  # key
+    edge: Edge  # the first of the edges it stands for
+    times: int = 1  # how many tensors pass
+    alike: bool = True  # have they one shape and dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What is written inside nodes, and where."""
+
+    folded: frozenset[int] = frozenset()  # leaves and carriers that have no node of their own
+    edges: tuple[Edge, ...] = ()  # all others
+    inside: Mapping[int, list[Edge]] = field(
+        default_factory=dict
+    )  # user -> edges from folded nodes
+    carried: Mapping[int, int] = field(
+        default_factory=dict
+    )  # carrier -> the folded node it hands on
+    user: Mapping[int, int] = field(default_factory=dict)  # folded node -> its first user
+    many: Mapping[int, int] = field(default_factory=dict)  # leaf -> number of its users, where many
+
+    def host(self, node: int) -> int:
+        """The node in which a folded node is written first; any other node itself."""
+        while node in self.folded:
+            node = self.user[node]
+        return node
+
+    def chain(self, node: int) -> list[int]:
+        """The folded nodes behind one, from itself to the leaf."""
+        found = [node]
+        while found[-1] in self.carried:
+            found.append(self.carried[found[-1]])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The keys of each column, in topological order, and about how large the drawing is."""
+
+    parts: tuple[tuple[int, ...], ...] = ()
+    width: float = 0.0  # points
+    height: float = 0.0
+    fits: bool = True  # a page
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Figures of all nodes in a group, leaves included.
+
+    Of a group that stands for others like it, or is in one that does, they are its own figures; the
+    gradients alone are those of all.
+    """
+
+    nodes: tuple[int, ...]  # ids
+    parameters: int  # number of parameters
+    elements: int  # in all of them
+    devices: tuple[str, ...]
+    repeats: tuple[int, ...] = ()  # ids of the nodes in the groups that it stands for
+    gradients: tuple[float, float] | None = None  # smallest and largest finite norm, of all
+    saved_bytes: int = 0
+    seconds: float | None = None  # in backward
+
+
+class Sign(NamedTuple):
+    """A line that a finding or a difference adds to what is drawn."""
+
+    text: str
+    color: str  # its name in the palette
+    strong: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What findings and differences add, by key."""
+
+    signs: Mapping[int, list[Sign]] = field(default_factory=dict)
+    outlines: Mapping[int, str] = field(
+        default_factory=dict
+    )  # colour by name; "removed" is dashed, too
+
+
+@dataclass(frozen=True, slots=True)
+class Shading:
+    """The fills that `color_by` gives, by key, and what they mean."""
+
+    fills: Mapping[int, Pair | None] = field(
+        default_factory=dict
+    )  # None: a dashed outline in place of a fill
+    inks: Mapping[int, Pair] = field(
+        default_factory=dict
+    )  # colour of the text, where not the usual
+    values: Mapping[int, str] = field(default_factory=dict)  # the value in words
+    title: str = ""
+    scale: tuple[tuple[Pair | None, str], ...] = ()  # fill, what it means
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A graph, and what the steps taken so far say of how it is drawn."""
+
+    graph: Graph
+    options: DrawingOptions
+    findings: tuple[Finding, ...] = ()
+    inner: Inner = field(default_factory=Inner)
+    fold: bool = False  # are blocks that are alike drawn once
+    size: int | None = None  # things directly in a group, at most; None: there are no groups
+    limit: int | None = None  # things that are drawn, at most
+    # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
+    # alike and opened in ten ways, and a tree of objects takes longer than all the rest.
+    groups: Groups | None = None
+    # Of a group: findings that name its nodes, copies between devices, bytes kept for backward.
+    worth: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    start: int | None = None  # the group that is drawn; None: all
+    # What is directly inside a group, None for the top: groups alike that follow each other as one.
+    families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
+    tree: Open = field(default_factory=lambda: Open(None))
+    keys: Keys | None = None  # None: every node is drawn, or written inside one that is
+    edges: tuple[Edge, ...] = ()  # between nodes that are drawn as themselves
+    lines: tuple[Line, ...] = ()
+    linked: Mapping[int, str] = field(
+        default_factory=dict
+    )  # group drawn for several -> how these are linked
+    before: Mapping[int, list[int]] = field(
+        default_factory=dict
+    )  # key -> keys or ids named above it
+    behind: Mapping[int, list[int]] = field(
+        default_factory=dict
+    )  # key -> keys or ids named below it
+    columns: Columns = Columns()
+    contents: Mapping[int, Contents] = field(default_factory=dict)  # by closed group
+    marks: Marks = Marks()
+    shading: Shading = Shading()
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes that are drawn, by id."""
+        return self.tree.nodes
+
+    @property
+    def boxes(self) -> list[int]:
+        """The closed groups that are drawn."""
+        return self.tree.boxes
+
+    @cached_property
+    def ends(self) -> list[tuple[int, int]]:
+        """Source and target of each drawn edge, as keys: `edges`, then `lines`."""
+        ends = [(edge.source, edge.target) for edge in self.edges]
+        return ends + [(line.source, line.target) for line in self.lines]
+
+    @cached_property
+    def alone(self) -> dict[int, str]:
+        """The nodes that are all that is drawn of a module, and its title."""
+        return {p.node: p.module for p, _, _ in self.tree.parts if type(p) is Leaf and p.module}
+
+    def key(self, node: int) -> int:
+        """The key under which a node is drawn: its own, or that of what stands for it.
+
+        That is the operation in which it is written, the closed group around it, or its like in a
+        block that is drawn for several.
+        """
+        host = self.inner.host(node)
+        if self.keys is None:
+            return host
+        key = self.keys.of(host)
+        return self.keys.users.get(host, host) if key is None else key
+
+    def itself(self, node: int) -> int | None:
+        """The key of a node that is drawn, or the closed group around it.
+
+        None for a node that is written inside another, drawn as its like, or not at all.
+        """
+        if node in self.inner.folded:
+            return None
+        key: int | None = node
+        if self.keys is not None:
+            key = self.keys.of(node)
+        return key if key is None or key == node or key < 0 else None
+
+    def place(self, key: int) -> int:
+        """Where a key stands in the topological order."""
+        tree = self.groups
+        if tree is None:
+            return key
+        if key >= 0:
+            return tree.places[key]
+        part = tree.groups[~key]
+        while not part.nodes:
+            part = tree.groups[part.children[0]]
+        return tree.places[part.nodes[-1]]
+
+    def title(self, number: int) -> str:
+        """What to call a group: with the one around it where its own name is only a number."""
+        assert self.groups is not None
+        groups = self.groups.groups
+        part = groups[number]
+        name = part.name
+        outer = part.parent
+        while outer is not None and groups[outer].kind == "run":
+            outer = groups[outer].parent
+        if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
+            name = f"{groups[outer].name}.{name}"
+        alike = self.tree.repeated.get(number)
+        if alike:
+            last = groups[alike[-1]].name
+            stem = re.sub(r"[\d#-]*$", "", part.name)
+            last = last[len(stem) :] if last.startswith(stem) and last != stem else last
+            name += f" … {last}  {labels.TIMES}{len(alike)}"
+            name += self.linked.get(number, "")
+        return name
+
+    def described(self, number: int) -> str:
+        """The title of a group with the class of its module, where that was recorded."""
+        kind = self._class(number)
+        return f"{self.title(number)} · {kind}" if kind else self.title(number)
+
+    def _class(self, number: int) -> str:
+        assert self.groups is not None
+        part = self.groups.groups[number]
+        if part.kind != "module":
+            return ""
+        for inner in self.groups.below(number):
+            for i in self.groups.groups[inner].nodes:
+                node = self.graph.nodes[i]
+                if node.module_class and not node.leaf:
+                    depth = part.path.count(".")
+                    classes = node.module_class.split("/")
+                    same = node.scope.count(".") == node.module.count(".")
+                    return classes[depth] if same and depth < len(classes) else ""
+        return ""

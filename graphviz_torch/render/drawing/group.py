@@ -1,0 +1,31 @@
+"""The step that puts all nodes in groups: modules, loops, repeated blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from ..groups.groups import Groups, group
+from .drawing import Drawing
+
+
+def group_nodes(drawing: Drawing) -> Drawing:
+    """The drawing with groups of at most `size` things; without a `size` it has none.
+
+    Raises:
+        ValueError: for a module that the graph does not have.
+    """
+    if drawing.size is None:
+        return drawing
+    tree = group(drawing.graph, limit=drawing.size)
+    module = drawing.options["module"]
+    return replace(drawing, groups=tree, start=None if module is None else _find(tree, module))
+
+
+def _find(tree: Groups, module: str) -> int:
+    paths = {part.path: part.id for part in reversed(tree.groups)}
+    if module not in paths:
+        near = get_close_matches(module, paths, 3) or list(paths)[:3]
+        known = f"It has {', '.join(map(repr, near))}, …" if paths else "It has no modules."
+        raise ValueError(f"module={module!r} is not in the graph. {known}")
+    return paths[module]

@@ -1,0 +1,116 @@
+"""The step that opens groups: the interesting ones first, as many as there is room for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from ..groups.keys import Keys
+from .drawing import Drawing
+from .tree import Box, Leaf, Open
+
+# Of a group: how many findings name its nodes, how many copies between devices these make, and the
+# bytes that they keep for backward.
+_Worth = tuple[int, int, int]
+_NOTHING: _Worth = (0, 0, 0)
+
+
+def open_groups(drawing: Drawing) -> Drawing:
+    """The drawing as a tree: `depth` levels of it open, or as many groups as `limit` has room for.
+
+    The most interesting come first, then outer ones before inner ones.
+    """
+    if drawing.groups is None:
+        folded = drawing.inner.folded
+        leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
+        return replace(drawing, tree=Open(None, tuple(leaves)))
+    opening = _Opening(drawing)
+    opening.open(drawing.start)
+    tree = opening.tree(drawing.start)
+    keys = Keys(drawing.groups, tree.nodes, tree.boxes, tree.repeated)
+    return replace(drawing, tree=tree, keys=keys)
+
+
+class _Opening:
+    def __init__(self, drawing: Drawing) -> None:
+        assert drawing.groups is not None
+        self.drawing = drawing
+        self.groups = drawing.groups
+        self.opened: dict[int | None, list[tuple[int, ...]]] = {}  # the families in each
+        self.worth = drawing.worth
+
+    def open(self, start: int | None) -> None:
+        depth, limit = self.drawing.options["depth"], self.drawing.limit
+        waiting = [(self._rank(alike, 0), 0, alike[0]) for alike in self._show(start)]
+        heapify(waiting)
+        shown = len(waiting) + len(self._leaves(start))
+        while waiting:
+            _, below, number = heappop(waiting)
+            inside = len(self._leaves(number)) + len(self._families(number))
+            if depth is not None:
+                if below >= depth:
+                    continue
+            elif limit is not None and shown + inside - 1 > limit:
+                continue
+            shown += inside - 1
+            for alike in self._show(number):
+                heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
+
+    def tree(self, start: int | None) -> Open:
+        """What was opened, as a tree."""
+        made: dict[int | None, Open] = {}
+        # Groups come before those inside: inner ones are made first.
+        for number in sorted(self.opened, key=lambda n: -1 if n is None else n, reverse=True):
+            parts: list[Open | Box | Leaf] = [Leaf(i) for i in self._leaves(number)]
+            for alike in self.opened[number]:
+                first, repeats = alike[0], alike[1:]
+                if first in made:
+                    parts.append(replace(made[first], repeats=repeats))
+                else:
+                    parts.append(Box(first, repeats))
+            made[number] = Open(number, tuple(parts))
+        return made[None] if start is None else Open(None, (made[start],))
+
+    def _rank(self, alike: tuple[int, ...], below: int) -> tuple[float, ...]:
+        """Smaller is opened sooner."""
+        worth = [self.worth.get(number, _NOTHING) for number in alike] if self.worth else [_NOTHING]
+        found, moved, saved = (sum(column) for column in zip(*worth, strict=True))
+        return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
+
+    def _show(self, number: int | None) -> list[tuple[int, ...]]:
+        self.opened[number] = self._families(number)
+        return self.opened[number]
+
+    def _leaves(self, number: int | None) -> list[int]:
+        nodes = self.groups.nodes if number is None else self.groups.groups[number].nodes
+        return [i for i in nodes if i not in self.drawing.inner.folded]
+
+    def _families(self, number: int | None) -> list[tuple[int, ...]]:
+        if self.drawing.fold:
+            return self.drawing.families.get(number, [])
+        groups = self.groups
+        children = groups.roots if number is None else groups.groups[number].children
+        return [(child,) for child in children]
+
+
+def weigh(drawing: Drawing) -> Drawing:
+    """The drawing with what makes a reader look into each group, where there is anything."""
+    tree = drawing.groups
+    if tree is None:
+        return drawing
+    named = Counter(node for finding in drawing.findings for node in finding.nodes)
+    moved = Counter(transfer.node for transfer in drawing.graph.transfers)
+    worth: dict[int, _Worth] = {}
+    for node in drawing.graph.nodes:
+        number = tree.of[node.id]
+        if number is not None and (node.saved or node.id in named or node.id in moved):
+            found, copies, saved = worth.get(number, _NOTHING)
+            found, copies = found + named[node.id], copies + moved[node.id]
+            worth[number] = found, copies, saved + node.saved_bytes
+    for part in reversed(tree.groups):  # inner ones first
+        if part.id in worth and part.parent is not None:
+            outer = worth.get(part.parent, _NOTHING)
+            inner = worth[part.id]
+            worth[part.parent] = outer[0] + inner[0], outer[1] + inner[1], outer[2] + inner[2]
+    return replace(drawing, worth=worth)

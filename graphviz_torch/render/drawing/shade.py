@@ -1,0 +1,126 @@
+"""The step that fills what is drawn by a value or a name, with the scale that explains it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ..color_by import Name, Value, name_of, reading
+from ..style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Pair, category
+from .drawing import Drawing, Shading
+
+_MOST_NAMES = 12  # in the legend
+_Members = dict[int, tuple[int, ...]]  # by key, the nodes that count for its fill
+
+
+def shade(drawing: Drawing) -> Drawing:
+    """The drawing with the fills that its `color_by` gives.
+
+    Raises:
+        ValueError: for a `color_by` that is unknown, or that the graph has no values for.
+    """
+    color_by = drawing.options["color_by"]
+    if color_by is None:
+        return drawing
+    how = reading(drawing.graph, color_by)
+    members = _members(drawing, isinstance(how, Value) and how.summed, color_by == "module")
+    if isinstance(how, Name):
+        return replace(drawing, shading=_by_name(drawing, members, how, color_by == "trainable"))
+    # A node says its gradient in any case.
+    said = how.own or color_by != "gradient"
+    shading = _by_value(drawing, members, how, said, name_of(color_by))
+    return replace(drawing, shading=shading)
+
+
+def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
+    boxes = drawing.contents
+    members = {i: (i,) for i in drawing.nodes} | {~n: box.nodes for n, box in boxes.items()}
+    if not summed and not modules:  # blocks alike are in different modules
+        members.update({~n: (*box.nodes, *box.repeats) for n, box in boxes.items()})
+    if summed:
+        for i in drawing.inner.folded:
+            host = drawing.inner.host(i)
+            if host in members:
+                members[host] += (i,)
+    return members
+
+
+def _by_name(drawing: Drawing, members: _Members, how: Name, trainable: bool) -> Shading:
+    nodes = drawing.graph.nodes
+    names = {
+        key: {how.read(nodes[i]) for i in ids if not nodes[i].leaf or len(ids) == 1}
+        for key, ids in members.items()
+    }
+    if trainable:  # a group is what those of its operations that have parameters are
+        for found in names.values():
+            if len(found) > 1:
+                found.discard("")
+            if len(found) > 1:
+                found.clear()
+                found.add("partly frozen")
+    listed = sorted({name for found in names.values() for name in found if name})
+    places = category(listed)
+    more = f" ({_MOST_NAMES} of {len(listed)})" if len(listed) > _MOST_NAMES else ""
+    return Shading(
+        fills={
+            key: CATEGORIES[places[next(iter(found))]]
+            for key, found in names.items()
+            if len(found) == 1
+        },
+        title=how.title + more,
+        scale=tuple((CATEGORIES[places[name]], name) for name in listed[:_MOST_NAMES]),
+    )
+
+
+def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name: str) -> Shading:
+    nodes = drawing.graph.nodes
+    values: dict[int, float] = {}
+    for key, ids in members.items():
+        found = [v for v in (how.read(nodes[i]) for i in ids) if v is not None]
+        if found:
+            # Of a group: the largest gradient in it, but all of its time and bytes.
+            largest = max(found, key=lambda v: (math.isnan(v), v))
+            values[key] = sum(found) if how.summed else largest
+    if not values:
+        raise ValueError(f"color_by={name!r}: the graph has no such values. {how.advice}")
+    finite = [v for v in values.values() if math.isfinite(v)]
+    logarithmic = not any(v < 0 for v in finite)
+    usual = [v for v in finite if v > 0 or not logarithmic]
+    low, high = (min(usual), max(usual)) if usual else (0.0, 0.0)
+    fills: dict[int, Pair | None] = {}
+    inks: dict[int, Pair] = {}
+    words: dict[int, str] = {}
+    for key, number in values.items():
+        if said or key < 0:
+            text = how.words(number) if math.isfinite(number) else "not finite"
+            words[key] = f"{how.says} {text}"
+        if not math.isfinite(number):
+            fills[key] = NONFINITE
+            continue
+        step = _step(number, low, high, logarithmic)
+        fills[key] = SCALE[step]
+        if step > 1:
+            inks[key] = ON_STRONG if step >= SCALE_TURNS else COLORS["ink"]
+    middle = math.sqrt(low * high) if logarithmic else (low + high) / 2
+    marks = {0: low, len(SCALE) // 2: middle, len(SCALE) - 1: high}
+    scale: list[tuple[Pair | None, str]] = [
+        (pair, how.words(marks[i]) if i in marks and usual else "") for i, pair in enumerate(SCALE)
+    ]
+    if len(finite) < len(values):
+        scale.append((NONFINITE, "NaN or Inf"))
+    if how.missing and len(values) < len(members):
+        # The lightest step is hardly told from no fill at all.
+        fills.update(dict.fromkeys(members.keys() - values.keys()))
+        scale.append((None, how.missing))
+    return Shading(fills, inks, words, how.title, tuple(scale))
+
+
+def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
+    """The step of the scale for a value; of a logarithmic scale, zero is the lowest step."""
+    if value <= low or high <= low:
+        return 0
+    if logarithmic:
+        share = math.log(value / low) / math.log(high / low)
+    else:
+        share = (value - low) / (high - low)
+    return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -1,0 +1,65 @@
+"""The steps from a graph to a drawing, in their order. Writers of formats begin where they end.
+
+Each step is a function from drawing to drawing, in the file of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ...graph import Graph
+from ..options import DrawingOptions, complete
+from .columns import arrange
+from .connect import connect
+from .contents import count_contents
+from .drawing import Drawing
+from .fold import fold_repeats
+from .frames import frame
+from .group import group_nodes
+from .inline import inline_parameters
+from .level import choose_fold, levels
+from .mark import failed, mark
+from .open import open_groups, weigh
+from .shade import shade
+from .shorten import shorten_edges
+
+Step = Callable[[Drawing], Drawing]
+
+BEFORE: Final[tuple[Step, ...]] = (inline_parameters, choose_fold)
+# For each level that is tried, and for each limit of it, until the drawing fits a page.
+GROUPS: Final[tuple[Step, ...]] = (group_nodes, fold_repeats, weigh)
+LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
+AFTER: Final[tuple[Step, ...]] = (count_contents, mark, shade)
+
+
+def draw(graph: Graph, options: DrawingOptions) -> Drawing:
+    """What to draw of a graph, and what to say of it.
+
+    Raises:
+        TypeError: for an unknown option.
+        ValueError: for a value that an option does not take, or that the graph does not have.
+    """
+    checked = complete(options)
+    findings = tuple(checked["findings"])
+    start = Drawing(graph, checked, (*failed(graph, findings), *findings))
+    return _taken(_level(_taken(start, BEFORE)), AFTER)
+
+
+def _level(start: Drawing) -> Drawing:
+    """The first level that fits a page; the last one where none does."""
+    tried = start
+    for size, limits in levels(start):
+        grouped = _taken(replace(start, size=size), GROUPS)
+        for limit in limits:
+            tried = _taken(replace(grouped, limit=limit), LEVEL)
+            if tried.columns.fits:
+                return tried
+    return tried
+
+
+def _taken(drawing: Drawing, steps: tuple[Step, ...]) -> Drawing:
+    for step in steps:
+        drawing = step(drawing)
+    return drawing

@@ -1,0 +1,67 @@
+"""Under which key the nodes of a drawing with groups are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from .groups import Groups
+
+
+class Keys:
+    """Looks up the key of any node of the graph: one that is drawn, in a closed group, or neither.
+
+    Args:
+        tree: all nodes in groups.
+        nodes: those that are drawn.
+        closed: groups that are drawn closed.
+        repeated: the first of groups that are drawn as one, and all of them, itself first.
+    """
+
+    def __init__(
+        self,
+        tree: Groups,
+        nodes: Iterable[int],
+        closed: Iterable[int],
+        repeated: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self.tree = tree
+        self.repeated = repeated
+        self.family = {n: first for first, alike in repeated.items() for n in alike}
+        self.shown = set(nodes)
+        self.box = {inner: number for number in closed for inner in tree.below(number)}
+        # Groups in a hidden one -> that one: the first of its family is drawn for it.
+        others = [number for alike in repeated.values() for number in alike[1:]]
+        self.hidden = {inner: number for number in others for inner in tree.below(number)}
+        operations: Collection[int] = tree.operations if others else ()
+        self.position = dict(zip(operations, range(len(operations)), strict=True))
+        self.known: dict[int, int | None] = {}
+        self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
+
+    def of(self, node: int) -> int | None:
+        """The key of a node; None for one that is neither drawn nor in a closed group."""
+        if node not in self.known:
+            self.known[node] = self._find(node)
+        return self.known[node]
+
+    def _find(self, node: int) -> int | None:
+        groups = self.tree.groups
+        number = self.tree.of[node]
+        while number in self.hidden and node in self.position:
+            there = self.hidden[number]
+            start = groups[self.family[there]].span[0]
+            place = start + self.position[node] - groups[there].span[0]
+            node = self.tree.operations[place]
+            number = self.tree.of[node]
+        if node in self.shown:
+            return node
+        return ~self.box[number] if number in self.box else None
+
+    def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:
+        """Families of groups drawn as one, in which an edge goes from one to another: from, to."""
+        start, end = ({self.family[n]: n for n in self._folded(node)} for node in (source, target))
+        pairs = {family: (n, end[family]) for family, n in start.items() if family in end}
+        return {family: (a, b) for family, (a, b) in pairs.items() if a != b}
+
+    def _folded(self, node: int) -> set[int]:
+        """The groups around a node that are drawn as one with others."""
+        return {number for number in self.tree.around(self.tree.of[node]) if number in self.family}

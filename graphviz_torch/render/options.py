@@ -1,0 +1,196 @@
+"""The options of drawing, stated once: name, type, default and meaning.
+
+`draw_graph`, `to_dot` and `to_mermaid` take them, and so do the command line and the app. Type
+checkers read `DrawingOptions`; `drawing_options` completes signatures and docstrings from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from textwrap import fill
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+)
+
+from ..graph import Finding
+from .color_by import ColorBy
+from .style import Theme
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+
+Direction = Literal["TB", "BT", "LR", "RL"]
+Parameters = Literal["fold", "nodes"]
+Mark = Literal["added", "removed", "changed"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_PLACEHOLDER = "        options: those of `DrawingOptions`.\n"
+
+
+class Option(NamedTuple):
+    """What is said of an option besides its name and type."""
+
+    default: Any
+    meaning: str
+
+
+class DrawingOptions(TypedDict, total=False):
+    """How a graph is drawn."""
+
+    direction: Annotated[Direction, Option("TB", 'where data flows: "TB" is from top to bottom.')]
+    theme: Annotated[
+        Theme,
+        Option(
+            "light", '"light", "dark", or "auto" for an SVG that follows its reader\'s setting.'
+        ),
+    ]
+    color_by: Annotated[
+        ColorBy | None,
+        Option(
+            None,
+            'fill nodes by "device", "dtype", "module", "trainable" (whether the module\'s own '
+            'parameters require a gradient, or are frozen), "gradient" (norm), "time" (seconds in '
+            'backward) or "saved" (bytes kept for backward) in place of what they are; or by a '
+            "function that takes a Node and returns a number, or None. Time and bytes are those of "
+            "a node with all that is written inside it, or of a whole closed group; of gradients, "
+            "and of what a function returns, a group has its largest.",
+        ),
+    ]
+    parameters: Annotated[
+        Parameters | None,
+        Option(
+            None,
+            '"fold" writes parameters inside the operation that uses them, with what only hands '
+            'one on ("weight.t"); "nodes" gives each a node; None folds them where modules were '
+            "recorded or there are many.",
+        ),
+    ]
+    depth: Annotated[
+        int | None,
+        Option(None, "levels of modules to open; None opens what there is room for."),
+    ]
+    module: Annotated[str | None, Option(None, "draw the inside of this module only.")]
+    fold: Annotated[
+        bool | None,
+        Option(
+            None,
+            "draw blocks of the same structure that follow each other as one; None does so where "
+            "there are more than 100 nodes to draw.",
+        ),
+    ]
+    findings: Annotated[
+        Iterable[Finding],
+        Option((), "what to mark; their messages stand below the picture."),
+    ]
+    marks: Annotated[
+        Mapping[int, Mark] | None,
+        Option(None, 'node id -> "added", "removed" or "changed".'),
+    ]
+    explain: Annotated[bool, Option(True, "say below the picture what forms and colours mean.")]
+    limit: Annotated[
+        int | None,
+        Option(
+            None,
+            "with more things to show than this, modules (without them: runs and loops) are drawn "
+            "closed; None opens as many as fit a page.",
+        ),
+    ]
+
+
+# The options by name, with what is said of each and its type.
+OPTIONS: Mapping[str, tuple[Option, Any]] = {
+    name: (get_args(hint)[1], get_args(hint)[0])
+    for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
+}
+
+
+def complete(options: DrawingOptions) -> DrawingOptions:
+    """The options that were given, checked, and the defaults of the others.
+
+    Raises:
+        TypeError: for an option that there is not.
+        ValueError: for a value that is not among those named, or too small.
+    """
+    for name in options.keys() - OPTIONS.keys():
+        near = get_close_matches(name, OPTIONS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{name}= is not an option of drawing.{hint}")
+    found = cast(DrawingOptions, {name: option.default for name, (option, _) in OPTIONS.items()})
+    found.update(options)
+    _check("direction", found["direction"], get_args(Direction))
+    _check("theme", found["theme"], get_args(Theme))
+    _check("parameters", found["parameters"], (None, *get_args(Parameters)))
+    if found["depth"] is not None and found["depth"] < 0:
+        raise ValueError(
+            f"depth={found['depth']} is not a number of levels: give 0 or more, or None."
+        )
+    if found["limit"] is not None and found["limit"] < 1:
+        raise ValueError(f"limit={found['limit']} leaves nothing to show: give 1 or more.")
+    found["findings"] = tuple(found["findings"])
+    for mark in (found["marks"] or {}).values():
+        _check("marks: mark", mark, get_args(Mark))
+    return found
+
+
+def _check(option: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{option}={value!r} is unknown. Known are {', '.join(map(repr, known))}.")
+
+
+def drawing_options(*but: str) -> Callable[[_Function], _Function]:
+    """Let `help()`, editors of notebooks and the command line see the options of a function.
+
+    It is for a function with `**options: Unpack[DrawingOptions]`: its signature gets a keyword for
+    each option, and its docstring what each means.
+
+    Args:
+        but: options that the function does not take.
+    """
+
+    def completed(function: _Function) -> _Function:
+        names = [name for name in OPTIONS if name not in but]
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        shown = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=OPTIONS[name][0].default,
+                annotation=OPTIONS[name][1],
+            )
+            for name in names
+        ]
+        made = signature.replace(parameters=[*own, *shown])
+        function.__signature__ = made  # type: ignore[attr-defined]
+        function.__annotations__ = {
+            **{k: v for k, v in function.__annotations__.items() if k != "options"},
+            **{name: OPTIONS[name][1] for name in names},
+        }
+        if function.__doc__:  # python -OO has none
+            rows = "".join(f"{_row(name, OPTIONS[name][0].meaning)}\n" for name in names)
+            assert _PLACEHOLDER in function.__doc__
+            function.__doc__ = function.__doc__.replace(_PLACEHOLDER, rows)
+        return function
+
+    return completed
+
+
+def _row(name: str, meaning: str) -> str:
+    return fill(
+        f"{name}: {meaning}",
+        100,
+        initial_indent=" " * 8,
+        subsequent_indent=" " * 12,
+        break_on_hyphens=False,
+    )

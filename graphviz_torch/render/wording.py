@@ -1,0 +1,139 @@
+"""What a drawing says, in lines of plain text that every format writes in its own way."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..graph import Graph, Node, TensorMeta
+from ..graph.units import bytes_text, seconds_text
+from . import labels
+from .drawing.drawing import Contents, Drawing, Line
+from .style import role
+
+
+def copies(graph: Graph) -> dict[int, str]:
+    """Nodes that copy between devices in forward, and what they say of it."""
+    found: dict[int, str] = {}
+    for transfer in graph.transfers:
+        if transfer.node is not None and transfer.phase == "forward":
+            size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
+            found.setdefault(transfer.node, f"{transfer.source} → {transfer.target}{size}")
+    return found
+
+
+def names(drawing: Drawing, node: Node) -> list[str]:
+    """What a node is called before its operation: by its caller, and as all of a module."""
+    found = [node.label] if node.label else []
+    if node.id in drawing.alone:
+        kind = node.module_class.rpartition("/")[2]
+        found.append(drawing.alone[node.id] + (f" · {kind}" if kind and not node.leaf else ""))
+    return found
+
+
+def details(drawing: Drawing, node: Node, copied: dict[int, str]) -> list[str]:
+    """The small print of a node below its tensor.
+
+    Args:
+        copied: what `copies` gives of the graph.
+    """
+    found = [copied[node.id]] if node.id in copied else []
+    found += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
+    values, many = drawing.shading.values, drawing.inner.many
+    found += [values[node.id]] if node.id in values else []
+    found += node.note.splitlines()
+    if node.id in many:
+        found.append(f"written inside its {many[node.id]:,} users")
+    return found
+
+
+def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, Node, str]:
+    """A leaf that is written inside, the last node that hands it on, and what these add to it."""
+    nodes, inner = drawing.graph.nodes, drawing.inner
+    leaf = last = nodes[folded]
+    after = ""
+    if folded in inner.carried:
+        chain = inner.chain(folded)
+        leaf = nodes[chain[-1]]
+        after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
+    if leaf.id in inner.many:
+        after += f" ({inner.many[leaf.id]}{labels.TIMES})"
+    return leaf, last, after
+
+
+def shapes(node: Node) -> str:
+    """The shapes of a leaf that is written inside, each after a space."""
+    return "".join([f" {labels.shape(meta)}" for meta in node.outputs if meta is not None])
+
+
+def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
+    """A leaf, and what carries it, in a line inside the operation that uses it."""
+    leaf, last, after = inner_leaf(drawing, folded)
+    name = labels.within(node, leaf.label) if leaf.label else role(leaf, (), ())
+    return f"{name}{after}{shapes(last)}"
+
+
+def figures(contents: Contents) -> list[str]:
+    """The small print of a closed group."""
+    says = [f"{labels.count(len(contents.nodes))} nodes"]
+    if contents.elements:
+        says[0] += f", {labels.count(contents.elements)} parameters"
+    says += [", ".join(contents.devices[:3])]
+    if contents.gradients is not None:
+        low, high = map(labels.number, contents.gradients)
+        says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
+    if contents.saved_bytes:
+        says.append(f"saved {bytes_text(contents.saved_bytes)}")
+    if contents.seconds is not None:
+        says[-1] += f", backward {seconds_text(contents.seconds)}"
+    return [line for line in says if line]
+
+
+def passing(graph: Graph, line: Line) -> str | None:
+    """What passes along an edge; None where one of its ends tells."""
+    outputs = graph.nodes[line.edge.source].outputs
+    several = line.source >= 0 and len(outputs) > 1
+    if line.source >= 0 and line.target >= 0 and line.times == 1 and not several:
+        return None
+    return _passing(outputs, line.edge.output_nr, several, line.times, line.alike)
+
+
+@lru_cache(maxsize=4096)
+def _passing(
+    outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int, alike: bool
+) -> str:
+    """Which output passes, its shape, and how many tensors like it."""
+    if not alike:
+        return f"{times} tensors"
+    meta = outputs[output_nr] if output_nr < len(outputs) else None
+    parts = [f"[{output_nr}]"] if several and times == 1 else []
+    # A node with outputs of one shape says it itself.
+    if meta is not None and not (parts and len({*outputs}) == 1):
+        parts.append(labels.shape(meta))
+    parts += [f"{labels.TIMES}{times}"] if times > 1 else []
+    return " ".join(parts)
+
+
+def far_ends(drawing: Drawing, keys: list[int]) -> str:
+    """The far ends of edges that are not drawn, as the drawing itself calls them."""
+    called = [
+        drawing.title(~key)
+        if key < 0
+        else f"{drawing.graph.nodes[key].label or drawing.graph.nodes[key].title} #{key}"
+        for key in keys[:3]
+    ]
+    return ", ".join(called) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def omissions(drawing: Drawing, cuts: int = 0) -> str:
+    """What a drawing does not show, such as some cuts, and why an empty one is empty."""
+    count = len(drawing.graph.nodes)
+    if not count:
+        return "this graph has no nodes"
+    parts = []
+    if drawing.boxes:
+        parts.append("closed groups hold the rest (depth=, module= open them)")
+    if drawing.tree.repeated:
+        parts.append("of blocks alike only the first is drawn (fold=False draws each)")
+    if cuts:
+        parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
+    return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""
