@@ -90,10 +90,18 @@ class Reading:
         )
 
     @cached_property
+    def finite_left_out(self) -> bool:
+        """Were only gradients described that are not finite, as by record(gradients="finite")."""
+        known = [s for node in self.graph.nodes for s in node.grad_outputs if s is not None]
+        return all(stats.nonfinite for stats in known)
+
+    @cached_property
     def dropped(self) -> dict[int, int]:
         """For nodes that backward ran without a gradient: the node that had one, and gave none."""
         nodes = self.graph.nodes
         found: dict[int, int] = {}
+        if self.finite_left_out:
+            return found
         for node in reversed(nodes):  # users before inputs
             if node.order is None or any(node.grad_outputs):
                 continue

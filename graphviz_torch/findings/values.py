@@ -194,8 +194,9 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         ]
         bad = [stats for _, stats in sources if stats.nonfinite]
         norm = max((s.norm for s in received), default=0.0)
-        message = f"{node.name} ({reading.call(origin)}) received a finite gradient (norm "
-        message += f"{norm:.2g}) and gave {_all(bad)} to its inputs "
+        size = f" (norm {norm:.2g})" if received else ""
+        message = f"{node.name} ({reading.call(origin)}) received a finite gradient{size} and "
+        message += f"gave {_all(bad)} to its inputs "
         message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
     scaled = reading.graph.step.loss_scale
     skipped = scaled is not None and not any(stats.nan for stats in bad)

@@ -139,6 +139,11 @@ class LiveBackward:
         with unseen_calls():  # no subclass is to see what is read
             self._saved, self._notes = saved(list(self.ids), known)
 
+    @property
+    def has_notes(self) -> bool:
+        """Was a result of the forward noted, as not finite."""
+        return bool(self._notes)
+
     def note(self, notes: Mapping[int, str]) -> None:
         """What there is to say of nodes, by their sequence numbers."""
         known = {number: i for i, number in enumerate(self._numbers) if number in notes}

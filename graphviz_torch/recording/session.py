@@ -161,9 +161,12 @@ class Session:
             with uncollected():
                 self.steps.begin_backward()
                 live = self.live = self._read(ends, sys._getframe(1), called)
+                self.events.events.begin_backward()
                 if self._options.gradients is True:
                     frame = user_frame(sys._getframe(1))
                     self.events.begin_backward(called.outputs, live, frame)
+                elif live.has_notes:
+                    self.events.look_at_values(called.outputs, live)
                 if self._options.gradients:
                     asked = [end for value in called.inputs for end in ends_of(value)]
                     live.hook(asked, finite=self._options.gradients == "finite")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import record
+from graphviz_torch import find, record
 from tests.support.models import (
     MLP,
 )
@@ -174,3 +174,23 @@ def test_the_first_nan_agrees_with_detect_anomaly() -> None:
         (loss(model(x)) * 0).backward()
     graph = trained(model, x, loss=lambda h: loss(h) * 0)
     assert only("nonfinite-gradient", graph).message.startswith("SqrtBackward0")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda h: (h - h.detach()).norm(dim=1).sqrt().sum(),
+        lambda h: h.masked_fill(torch.tensor([[False] * 3, [True] * 3]), -torch.inf).softmax(1),
+        lambda h: torch.where(h > 1e9, h.sqrt(), h),
+        lambda h: (h * 1e30).exp(),
+        lambda h: h / 0,
+    ],
+)
+def test_without_statistics_the_first_nan_or_inf_is_told_in_the_same_words(spoil: Any) -> None:
+    model, x, said = nn.Linear(4, 3), torch.randn(2, 4), []
+    for gradients in (True, "finite"):
+        with record(model, gradients=gradients) as recording:  # type: ignore[arg-type]
+            spoil(model(x)).sum().backward()
+        (found,) = find(recording)
+        said.append((found.rule, re.sub(r" \(norm .*?\)", "", found.message), found.advice))
+    assert said[0] == said[1]

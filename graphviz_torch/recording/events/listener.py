@@ -56,13 +56,11 @@ class EventListener:
         self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
     ) -> None:
         """Backward is about to run, called from `frame` of the user's."""
-        self.events.begin_backward()
         with unseen_calls():
             self._look_at_leaves(outputs, frame)
             look_at_modes(self.events, self._program)
             look_for_strangers(self.events, self._program, live.variables())
-            if not self._loss_is_nonfinite:
-                self._look_at_values(outputs, live)
+            self._look_at_values(outputs, live)
 
     def end_backward(self, backward: Backward) -> None:
         """It has run."""
@@ -98,8 +96,15 @@ class EventListener:
             leaves = [id(tensor)]
             self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
 
+    def look_at_values(self, outputs: Sequence[Any], live: LiveBackward) -> None:
+        """Backward is about to run on results that are not finite: what made the first?"""
+        with unseen_calls():
+            self._look_at_values(outputs, live)
+
     def _look_at_values(self, outputs: Sequence[Any], live: LiveBackward) -> None:
         """Has the forward made NaN or Inf?"""
+        if self._loss_is_nonfinite:
+            return
         found = birth(live.ids, outputs)
         # A scaled loss may overflow: the scaler skips that step.
         if found is None or not (found.nan or live.call.loss_scale is None):
