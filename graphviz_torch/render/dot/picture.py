@@ -179,15 +179,17 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         left = self.timeout
         tries = [self._source, *(None for _ in _COARSER)]
         for step, source in enumerate(tries):
-            share = _FIRST_SHARE if step < len(tries) - 1 else 1.0
+            last = step == len(tries) - 1
             if source is None:
                 source = self._write(limit=_COARSER[step - 1], note=self._coarser(step))
             try:
-                drawn = layout(self._complete(source), format, timeout=max(left * share, 0.5))
+                # The last is small: it is late on a machine so busy that all are late.
+                seconds = self.timeout if last else max(left * _FIRST_SHARE, 0.5)
+                drawn = layout(self._complete(source), format, timeout=seconds)
             except LayoutTimeout:
-                left -= left * share
-                if step == len(tries) - 1:
+                if last:
                     raise
+                left -= left * _FIRST_SHARE
                 continue
             if step:
                 warnings.warn(
