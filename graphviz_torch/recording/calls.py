@@ -24,7 +24,7 @@ from .failures.operands import FailedCalls
 from .gradients.finite import FiniteResults
 from .program import Program
 from .steps.optimizers import Steps
-from .tracking import ASIDE, Following
+from .tracking import METADATA_CALLS, Tracker
 
 _DETACH_: Any = Tensor.detach_
 
@@ -35,7 +35,7 @@ class Calls(TorchFunctionMode):
     Args:
         program: is told which nodes a call made.
         steps: say which calls are an optimizer's own.
-        following, cuts, copies: are told what a call took and gave.
+        tracker, cuts, copies: are told what a call took and gave.
         changes: of what it changes in place.
         failures: of what it raised.
         results: of what it gave, if it made a node; None where nobody looks at that.
@@ -46,7 +46,7 @@ class Calls(TorchFunctionMode):
         self,
         program: Program,
         steps: Steps,
-        following: Following,
+        tracker: Tracker,
         cuts: Cuts,
         copies: Copies,
         changes: Changes,
@@ -61,7 +61,7 @@ class Calls(TorchFunctionMode):
         self._stack = program.stack
         self._origins = program.origins
         self._steps = steps
-        self._following = following
+        self._tracker = tracker
         self._cuts = cuts
         self._copies = copies
         self._changes = changes
@@ -123,14 +123,14 @@ class Calls(TorchFunctionMode):
                 if self._results is not None:
                     self._results.see(end - 1, result)
                 plain = type(result) is Tensor and result.requires_grad
-                if self._following.known or not plain:
+                if self._tracker.known or not plain:
                     called = (args, kwargs)
                     self._cuts.see(func, called, (start, end), result, frame, cuts=not plain)
-            elif func in ASIDE:
+            elif func in METADATA_CALLS:
                 return result
             elif freed:
                 self._cuts.detached(freed, result, sys._getframe(1))
-            elif self._following.known or not stepping:
+            elif self._tracker.known or not stepping:
                 frame, called = sys._getframe(1), (args, kwargs)
                 self._cuts.see(func, called, (start, end), result, frame, cuts=not stepping)
             if self._copies.made:

@@ -13,7 +13,7 @@ from ..internals.hooks.engine import running_node
 from ..internals.tensors.pytree import tensors
 from .live import LiveBackward
 from .program import Program
-from .tracking import Following, name_of
+from .tracking import Tracker, name_of
 from .transfers import CopyRecord, Transfers
 
 
@@ -22,13 +22,13 @@ class Copies:
 
     Args:
         program: what names lines, modules and tensors.
-        following: is told of the copies, to know whether they are used.
+        tracker: is told of the copies, to know whether they are used.
     """
 
-    def __init__(self, program: Program, following: Following) -> None:
+    def __init__(self, program: Program, tracker: Tracker) -> None:
         self.made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
         self._program = program
-        self._following = following
+        self._tracker = tracker
         self._transfers = Transfers()
 
     @property
@@ -55,11 +55,11 @@ class Copies:
             # The engine's threads have no frames of the user's.
             place = program.place(frame) or (None if live is None else live.place)
             moment = program.origins.moments + backwards
-            record.stands(place, program.module, program.in_forward, moment)
+            record.locate(place, program.module, program.in_forward, moment)
             if fn is not None:
-                record.belongs_to_run(backwards, ours.get(fn))
+                record.attach_to_run(backwards, ours.get(fn))
             else:
-                record.belongs_to_call(name_of(func), program.label(source, frame))
+                record.attach_to_call(name_of(func), program.label(source, frame))
                 if made is not None:
                     self.made.append((made, record))
 
@@ -68,5 +68,5 @@ class Copies:
         returned = {id(tensor) for tensor in tensors(result)}
         for made, record in self.made:
             if id(made) in returned:
-                self._following.add(made, record)
+                self._tracker.add(made, record)
         self.made = []

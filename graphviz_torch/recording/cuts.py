@@ -46,7 +46,7 @@ from ..internals.tensors.pytree import tensors
 from ..tracing.nodes import GradFn, made_by
 from .program import Program
 from .source_lines import Place
-from .tracking import ASIDE, Following, Trail, inwards, name_of
+from .tracking import METADATA_CALLS, Tracker, Trail, inwards, name_of
 
 _PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
@@ -104,12 +104,12 @@ class Cuts:
     """The cuts since the last backward.
 
     Args:
-        following: to recognise the results of cuts.
+        tracker: to recognise the results of cuts.
         program: what names modules, parameters and lines.
     """
 
-    def __init__(self, following: Following, program: Program) -> None:
-        self._following = following
+    def __init__(self, tracker: Tracker, program: Program) -> None:
+        self._tracker = tracker
         self._program = program
         self._records: list[CutRecord] = []
         self._of_parameters: dict[Any, Origin] = {}  # by line and parameters
@@ -138,9 +138,9 @@ class Cuts:
         with unseen_calls():
             given = tensors(*arguments)
             behind: dict[Trail, None] = {}
-            if self._following.known:
+            if self._tracker.known:
                 for tensor in given:
-                    trail = self._following.trail(tensor)
+                    trail = self._tracker.trail(tensor)
                     # A custom Function gave the result a node: the gradient reaches it again.
                     if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                         behind[trail] = None
@@ -247,7 +247,7 @@ class Cuts:
                 if trail is None:
                     alone = not start and len(behind) == 1
                     trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
-                self._following.lead(tensor, trail)
+                self._tracker.lead(tensor, trail)
 
     def _read(self, origin: Origin) -> None:
         if origin not in self._reads:
@@ -290,7 +290,7 @@ class Cuts:
                 if fn is not None:
                     known.append((label, fn))
         self._records, self._of_parameters, self._used, self._reads = [], {}, {}, {}
-        self._following.forget_trails()
+        self._tracker.forget_trails()
         return cuts
 
 
@@ -304,7 +304,7 @@ def sources(arguments: Any) -> dict[GradFn, Tensor]:
 
 def _cutting(func: Any, made: list[Tensor]) -> str:
     """What to call a cut; "" for a call that is none, though its result needs no gradient."""
-    if func in ASIDE:
+    if func in METADATA_CALLS:
         return ""
     name = name_of(func)
     if name == "get":  # a property: `data` alone gets here

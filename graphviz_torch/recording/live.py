@@ -38,7 +38,7 @@ End = tuple[GradFn, int]  # a live node and the number of its output
 _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
-class Call(NamedTuple):
+class BackwardCall(NamedTuple):
     """How a backward was called."""
 
     place: Place | None = None
@@ -70,7 +70,7 @@ class LiveBackward:
         named: list[tuple[str, Tensor]],
         parameters: list[tuple[str, Tensor]],
         cuts: list[LiveCut],
-        call: Call,
+        call: BackwardCall,
         *,
         position: int,
         reached: set[int],

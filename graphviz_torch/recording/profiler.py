@@ -105,7 +105,7 @@ def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Trans
     for event in copies:
         waiting = open_[event.kind, event.nbytes]
         if waiting:
-            waiting.popleft().took(event.seconds)
+            waiting.popleft().time(event.seconds)
             continue
         tensor = TensorMeta((event.nbytes,), "uint8", event.target)
         unmatched.append(

@@ -25,7 +25,7 @@ from ..graph.gc import uncollected
 from ..internals.frames import user_frame
 from ..internals.grad_scaler import loss_scale
 from ..internals.hooks.dispatch import Call, sequence_number
-from ..internals.hooks.engine import Called
+from ..internals.hooks.engine import EngineCall
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.pytree import flatten
 from ..internals.tracers import is_trial
@@ -39,13 +39,12 @@ from .failures.in_place import Changes
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
-from .live import Call as BackwardCall
-from .live import End, LiveBackward, ends_of, sinks
+from .live import BackwardCall, End, LiveBackward, ends_of, sinks
 from .program import Program
 from .source_lines import raised
 from .steps.history import GraphHistory
 from .steps.optimizers import Steps
-from .tracking import Following
+from .tracking import Tracker
 
 _REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
 
@@ -87,16 +86,16 @@ class Session:
         self._options = options
         self.program = program = Program(model, frame)
         self.steps = Steps()
-        following = Following()
-        self.cuts = Cuts(following, program)
-        self.copies = Copies(program, following)
+        tracker = Tracker()
+        self.cuts = Cuts(tracker, program)
+        self.copies = Copies(program, tracker)
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
         self.events = EventListener(program)
         self.history = GraphHistory(program.variable, program.source)
         self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
-            *(program, self.steps, following, self.cuts, self.copies),
+            *(program, self.steps, tracker, self.cuts, self.copies),
             *(self.changes, self.failed_calls, self.results, self.events),
         )
         self.backwards: list[Backward] = []
@@ -150,7 +149,7 @@ class Session:
         live = self.live  # read once: another thread's call may find that it has just ended
         self.copies.see(call, self.calls.calling, live, len(self.backwards) + (live is not None))
 
-    def begin(self, called: Called) -> LiveBackward | None:
+    def begin(self, called: EngineCall) -> LiveBackward | None:
         """Backward is about to run."""
         if not self.program.is_here():
             return None
@@ -251,7 +250,7 @@ class Session:
         self,
         ends: list[End],
         frame: FrameType,
-        called: Called | None = None,
+        called: EngineCall | None = None,
         *,
         failed: bool = False,
     ) -> LiveBackward:

@@ -14,10 +14,10 @@ from ..internals.tensors.weak import Ref
 class Copy(Protocol):
     """What wants to know whether a tensor is used."""
 
-    def taken(self) -> None:
+    def on_use(self) -> None:
         """A call took the tensor."""
 
-    def freed(self) -> None:
+    def on_free(self) -> None:
         """The tensor is gone."""
 
 
@@ -62,13 +62,13 @@ def inwards(trails: Iterable[Trail]) -> list[Trail]:
         stack = [(start, iter(start.behind))]
         while stack:
             trail, rest = stack[-1]
-            following = next((one for one in rest if one not in met), None)
-            if following is None:
+            next_trail = next((one for one in rest if one not in met), None)
+            if next_trail is None:
                 order.append(trail)
                 stack.pop()
             else:
-                met.add(following)
-                stack.append((following, iter(following.behind)))
+                met.add(next_trail)
+                stack.append((next_trail, iter(next_trail.behind)))
     return order[::-1]
 
 
@@ -81,7 +81,7 @@ class _Followed(Ref):
     copies: list[Copy]
 
 
-class Following:
+class Tracker:
     """Tensors that are followed, by identity."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Following:
         if found is None or found() is not tensor:
             return None
         for copy in found.copies:
-            copy.taken()
+            copy.on_use()
         return found.trail
 
     def forget_trails(self) -> None:
@@ -126,13 +126,13 @@ class Following:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]
             for copy in followed.copies:
-                copy.freed()
+                copy.on_free()
 
 
 _VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
 
 
-def _aside() -> frozenset[Callable[..., Any]]:
+def _metadata_calls() -> frozenset[Callable[..., Any]]:
     names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
     names += (
         " is_floating_point is_complex is_pinned is_shared get_device register_hook retain_grad"
@@ -148,7 +148,7 @@ def _aside() -> frozenset[Callable[..., Any]]:
 
 
 # Calls that read what a tensor is, and not its values.
-ASIDE = _aside()
+METADATA_CALLS = _metadata_calls()
 
 
 def name_of(func: Any) -> str:

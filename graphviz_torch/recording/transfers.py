@@ -51,28 +51,28 @@ class CopyRecord:
     used: bool | None = None
     seconds: float | None = None
 
-    def stands(self, place: Place | None, module: str, in_forward: bool, moment: int) -> None:
+    def locate(self, place: Place | None, module: str, in_forward: bool, moment: int) -> None:
         """Where in the program it was made."""
         self.place, self.module = place, module
         self.in_forward, self.moment = in_forward, moment
 
-    def belongs_to_run(self, run: int, node: int | None) -> None:
+    def attach_to_run(self, run: int, node: int | None) -> None:
         """A backward made it, and this node of its graph."""
         self.run, self.node = run, node
 
-    def belongs_to_call(self, operation: str, label: str) -> None:
+    def attach_to_call(self, operation: str, label: str) -> None:
         """A call of the user's made it, of a tensor with this label."""
         self.operation, self.label = operation, label
 
-    def took(self, seconds: float) -> None:
+    def time(self, seconds: float) -> None:
         """The device took so long for it."""
         self.seconds = seconds
 
-    def taken(self) -> None:
+    def on_use(self) -> None:
         """An operation read the copy."""
         self.used = True
 
-    def freed(self) -> None:
+    def on_free(self) -> None:
         """The copy is gone; if nothing read it, it was for nothing."""
         self.used = bool(self.used)
 
@@ -158,7 +158,7 @@ def _copies(call: Call) -> Iterator[_Copy]:
     operator, args = call.operator, call.args
     first = args[0]
     if operator == "aten::_foreach_copy_":
-        for target, source in zip(args[0], args[1], strict=False):
+        for target, source in zip(args[0], args[1], strict=True):
             yield from _copy(call, source, target)
     elif operator == "aten::_to_copy":
         yield from _copy(call, first, call.result, made=call.result)

@@ -86,7 +86,7 @@ def observable() -> dict[str, Any]:
 
 # What is alive only while something is recorded or simulated.
 _RECORDING = {"Session", "Program", "CallStack", "ParameterTable", "_ModuleCall", "LiveBackward"}
-_RECORDING |= {"Calls", "Cuts", "CutRecord", "Following", "Copies", "Changes", "Steps", "Gradients"}
+_RECORDING |= {"Calls", "Cuts", "CutRecord", "Tracker", "Copies", "Changes", "Steps", "Gradients"}
 _RECORDING |= {"ModuleWatch", "EngineWatch", "StepWatch", "Watch", "_Placement", "_Construction"}
 
 

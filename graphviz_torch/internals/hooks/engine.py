@@ -22,7 +22,7 @@ from ..frames import hide
 from .installation import Installation
 
 
-class Called(NamedTuple):
+class EngineCall(NamedTuple):
     """What the engine is called with."""
 
     outputs: Any
@@ -31,14 +31,14 @@ class Called(NamedTuple):
     accumulates: bool  # into `.grad`; else it is autograd.grad
 
 
-Begin = Callable[[Called], Any]  # called before a run
-# Called after it with what `Begin` returned, the gradients, and what it raised: one of the two.
+Begin = Callable[[EngineCall], Any]  # called before a run
+# EngineCall after it with what `Begin` returned, the gradients, and what it raised: one of the two.
 End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | None], None]
 
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _here = threading.local()  # .outputs: of the run that this thread was last told of
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
-# Called in a node: has a function called when the run is over. Private (2.13).
+# EngineCall in a node: has a function called when the run is over. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
@@ -114,7 +114,7 @@ def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> An
     """Run backward, and tell this thread's watchers before and after."""
     thread = threading.get_ident()
     _, keeps, _, inputs = args[:4]
-    called = Called(outputs, inputs, bool(keeps), kwargs.get("accumulate_grad", True))
+    called = EngineCall(outputs, inputs, bool(keeps), kwargs.get("accumulate_grad", True))
     results: list[Any] = []  # none if it raises
     with ExitStack() as stack:
         for watch in _INSTALLATION.watchers:

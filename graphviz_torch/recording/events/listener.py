@@ -33,7 +33,7 @@ from .gradient_life import GradientLife
 from .nonfinite import birth
 from .training import look_at_modes, look_for_strangers
 
-_MEANT = 256  # results of unsqueeze and the like that are remembered
+_INTENDED = 256  # results of unsqueeze and the like that are remembered
 
 
 class EventListener:
@@ -50,7 +50,7 @@ class EventListener:
         self._label = program.label
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
-        self._meant: dict[int, Ref] = {}  # two-dimensional on purpose
+        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
 
     def begin_backward(
         self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
@@ -161,7 +161,7 @@ class EventListener:
         if wanted and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
             place = self._program.place(outer)
             self._leaves[id(tensor)] = Ref(tensor), place, name
-            while len(self._leaves) > _MEANT:
+            while len(self._leaves) > _INTENDED:
                 del self._leaves[next(iter(self._leaves))]
 
     def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
@@ -191,9 +191,9 @@ class EventListener:
         else:
             meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
         if meant:
-            self._meant[id(result)] = Ref(result)
-            while len(self._meant) > _MEANT:
-                del self._meant[next(iter(self._meant))]
+            self._intended_shapes[id(result)] = Ref(result)
+            while len(self._intended_shapes) > _INTENDED:
+                del self._intended_shapes[next(iter(self._intended_shapes))]
 
     def elementwise(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
@@ -225,7 +225,7 @@ class EventListener:
         self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
 
     def _by_accident(self, column: Tensor, row: Tensor) -> bool:
-        known = self._meant.get(id(column))
+        known = self._intended_shapes.get(id(column))
         if known is not None and known() is column:
             return False
         if any(isinstance(part, torch.nn.Parameter) for part in (column, row)):

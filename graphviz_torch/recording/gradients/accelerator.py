@@ -23,16 +23,16 @@ _BLOCK = 1 << 22  # elements of one gradient that are reduced at a time: whole r
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduction:
     """Gradients as far as they are reduced on their device."""
 
-    there: Tensor  # all numbers, in a row
+    numbers: Tensor  # all numbers, in a row
     counts: list[int]  # how many rows each gradient has
     elements: list[int]  # of each gradient, with those that a sparse one leaves out
     values: list[int]  # of how many elements the values follow
 
 
-def reduce(gradients: Sequence[Tensor]) -> Reduced:
+def reduce(gradients: Sequence[Tensor]) -> Reduction:
     """Reduce gradients of one dtype and device as far as that can be done there.
 
     The numbers come in float64 where there is that. They are, for each row: its norm and its sum
@@ -49,7 +49,7 @@ def reduce(gradients: Sequence[Tensor]) -> Reduced:
     there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
     there += [row.to(there[0].dtype) for row, count in zip(flats, values, strict=True) if count]
     counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
-    return Reduced(torch.cat(there), counts, [gradient.numel() for gradient in gradients], values)
+    return Reduction(torch.cat(there), counts, [gradient.numel() for gradient in gradients], values)
 
 
 def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @np.errstate(all="ignore")  # a norm may overflow
-def combine(reduced: Reduced, here: Any) -> list[Row]:
+def combine(reduced: Reduction, here: Any) -> list[Row]:
     """What there is to say of each gradient. `here`: the numbers, brought over as an array."""
     rows = sum(reduced.counts)
     norm, total, high, nonzero, nan, inf = here[: 6 * rows].reshape(6, rows).astype(np.float64)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -165,7 +166,7 @@ class Gradients:
         """
         rows: dict[int, list[GradientStats | None]] = {}
         found: dict[int, tuple[GradientStats | None, ...]] = {}
-        for (node, output_nr), stats in self._descriptions.found().items():
+        for (node, output_nr), stats in self._descriptions.collect().items():
             if self._finite and not stats.nonfinite:
                 continue
             count = len(outputs[node])
@@ -178,9 +179,7 @@ class Gradients:
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
-        for (node, timed, _, left), (_, _, entered, _) in zip(
-            self._stamps, self._stamps[1:], strict=False
-        ):
+        for (node, timed, _, left), (_, _, entered, _) in pairwise(self._stamps):
             if timed:
                 found[node] = entered - left
         return found

@@ -27,7 +27,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.storage import has_values, is_plain
-from .accelerator import WIDTH, Reduced, combine, reduce
+from .accelerator import WIDTH, Reduction, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
@@ -40,7 +40,7 @@ _new: Any = tuple.__new__  # GradientStats from a row of its fields, without a c
 Where = tuple[int, int]  # node and output_nr
 
 
-class _Room:
+class _Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
     __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
@@ -58,7 +58,7 @@ class _Room:
 class Kind:
     """Gradients of one shape, dtype and device."""
 
-    __slots__ = ("cpu", "cuda", "elements", "meta", "room")
+    __slots__ = ("batch", "cpu", "cuda", "elements", "meta")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
@@ -66,7 +66,7 @@ class Kind:
         self.cuda = int(meta.device[5:]) if meta.device.startswith("cuda:") else None
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
-        self.room: _Room | None = None  # None: each is described alone, at once
+        self.batch: _Batch | None = None  # None: each is described alone, at once
 
 
 class Descriptions:
@@ -75,11 +75,13 @@ class Descriptions:
     def __init__(self) -> None:
         self.times = 0  # that anything was described so far
         self._kinds: dict[TensorMeta, Kind] = {}
-        self._rooms: dict[tuple[str, str], _Room] = {}  # by device and dtype
+        self._batches: dict[tuple[str, str], _Batch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
         self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
         # For each device: what was reduced there, whose it is, and what tensors it is of.
-        self._reduced: dict[torch.device, list[tuple[Reduced, list[Where], list[TensorMeta]]]] = {}
+        self._reduced: dict[
+            torch.device, list[tuple[Reduction, list[Where], list[TensorMeta]]]
+        ] = {}
 
     def kind(self, meta: TensorMeta) -> Kind:
         """What there is to know of gradients that look like this."""
@@ -88,53 +90,53 @@ class Descriptions:
             known = self._kinds[meta] = Kind(meta)
             if 0 < known.elements <= _ALONE and (meta.dtype in _TOGETHER or not known.cpu):
                 key = meta.device, meta.dtype
-                known.room = self._rooms.setdefault(key, _Room(known.cpu, known.cuda))
+                known.batch = self._batches.setdefault(key, _Batch(known.cpu, known.cuda))
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: Kind) -> None:
         """Describe a gradient, now or before `describe_all` returns."""
-        room = kind.room
+        batch = kind.batch
         if kind.cuda is not None:
             stream = current_stream(kind.cuda)
             self._streams.add((kind.cuda, stream))
-            if room is not None and room.stream != stream:
-                self._describe(room)
-                room.stream = stream
+            if batch is not None and batch.stream != stream:
+                self._describe(batch)
+                batch.stream = stream
         # A sparse one does not wait: its leaf takes it as its own if nobody else has it.
-        if room is None or gradient.layout is not torch.strided:
+        if batch is None or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
         version = None if gradient.is_inference() else gradient._version
-        room.waiting.append((where, gradient, version, kind.meta))
-        room.elements += kind.elements
-        if not room.cpu:  # there rows are filled up
-            room.elements += -kind.elements % WIDTH
+        batch.waiting.append((where, gradient, version, kind.meta))
+        batch.elements += kind.elements
+        if not batch.cpu:  # there rows are filled up
+            batch.elements += -kind.elements % WIDTH
         if gradient._is_view():  # it keeps all of what it is a view of
-            room.elements += _elements_behind(gradient)
-        if room.elements >= room.limit:
-            self._describe(room)
+            batch.elements += _elements_behind(gradient)
+        if batch.elements >= batch.limit:
+            self._describe(batch)
 
     def fetch(self, gradient: Tensor, device: int) -> None:
         """Let another device read its gradient, which is there for the current one's stream."""
-        with _aside():
+        with _hide_operators():
             fetch(gradient, device)
 
     def describe_all(self) -> None:
         """Describe all that waits."""
-        for room in self._rooms.values():
-            self._describe(room)
+        for batch in self._batches.values():
+            self._describe(batch)
 
-    def _describe(self, room: _Room) -> None:
-        cuda, stream = room.cuda, room.stream
+    def _describe(self, batch: _Batch) -> None:
+        cuda, stream = batch.cuda, batch.stream
         if cuda is None or stream is None or stream == current_stream(cuda):
-            self._describe_here(room)
+            self._describe_here(batch)
         else:  # it would not wait for what they are computed by
             with on_stream(cuda, stream):
-                self._describe_here(room)
+                self._describe_here(batch)
 
-    def _describe_here(self, room: _Room) -> None:
+    def _describe_here(self, batch: _Batch) -> None:
         self.times += 1
-        waiting, room.waiting, room.elements = room.waiting, [], 0
+        waiting, batch.waiting, batch.elements = batch.waiting, [], 0
         with unseen_operators():  # under a mode nothing is plain
             dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
             unchanged = [
@@ -144,9 +146,9 @@ class Descriptions:
             ]
         if not all(unchanged):  # a hook has changed one in place since it arrived, or freed it
             waiting, dense = list(compress(waiting, unchanged)), list(compress(dense, unchanged))
-        plain = dense if room.cpu else [False] * len(waiting)
+        plain = dense if batch.cpu else [False] * len(waiting)
         if any(plain):
-            with _aside(), unseen_operators():
+            with _hide_operators(), unseen_operators():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
                 stats = zip(*together(gradients), metas, strict=True)
                 found = map(_new, repeat(GradientStats), stats)
@@ -163,7 +165,7 @@ class Descriptions:
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         """Describe gradients of one class and device; one, if there is any doubt."""
         self.times += 1
-        with _aside():
+        with _hide_operators():
             if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
                 self._reduce(wheres, gradients)
             else:
@@ -187,19 +189,19 @@ class Descriptions:
             metas = list(map(tensor_meta, gradients))
             self._reduced.setdefault(first.device, []).append((reduce(gradients), wheres, metas))
 
-    def found(self) -> dict[Where, GradientStats]:
+    def collect(self) -> dict[Where, GradientStats]:
         """All of them, each by its node and output_nr: one copy from each device."""
         for reduced in self._reduced.values():
             row: Any = None
-            with _aside():
+            with _hide_operators():
                 for device, stream in self._streams:
                     wait_for(device, stream)
-                row = torch.cat([part.there for part, _, _ in reduced]).cpu().numpy()
+                row = torch.cat([part.numbers for part, _, _ in reduced]).cpu().numpy()
             if row is None:  # a tensor subclass that has no values to give
                 continue
             at = 0
             for part, wheres, metas in reduced:
-                end = at + len(part.there)
+                end = at + len(part.numbers)
                 for where, numbers, meta in zip(
                     wheres, combine(part, row[at:end]), metas, strict=True
                 ):
@@ -210,7 +212,7 @@ class Descriptions:
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
+def _hide_operators() -> Iterator[None]:
     """Our own operators are no part of the user's program: no graph and no mode sees them.
 
     One that PyTorch does not have for some kind of tensor is not to end it.

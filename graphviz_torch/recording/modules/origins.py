@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -74,7 +75,8 @@ class Origins(Generic[Line]):
         begin = bisect_right(self._numbers, first) - 1
         stop = bisect_left(self._numbers, first + length)
         ends = [*self._numbers[begin + 1 : stop], first + length]
-        for name, start, end in zip(self._names[begin:stop], [first, *ends], ends, strict=False):
+        spans = pairwise([first, *ends])
+        for name, (start, end) in zip(self._names[begin:stop], spans, strict=True):
             names[start - first : end - first] = [name] * (end - start)
         sources = [""] * length
         begin = bisect_right(self._lines, first, key=itemgetter(1))

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ...internals.hooks.optimizers import parameters_of
 from ..source_lines import Place
-from .zero_grad import Cleared
+from .zero_grad import ClearedGradients
 
 
 class _Step:
@@ -41,7 +41,7 @@ class Steps:
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
         self.uncleared: Place | None = None  # where gradients were used a second time
-        self._cleared = Cleared()
+        self._cleared = ClearedGradients()
 
     def begin(
         self, optimizer: Optimizer, args: Iterable[Any], frame: FrameType, place: Place | None

@@ -35,7 +35,7 @@ class _Sample:
         return changed or gradient is None
 
 
-class Cleared:
+class ClearedGradients:
     """Told of every backward and every step, it knows whether gradients were cleared in between."""
 
     def __init__(self) -> None:

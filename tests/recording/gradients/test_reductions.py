@@ -131,7 +131,7 @@ def test_views_of_the_same_memory_are_apart_where_they_see_other_parts_of_it() -
 def reduced(*gradients: Tensor) -> list[tuple[object, ...]]:
     """What is told of gradients on another device; here, on the CPU."""
     parts = reduce(gradients)
-    return list(combine(parts, parts.there.numpy()))
+    return list(combine(parts, parts.numbers.numpy()))
 
 
 @pytest.mark.filterwarnings("error")
@@ -166,5 +166,5 @@ def test_what_waits_elsewhere_takes_whole_rows() -> None:
         for i in range(5000):
             small = torch.ones((), device=device)
             descriptions.see((i, 0), small, descriptions.kind(tensor_meta(small)))
-        (room,) = descriptions._rooms.values()
-        assert len(room.waiting) * accelerator.WIDTH < room.limit
+        (batch,) = descriptions._batches.values()
+        assert len(batch.waiting) * accelerator.WIDTH < batch.limit
