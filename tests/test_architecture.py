@@ -38,6 +38,10 @@ WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/comm
 LISTENERS = ("modules.call_stack", "gradients.recorder", "memory", "transfers", "cuts")
 LISTENERS += ("failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
 
+# Words that tell nobody what a thing is.
+RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}
+RIDDLES |= {"seen", "several", "stuck", "told"}
+
 # Folders hold at most so many entries; the package's root, so many.
 FILES, ENTRIES = 16, 15
 
@@ -193,6 +197,17 @@ def test_the_root_is_seen_at_a_glance(top: str) -> None:
 def test_no_room_has_a_public_names_name() -> None:
     # Importing `graphviz_torch.trace` as a module would put the module in the function's place.
     assert not {path.stem for path in PACKAGE.iterdir()} & set(graphviz_torch.__all__)
+
+
+def test_files_classes_and_functions_have_no_riddles_for_names() -> None:
+    # In findings/ a function's name is a rule's: "dropped-gradient".
+    places = [path for path in sources(PACKAGE) if path.parts[len(PACKAGE.parts)] != "findings"]
+    for path in [*places, *sources(ROOT / "app")]:
+        kinds = ast.ClassDef | ast.FunctionDef
+        nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds))
+        for name in (path.stem, *(node.name for node in nodes)):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+            assert not RIDDLES & {*words}, f"{path}: {name}"
 
 
 def test_rows_of_unequal_length_are_an_error_where_graphs_are_made() -> None:

@@ -166,10 +166,6 @@ def same_memory(one: Tensor, other: Tensor) -> bool:
     return one.numel() == other.numel() and one.storage_offset() == other.storage_offset()
 
 
-def _held(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _versions(optimizer: Optimizer) -> list[int]:
     with unseen_calls(), suppress(RuntimeError):
         return [parameter._version for parameter in parameters_of(optimizer)]
