@@ -24,7 +24,18 @@ REPEATS = 3
 # More nodes than this on the other device are a placement, not a detour.
 DETOUR = 8
 
-_READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "nonzero", "print")
+_READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
+# Calls whose result is as large as its values say: that size is read.
+_SIZES = {
+    "getitem": "Indexing with",
+    "setitem": "Writing to the places of",
+    "masked_select": "masked_select() with",
+    "nonzero": "nonzero() of",
+    "where": "where() of",
+    "argwhere": "argwhere() of",
+    "unique": "unique() of",
+    "unique_consecutive": "unique_consecutive() of",
+}
 
 # DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
 _REPLICATED = ("Broadcast", "Gather", "Scatter")
@@ -136,10 +147,12 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         lines.setdefault(key[:3], []).append(list(run))
     for (line, *_), runs in lines.items():
         pieces = [run for run in map(_tiny, runs) if len(run) >= MANY]
-        if not pieces or pieces[0][0][1].operation in _READS:
+        if not pieces:
             continue
         group = pieces[0]
         first = group[0][1]
+        if first.operation in _READS or _is_size(first):
+            continue
         if len({t.data for _, t in group} - {None}) == 1:
             continue
         # Those in a forward, and those that are nodes of the graph, are of one step; so are those
@@ -169,7 +182,7 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
     reads = [
         (i, t)
         for i, t in _forward(reading)
-        if t.kind == "DtoH" and t.operation in _READS and not t.non_blocking
+        if t.kind == "DtoH" and not t.non_blocking and (t.operation in _READS or _is_size(t))
     ]
     for _, group in grouped(
         ((t.where, t.operation, t.module, t.in_forward), (i, t)) for i, t in reads
@@ -179,10 +192,22 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         if not inside and (not first.where or len(group) < REPEATS):
             continue
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
+        place += f"{at(first.where)}{_times(group)}"
+        if _is_size(first):
+            yield finding(
+                "info",
+                f"{_SIZES[first.operation]} {first.label or 'a tensor'} {place} waits for all that "
+                f"{first.source} still has to do: how large its result is, is read from there.",
+                cause="a read waits for the device",
+                advice="Where the size can stay as it is, multiply by the mask, or use "
+                "torch.where(mask, x, 0).",
+                **_about(group),
+            )
+            continue
         yield finding(
             "warning" if inside else "info",
-            f"{_name_of(group)} is read with {first.operation}() {place}{at(first.where)}"
-            f"{_times(group)}: each waits for all that {first.source} still has to do.",
+            f"{_name_of(group)} is read with {first.operation}() {place}: each waits for all that "
+            f"{first.source} still has to do.",
             cause="a read waits for the device",
             advice="Keep it a tensor, and read it after the loop or every so many steps."
             if not inside
@@ -247,6 +272,12 @@ def _moment(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
 
 def _tiny(run: Numbered) -> Numbered:
     return [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
+
+
+def _is_size(transfer: Transfer) -> bool:
+    """Was only the size of a call's result read: of `x[mask]`, `nonzero`, `unique`."""
+    integer = transfer.tensor.dtype in ("int32", "int64") and not transfer.tensor.shape
+    return transfer.kind == "DtoH" and integer and transfer.operation in _SIZES
 
 
 def _origin(reading: Reading, transfer: Transfer) -> object:

@@ -1,7 +1,8 @@
 """Copies between devices, as PyTorch dispatches them.
 
 Counted: every copy whose source and target devices differ, forward, backward and outside the graph;
-also reads of one number (`item`, `float`), and CPU indices into a tensor on another device.
+also reads of one number (`item`, `float`, `if tensor`), reads of how many results there are (`x[mask]`,
+`nonzero`, `unique`), and CPU indices into a tensor on another device.
 Not counted: copies inside a kernel, collectives, copies that another thread makes, and what goes
 to a meta tensor, which has no values.
 `seconds` is time on the device's stream; None where it could not be measured. It is never an
@@ -124,8 +125,8 @@ class Transfers:
                 copy.moved,
                 copy.pinned,
                 copy.non_blocking,
-                range(call.start, call.end),
-                self._number(copy.part),
+                range(0) if copy.is_count else range(call.start, call.end),
+                self._number(None if copy.is_count else copy.part),
             )
             if copy.made is not None:
                 self._data[_identity(copy.made)] = (_storage(copy.made), record.data)
@@ -133,7 +134,10 @@ class Transfers:
             noted.append((record, copy.source, copy.made))
         return noted
 
-    def _number(self, source: Tensor) -> int:
+    def _number(self, source: Tensor | None) -> int:
+        if source is None:  # new data
+            self._numbers += 1
+            return self._numbers - 1
         key = _identity(source)
         known = self._data.get(key)
         if known is None or known[0].expired():  # type: ignore[no-untyped-call]
@@ -152,6 +156,7 @@ class _Copy(NamedTuple):
     pinned: bool | None = None
     non_blocking: bool = False
     made: Tensor | None = None  # the new tensor
+    is_count: bool = False  # it moved how many results `source` gives, not `source`
 
 
 def _copies(call: Call) -> Iterator[_Copy]:
@@ -170,6 +175,10 @@ def _copies(call: Call) -> Iterator[_Copy]:
             meta = tensor_meta(first)._replace(shape=(), device="cpu")
             # CUDA reads a number into pinned memory (CUDAScalar.cu in ATen/native/cuda).
             yield _Copy(first, first, torch.device("cpu"), meta, True if first.is_cuda else None)
+    elif operator in _COUNTED:
+        counted = args[_COUNTED[operator]]
+        if not counted.is_cpu:
+            yield _count_of(counted, torch.int64 if "unique" in operator else torch.int32)
     elif not first.is_cpu:
         yield from _indexing(first, *_index_arguments(*args[1:], **call.kwargs))
 
@@ -218,8 +227,15 @@ def _index_arguments(
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
 ) -> Iterator[_Copy]:
-    """What is copied to where the indexed tensor is: CPU indices, and a CPU number to put there."""
-    if values is not None and values.is_cpu and (accumulate or not _is_fill(into, indices)):
+    """What is copied to where the indexed tensor is: CPU indices, and a CPU number to put there.
+
+    Of a mask that lies there the number of places is read, to know how large the result is.
+    """
+    fills = values is not None and not accumulate and _is_fill(values, into, indices)
+    for index in indices:
+        if _is_mask(index) and not index.is_cpu and not fills:
+            yield _count_of(index, torch.int32)
+    if values is not None and values.is_cpu and not fills:
         yield _moved(values, into.device, tuple(values.shape), values.dtype)
     sorts = accumulate or (
         values is not None and values.numel() > 1 and torch.are_deterministic_algorithms_enabled()
@@ -248,6 +264,14 @@ def _indexing(
             yield _moved(index, into.device, tuple(index.shape), index.dtype)
 
 
+def _count_of(counted: Tensor, dtype: torch.dtype) -> _Copy:
+    """What is read of a tensor to know how many results there are: one number, from pinned memory
+    where CUDA counts places (Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda)."""
+    meta = TensorMeta((), str(dtype)[6:], "cpu")
+    pinned = dtype == torch.int32 if counted.is_cuda else None
+    return _Copy(counted, counted, torch.device("cpu"), meta, pinned, is_count=True)
+
+
 def _moved(
     source: Tensor, target: torch.device, shape: tuple[int, ...], dtype: torch.dtype
 ) -> _Copy:
@@ -255,10 +279,12 @@ def _moved(
     return _Copy(source, source, target, moved, source.is_pinned())
 
 
-def _is_fill(into: Tensor, indices: list[Tensor]) -> bool:
+def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
     """Is a number put where one mask is true: then it is read, not copied (canDispatchToMaskedFill
-    in ATen/native/TensorAdvancedIndexingUtils.h)."""
-    return len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
+    in ATen/native/TensorAdvancedIndexingUtils.h). For CUDA alone Python makes it on the CPU."""
+    number = values.numel() == 1 and (values.is_cpu or not into.is_cuda)
+    mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
+    return number and mask
 
 
 def _is_mask(index: Tensor) -> bool:
@@ -306,6 +332,15 @@ def _on_device(args: Any, result: Any) -> bool:
     return not args[0].is_cpu
 
 
+# Operators whose result is as large as its values say: which argument is counted.
+_COUNTED = {
+    "aten::nonzero": 0,
+    "aten::masked_select": 1,
+    "aten::_unique2": 0,
+    "aten::unique_dim": 0,
+    "aten::unique_consecutive": 0,
+}
+
 # What can copy between devices, and how to tell at once that it did not.
 OPERATORS: dict[str, Callable[..., bool]] = {
     "_to_copy": _changes_device,
@@ -315,4 +350,5 @@ OPERATORS: dict[str, Callable[..., bool]] = {
     "index_put_": _on_device,
     "_index_put_impl_": _on_device,
     "_foreach_copy_": lambda args, result: True,
+    **{name[6:]: _on_device for name in _COUNTED},
 }

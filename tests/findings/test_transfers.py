@@ -157,3 +157,21 @@ def test_a_number_read_in_a_forward_is_a_warning_and_in_a_loop_a_note(sim: torch
     assert set(found) == {"warning", "info"}
     assert "in the forward of the model" in found["warning"].message
     assert found["info"].message.startswith("loss is read with item() in a loop at ")
+
+
+def test_a_mask_of_the_device_waits_for_it_and_where_with_three_does_not(sim: torch.device) -> None:
+    class Masks(MLP):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.fc1(x)
+            mask = h > 0
+            chosen = h[mask].sum()
+            return self.fc2(torch.where(mask, h, 0)) * chosen
+
+    model = Masks().to(sim)
+    with record(model) as recording:
+        model(torch.randn(64, 4).to(sim)).sum().backward()
+    found = only("blocking-read", recording.graph)
+    assert found.severity == "info"
+    assert found.message.startswith("Indexing with mask in the forward of the model at test_trans")
+    assert [recording.graph.transfers[i].node for i in found.transfers] == [None]
+    assert "copy-in-backward" not in [f.rule for f in find(recording)]

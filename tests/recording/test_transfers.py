@@ -73,6 +73,28 @@ WAYS: dict[str, tuple[Callable[[Tensor, Tensor, torch.device], object], list[Row
         lambda x, d, dev: nn.Linear(2, 3).to(dev),
         [(*HtoD, 24, "to"), (*HtoD, 12, "to")],
     ),
+    # The result is as large as the values say: PyTorch reads that number and waits.
+    "mask there": (lambda x, d, dev: d[d > 0], [(*DtoH, 4, "getitem")]),
+    "two masks there": (
+        lambda x, d, dev: d.view(2, 2)[d[:2] > 0, d[:2] > 0],
+        [(*DtoH, 4, "getitem")] * 2,
+    ),
+    "values where a mask is true": (
+        lambda x, d, dev: d.__setitem__(d > 0, d.clone()),
+        [(*DtoH, 4, "setitem")],
+    ),
+    "masked_select": (lambda x, d, dev: d.masked_select(d > 0), [(*DtoH, 4, "masked_select")]),
+    "nonzero": (lambda x, d, dev: d.nonzero(), [(*DtoH, 4, "nonzero")]),
+    "where": (lambda x, d, dev: torch.where(d > 0), [(*DtoH, 4, "where")]),
+    "unique": (lambda x, d, dev: d.unique(), [(*DtoH, 8, "unique")]),
+    "unique rows": (lambda x, d, dev: d.view(2, 2).unique(dim=0), [(*DtoH, 8, "unique")]),
+    "unique in a row": (
+        lambda x, d, dev: d.unique_consecutive(),
+        [(*DtoH, 8, "unique_consecutive")],
+    ),
+    "if": (lambda x, d, dev: bool(d.sum() > 0), [(*DtoH, 1, "bool")]),
+    "none: a number where a mask is true": (lambda x, d, dev: d.__setitem__(d > 0, 3.0), []),
+    "none: where with three": (lambda x, d, dev: torch.where(d > 0, d, 0), []),
     "none: same device": (lambda x, d, dev: d.to(dev), []),
     "none: dtype alone": (lambda x, d, dev: (d.double(), x.half()), []),
     "none: made there": (lambda x, d, dev: torch.zeros(3, device=dev), []),
