@@ -1,7 +1,7 @@
 """Copies between devices, as PyTorch dispatches them.
 
 Counted: every copy whose source and target devices differ, forward, backward and outside the graph;
-also reads of one number (`item`, `float`, `if tensor`), reads of how many results there are (`x[mask]`,
+also reads of one number (`item`, `float`, `if tensor`), of how many results there are (`x[mask]`,
 `nonzero`, `unique`), and CPU indices into a tensor on another device.
 Not counted: copies inside a kernel, collectives, copies that another thread makes, and what goes
 to a meta tensor, which has no values.
