@@ -15,6 +15,7 @@ from .linked import table
 from .selection import name, select, selected
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
+_FEW = 10  # nodes whose gradients are all shown
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
@@ -65,8 +66,9 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """The gradient of every leaf in the model's order, and on demand of every node."""
-    every = st.toggle("Every node, in the order of backward", key=f"{key} every")
+    """The gradient of every leaf in the model's order; on demand, or of a few nodes, of all."""
+    few = len(graph.nodes) <= _FEW
+    every = st.toggle("Every node, in the order of backward", few, key=f"{key} every")
     rows: list[dict[str, Any]] = []
     nodes: list[int | None] = []
     if every:
@@ -78,7 +80,8 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
             stats = None if node_id is None else _first(graph.nodes[node_id])
             rows.append(_gradient_row(title, meta, stats))
             nodes.append(node_id)
-    table(rows, nodes, key=key, place="gradients", label="Gradients", helps=_GRADIENT_HELPS)
+    table(rows, nodes, key=key, place="gradients", label="Gradients", helps=_GRADIENT_HELPS,
+          spare=("time",))  # fmt: skip
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
@@ -168,8 +171,17 @@ def draw_transfers(graph: Graph, *, key: str, ran: bool = True) -> None:
         key=key,
         place="transfers",
         label="Copies between devices",
+        helps=_TRANSFER_HELPS,
+        spare=("tensor", "host memory", "time"),
         announced=[i for i, t in enumerate(graph.transfers) if t.phase == "backward" and not ran],
     )
+
+
+_TRANSFER_HELPS = {
+    "direction": "HtoD: to an accelerator. DtoH: back to the CPU. DtoD: between accelerators",
+    "node": "The node of the copy; outside: a copy that no gradient flows through",
+    "line": "The line of the program that made the copy",
+}
 
 
 def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
@@ -181,9 +193,9 @@ def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
         "from → to": f"{transfer.source} → {transfer.target}",
         "bytes": (text.size(transfer.nbytes), transfer.nbytes),
         "phase": "to come" if coming else transfer.phase,
-        "node": name(node) if node else "outside the graph",
-        "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),
+        "node": name(node) if node else "outside",
         "line": transfer.where,
+        "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),
     }
     if any(each.pinned is not None for each in graph.transfers):
         pinned = transfer.pinned

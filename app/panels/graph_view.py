@@ -24,7 +24,8 @@ const isDark = (element) => {
 };
 export default function ({ data, parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".graph");
-  place.style.height = `${data.height}px`;
+  const height = `${data.height}px`;
+  place.style.height = `clamp(${height}, ${height} + 100vh - 900px, 1.5 * ${height})`;
   let here = views.get(place);
   if (here?.payload !== data.payload) {
     here?.view.destroy();
@@ -82,7 +83,7 @@ def view(
         selected: the node to show as selected.
         on_pick: called before the rerun that a click causes, with a node's id or None.
         color_by: what a new view's colours tell: "role", "gradient", "device", ...
-        height: in CSS pixels.
+        height: in CSS pixels, in a window of at most 900; a higher window makes it higher.
         key: of the place on the page.
     """
 

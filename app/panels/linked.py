@@ -16,6 +16,7 @@ from .selection import select, selected
 
 _HERE = Path(__file__).parent
 MOST_ROWS = 1_000  # of a table, sent to the browser
+_SHORT = 15  # characters that are never broken: "cuda:0 → cuda:1"
 
 
 @functools.cache
@@ -59,6 +60,7 @@ def table(
     label: str,
     helps: dict[str, str] | None = None,
     announced: Sequence[int] = (),
+    spare: Sequence[str] = (),
 ) -> None:
     """A table whose rows stand for nodes; any column can be sorted by.
 
@@ -71,20 +73,19 @@ def table(
         label: what a screen reader calls the table.
         helps: what a column's title says when it is pointed at.
         announced: rows of what is still to come.
+        spare: columns that a narrow table leaves out; a row says them when it is pointed at.
     """
     if not rows:
         return
-    names = list(rows[0])
-    numbers = {name for row in rows for name in names if isinstance(row[name], tuple)}
+    shown, names = rows[:MOST_ROWS], list(rows[0])
     columns = [
         {
             "name": name,
-            "kind": "number" if name in numbers else "text",
+            "kind": f"{_kind(shown, name)}{' spare' if name in spare else ''}",
             "help": (helps or {}).get(name, ""),
         }
         for name in names
     ]
-    shown = rows[:MOST_ROWS]
     data = {
         "label": label,
         "columns": columns,
@@ -95,6 +96,13 @@ def table(
     linked("table", data, key=key, place=place)
     if len(rows) > MOST_ROWS:
         st.caption(f"The first {MOST_ROWS:,} of {len(rows):,} rows.")
+
+
+def _kind(rows: Sequence[dict[str, Any]], name: str) -> str:
+    """How a column is set: numbers and short texts on one line, a long text on several."""
+    if any(isinstance(row[name], tuple) for row in rows):
+        return "number"
+    return "short" if all(len(str(row[name])) <= _SHORT for row in rows) else "text"
 
 
 def _cell(value: Any) -> list[Any]:

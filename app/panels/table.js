@@ -1,6 +1,11 @@
 // A table whose rows stand for nodes: a click on a row selects its node, one on a title sorts.
 const orders = new WeakMap();
 
+// A long name may break behind a dot, a slash or an underscore.
+function written(text) {
+  return text.split(/(?<=[./_])/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
+}
+
 export default function ({ data, parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const draw = () => {
@@ -37,6 +42,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const body = table.createTBody();
     for (const { cells, node, index } of rows) {
       const row = body.insertRow();
+      row.title = data.columns.map(({ name }, column) => `${name}: ${cells[column][0]}`).join("\n");
       const selectable = node !== null;
       if (data.announced?.includes(index)) row.classList.add("announced");
       if (selectable) {
@@ -51,13 +57,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
       cells.forEach(([text], column) => {
         const cell = row.insertCell();
         cell.className = data.columns[column].kind;
-        cell.title = text;
         if (column === 0 && selectable) {
           const button = document.createElement("button");
-          button.textContent = text || "–";
+          button.append(...written(text || "–"));
           button.setAttribute("aria-pressed", String(selected));
           cell.append(button);
-        } else cell.textContent = text;
+        } else cell.append(...written(text));
       });
     }
     place.replaceChildren(table);

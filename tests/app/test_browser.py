@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -18,25 +12,26 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served
+
 PAGES = ["", "explore", "training", "devices", "processes", "checkpoints"]
+STATES = ["?backward=1", "?source=A+model"]
+TABLES = [
+    "?source=A+model&model=DataParallel&device=8+simulated+accelerators&backward=1",
+    *(f"explore?tab={tab}" for tab in ("Nodes", "Gradients", "Copies", "Memory")),
+]
+# The tables, and the cells, that are wider than the place that they have.
+CUT = """() => {
+  const every = (root) => [...root.querySelectorAll("*")].flatMap(
+    (each) => (each.shadowRoot ? [each, ...every(each.shadowRoot)] : [each]));
+  return every(document)
+    .filter((each) => each.matches(".linked, [data-testid=stTable], th, td"))
+    .filter((each) => each.scrollWidth > each.clientWidth + 1)
+    .map((each) => `${each.textContent.slice(0, 80)}: ${each.scrollWidth} > ${each.clientWidth}`);
+}"""
 EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
 OURS = "main, [data-testid=stMain]"
-SIZES = {390: 844, 1280: 900, 1920: 1080}
-STILL = """() => !document.querySelector('[data-stale="true"]') && document.getAnimations().every(
-    (each) => each.playState !== "running" || each.effect.getComputedTiming().endTime > 1e9)"""
-WAIT = 120_000  # ms: a busy machine is no failure
-
 expect.set_options(timeout=WAIT)
 pytestmark = pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="there is no chromium here")
 
@@ -49,27 +44,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(log: Path) -> Iterator[str]:
-    """The app, as the README starts it, on a free port."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", f"--server.port={port}"]
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            [*command, "--server.fileWatcherType=none"], cwd=ROOT, stdout=written, stderr=written
-        )
-    url = f"http://localhost:{port}"
-    try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{url}/_stcore/health", timeout=1)
-                break
-            except OSError:
-                time.sleep(0.2)
+    """The app, on a free port."""
+    with served(log) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -78,54 +55,6 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
-
-
-class Visitor:
-    """A page of the app in a context of its own, and what went wrong on it."""
-
-    def __init__(self, browser: Browser, url: str, width: int = 1280, theme: str = "light") -> None:
-        self.url = url
-        self.context = browser.new_context(
-            viewport={"width": width, "height": SIZES[width]},
-            color_scheme=theme,  # type: ignore[arg-type]
-            accept_downloads=True,
-        )
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(WAIT)
-        self.wrong: list[str] = []
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", self._asked)
-
-    def _asked(self, request: object) -> None:
-        url = request.url  # type: ignore[attr-defined]
-        if not url.startswith((self.url, "data:", "blob:", self.url.replace("http", "ws"))):
-            self.wrong.append(f"asked the network for {url}")
-
-    def open(self, path: str = "", **query: str) -> Page:
-        """Open a page and wait until it is complete."""
-        mark = "&" if "?" in path else "?"
-        self.page.goto(f"{self.url}/{path}{mark}{urlencode(query)}")
-        self.settle()
-        return self.page
-
-    def settle(self) -> None:
-        """Wait until the script has run, and find nothing wrong."""
-        expect(self.page.locator("h1")).to_be_visible(timeout=WAIT)
-        idle = self.page.locator('.stApp[data-test-script-state="notRunning"]')
-        expect(idle).to_be_visible(timeout=WAIT)
-        expect(self.page.get_by_test_id("stException")).to_have_count(0)
-        assert not self.wrong
-
-    def close(self) -> None:
-        """Leave, after nothing went wrong."""
-        assert not self.wrong
-        self.context.close()
-
-    def press(self, name: str) -> None:
-        """Press a button and wait for what comes of it."""
-        self.page.get_by_role("button", name=name, exact=True).click()
-        self.page.wait_for_timeout(200)
-        self.settle()
 
 
 @pytest.fixture
@@ -168,7 +97,7 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
         left, top, right, bottom = box(part)
         assert left >= 0, name
         assert top >= 0, name
-        assert right <= width or name == "copies", name  # whose last columns may be scrolled to
+        assert right <= width, name
         assert bottom <= SIZES[width], name
     assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollTop") == 0
     frame = box(found["graph"])
@@ -178,11 +107,18 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
         assert frame[0] <= left < right <= frame[2]
         assert frame[1] <= top < bottom <= frame[3]
         assert bottom - top >= 20  # three lines can be read
-    for text in ("HtoD", "DtoH", "cpu → sim:0", "sim:0 → cpu", "12 B", "forward", "backward"):
-        cell = found["copies"].get_by_text(text, exact=True).first
-        assert box(cell)[2] <= width, text
+    columns = ["direction", "from → to", "bytes", "phase", "node", "line"]
+    copies = [["HtoD", "cpu → sim:0", "12 B", "forward", "x_there", "script.py:6"],
+              ["DtoH", "sim:0 → cpu", "12 B", "backward", "x_there", "script.py:6"]]  # fmt: skip
+    for row, texts in zip(found["copies"].locator("tr").all(), [columns, *copies], strict=True):
+        for text in texts:
+            assert box(row.get_by_text(text, exact=True))[2] <= width, text
+    assert page.evaluate(CUT) == []
     used = max(box(part)[2] for part in found.values()) - min(box(p)[0] for p in found.values())
     assert used >= 0.9 * width
+    high = max(box(part)[3] for part in found.values()) - min(box(p)[1] for p in found.values())
+    assert high >= 0.7 * SIZES[width]
+    assert max(n[3] for n in nodes) - min(n[1] for n in nodes) >= 0.45 * SIZES[width]
     visitor.close()
 
 
@@ -233,13 +169,17 @@ def test_a_click_in_any_part_marks_the_same_node_in_all(visitor: Visitor) -> Non
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", sorted(SIZES))
-def test_every_page_fits(browser: Browser, address: str, width: int, theme: str) -> None:
+def test_every_page_and_every_table_fits(
+    browser: Browser, address: str, width: int, theme: str
+) -> None:
     visitor = Visitor(browser, address, width, theme)
-    for path in [*PAGES, "?backward=1", "?source=A+model"]:
+    for path in [*PAGES, *STATES, *(TABLES if theme == "light" else ())]:
         page = visitor.open(path)
         page.wait_for_function(STILL)
         wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
         assert wide <= width, f"{path or 'run'} is {wide} px wide"
+        if width > 390:  # where a table may be scrolled
+            assert page.evaluate(CUT) == [], path
     visitor.close()
 
 
@@ -254,7 +194,7 @@ def test_a_screen_reader_reaches_all_of_every_page(
 ) -> None:
     visitor = Visitor(browser, address, 1280, theme)
     wrong = []
-    for path in [*PAGES, "?backward=1", "?source=A+model"]:
+    for path in [*PAGES, *STATES]:
         page = visitor.open(path)
         page.wait_for_function(STILL)  # what is fading in has not its colour yet
         found = Axe().run(page, context=OURS, options={"runOnly": ["wcag2a", "wcag2aa"]})

@@ -34,9 +34,9 @@ from graphviz_torch import record, to_html
 from graphviz_torch.graph import Edge, Graph
 from graphviz_torch.render.html import view_payload, view_script
 from tests.bench.view_peers import bench_model_explorer, bench_tensorboard, bench_torchviz
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.models import MLP, Transformer, tokens
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 EXPAND = """async (item) => {
   const view = document.querySelector("#view").firstChild.shadowRoot.querySelector(".view");
   const before = view.dataset.cards;
@@ -251,7 +251,7 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=[*FLAGS, "--enable-precise-memory-info"]
+            executable_path=CHROMIUM, args=[*FLAGS, "--enable-precise-memory-info"]
         )
         for count in (700, 10_000) if quick else (700, 10_000, 100_000):
             for modules in (True, False):

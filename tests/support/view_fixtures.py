@@ -15,24 +15,16 @@ from torch import nn
 from graphviz_torch import diff, record, to_html
 from graphviz_torch.comparison.diff import GraphDiff
 from graphviz_torch.graph import Graph
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.models import Transformer, tokens
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--font-render-hinting=none",
-]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*FLAGS, "--font-render-hinting=none"]
+        )
         yield browser
         browser.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -17,19 +18,15 @@ import torch
 from graphviz_torch import to_pbtxt, to_tensorboard
 from graphviz_torch.graph import Edge, Graph, Node, SavedTensor, TensorMeta
 from graphviz_torch.recording.recording import record
+from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.models import gpt2, tokens
 from tests.tensorboard.test_writer import HOSTILE, META
 
 pytest.importorskip("tensorboard")
 sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = Path("/usr/bin/chromium")
-if not CHROMIUM.exists():
+if not os.path.exists(CHROMIUM):
     pytest.skip("needs Debian's chromium", allow_module_level=True)
 
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
 # What is drawn: nodes with their fill, edges with their text and kind.
 DRAWN = """() => {
   const nodes = {}, edges = {};
@@ -158,7 +155,7 @@ def _has_all(url: str) -> bool:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[sync_api.Browser]:
     with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
 

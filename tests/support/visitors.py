@@ -1,0 +1,100 @@
+"""The app as it is served, and visitors who come with a browser."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import Browser, Page, expect
+
+ROOT = Path(__file__).parents[2]
+SIZES = {390: 844, 1280: 900, 1920: 1080}
+WAIT = 120_000  # ms: a busy machine is no failure
+# The script has run, every part is there, and nothing fades in any more.
+STILL = """() => !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
+    && document.getAnimations().every((each) => each.playState !== "running"
+        || each.effect.getComputedTiming().endTime > 1e9)"""
+
+
+@contextmanager
+def served(log: Path) -> Iterator[str]:
+    """The address of the app, started as the README starts it, on a free port.
+
+    Args:
+        log: is written with what the server says.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", f"--server.port={port}"]
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [*command, "--server.fileWatcherType=none"], cwd=ROOT, stdout=written, stderr=written
+        )
+    url = f"http://localhost:{port}"
+    try:
+        for _ in range(1500):
+            try:
+                urllib.request.urlopen(f"{url}/_stcore/health", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.04)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+class Visitor:
+    """A page of the app in a context of its own, and what went wrong on it."""
+
+    def __init__(self, browser: Browser, url: str, width: int = 1280, theme: str = "light") -> None:
+        self.url = url
+        self.context = browser.new_context(
+            viewport={"width": width, "height": SIZES[width]},
+            color_scheme=theme,  # type: ignore[arg-type]
+            accept_downloads=True,
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(WAIT)
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _asked(self, request: object) -> None:
+        url = request.url  # type: ignore[attr-defined]
+        if not url.startswith((self.url, "data:", "blob:", self.url.replace("http", "ws"))):
+            self.wrong.append(f"asked the network for {url}")
+
+    def open(self, path: str = "", **query: str) -> Page:
+        """Open a page and wait until it is complete."""
+        mark = "&" if "?" in path else "?"
+        self.page.goto(f"{self.url}/{path}{mark}{urlencode(query)}")
+        self.settle()
+        return self.page
+
+    def settle(self) -> None:
+        """Wait until the script has run, and find nothing wrong."""
+        expect(self.page.locator("h1")).to_be_visible(timeout=WAIT)
+        idle = self.page.locator('.stApp[data-test-script-state="notRunning"]')
+        expect(idle).to_be_visible(timeout=WAIT)
+        expect(self.page.get_by_test_id("stException")).to_have_count(0)
+        assert not self.wrong
+
+    def close(self) -> None:
+        """Leave, after nothing went wrong."""
+        assert not self.wrong
+        self.context.close()
+
+    def press(self, name: str) -> None:
+        """Press a button and wait for what comes of it."""
+        self.page.get_by_role("button", name=name, exact=True).click()
+        self.page.wait_for_timeout(200)
+        self.settle()
