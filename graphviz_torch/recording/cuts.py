@@ -249,6 +249,14 @@ class Cuts:
                     trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
                 self._tracker.lead(tensor, trail)
 
+    def release(self) -> None:
+        """Let go of what made the operands of cuts, but for leaves."""
+        for cut in (*self._seen, *(origin.cut for origin in self._reads)):
+            origin = cut.origin()
+            if origin is not None:
+                held = origin.operands
+                origin.operands = [one if issubclass(type(one), Tensor) else None for one in held]
+
     def _read(self, origin: Origin) -> None:
         if origin not in self._reads:
             self._reads[origin] = None
@@ -333,13 +341,13 @@ def _switched_off_by(frame: FrameType | None) -> str:
 
 
 def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
-    return tensor if tensor.is_leaf and not tensor._is_view() else _maker(tensor)
+    """A leaf itself, and not its node, which would count as an owner; else what made a tensor.
 
-
-def _maker(tensor: Tensor) -> GradFn | None:
-    """What made a tensor; of a view taken under no_grad, which has no node: what made its base."""
+    A view taken under no_grad has no node: its base tells.
+    """
     base = tensor._base if tensor.is_leaf and tensor._is_view() else None
-    return made_by(tensor if base is None else base)
+    tensor = tensor if base is None else base
+    return tensor if tensor.is_leaf else made_by(tensor)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

@@ -165,7 +165,7 @@ class Recording:
     def _open(self, session: Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
         seams: list[Any] = [
-            Uncounted(),
+            Uncounted(session.release),
             session.program,
             WarningLines(Calls.__torch_function__.__code__),
             ModuleWatch(session.before_module, session.after_module),

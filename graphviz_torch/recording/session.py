@@ -149,6 +149,12 @@ class Session:
         live = self.live  # read once: another thread's call may find that it has just ended
         self.copies.see(call, self.calls.calling, live, len(self.backwards) + (live is not None))
 
+    @_harmless
+    def release(self) -> None:
+        """Tensors are about to be swapped, which those refuse whose nodes are alive."""
+        self._ends = []
+        self.cuts.release()
+
     def begin(self, called: EngineCall) -> LiveBackward | None:
         """Backward is about to run."""
         if not self.program.is_here():
