@@ -251,7 +251,7 @@ class Cuts:
 
     def release(self) -> None:
         """Let go of what made the operands of cuts, but for leaves."""
-        for cut in (*self._seen, *(origin.cut for origin in self._reads)):
+        for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
                 held = origin.operands

@@ -102,3 +102,17 @@ def test_a_state_that_becomes_a_leaf_again_is_still_behind_its_cut() -> None:
     (cut,) = recording.graph.cuts
     assert [recording.graph.nodes[i].title for i in cut.after] == ["addmm"]
     assert "cut-gradient" in {finding.rule for finding in find(recording.graph)}
+
+
+def test_tensors_can_be_swapped_after_calls_whose_graphs_are_gone() -> None:
+    model = nn.Linear(3, 3)
+    weight = model.weight
+    with record():
+        model(torch.ones(1, 3))  # its graph is dropped, and what the recording holds of it
+        with torch.no_grad():
+            out = torch.mv(weight.t(), torch.ones(3))
+        logged = (weight * 2).sum().detach()
+        leaf = torch.zeros(2).requires_grad_()
+        torch.utils.swap_tensors(weight, nn.Parameter(torch.zeros(3, 3)))
+        torch.utils.swap_tensors(leaf, torch.ones(2).requires_grad_())
+    assert not weight.any() and leaf.all() and out.shape == (3,) and logged.shape == ()
