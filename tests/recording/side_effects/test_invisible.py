@@ -115,4 +115,6 @@ def test_tensors_can_be_swapped_after_calls_whose_graphs_are_gone() -> None:
         leaf = torch.zeros(2).requires_grad_()
         torch.utils.swap_tensors(weight, nn.Parameter(torch.zeros(3, 3)))
         torch.utils.swap_tensors(leaf, torch.ones(2).requires_grad_())
-    assert not weight.any() and leaf.all() and out.shape == (3,) and logged.shape == ()
+    assert not weight.any()
+    assert leaf.all()
+    assert (out.shape, logged.shape) == ((3,), ())
