@@ -13,7 +13,7 @@ from .findings import Checked, Findings, merged
 
 # Each family enters its rules in the table; the order here is that of equal severity.
 from . import devices, leaves, failures  # isort: skip # noqa: F401
-from . import training, paths, cuts, freezing, dropped, losses  # isort: skip # noqa: F401
+from . import training, paths, cuts, terms, freezing, dropped, losses  # isort: skip # noqa: F401
 from . import values, transfers, memory, across  # isort: skip # noqa: F401
 from .rule import RULES, Reading, apply
 from .values import AGAIN

@@ -1,4 +1,4 @@
-"""Cuts: parameters whose way to the loss was cut, and terms of the loss that train nothing."""
+"""Cuts: parameters whose way to the loss was cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..graph import Cut, Finding, Parameter, Severity
 from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
 
 _MODES = ("no_grad", "inference_mode")
-_PLAIN = ("detach", "detach_", "data", *_MODES)
+PLAIN = ("detach", "detach_", "data", *_MODES)
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
 _INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
@@ -71,58 +71,6 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
             where=cut.where,
             nodes=tuple(dict.fromkeys((*nodes_of(parameters), *before, *cut.after))),
         )
-
-
-# They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
-_LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
-
-
-@rule()
-def constant_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss has no gradient, so it trains nothing: it was computed of what was cut."""
-    told = {id(cut) for cut, _ in explained(reading)}
-    lines = {cut.where for cut in reading.graph.cuts if id(cut) in told}
-    sums = _sums(reading)
-    for (how, where), found in grouped(
-        ((cut.how, cut.where), cut)
-        for cut in reading.graph.cuts
-        if not sums.isdisjoint(cut.after) and not (cut.where and cut.where in lines)
-    ):
-        cut = found[0]
-        after = next(i for i in cut.after if i in sums)
-        if how in _PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
-            continue  # x - x.detach(), which is there to give a gradient and no value
-        what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        yield finding(
-            "warning",
-            f"A term of the loss{at(reading.graph.nodes[after].source)} has no gradient and trains "
-            f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
-            cause=f"cut by {word_of(cut)}",
-            advice=_ADVICE.get(how, _DISCRETE).format(at=at(where), names="it", how=word_of(cut)),
-            where=where,
-            nodes=(after, *(() if cut.before is None else (cut.before,))),
-        )
-
-
-def _sums(reading: Reading) -> set[int]:
-    """The nodes that add up the terms of what backward started from, each a single number."""
-    nodes = reading.graph.nodes
-    sums: set[int] = set()
-    stack = [node for node, _ in reading.graph.outputs]
-    if not reading.ran:
-        return sums
-    while stack:
-        node = nodes[stack.pop()]
-        meta = reading.meta(node.id)
-        if node.id in sums or node.operation not in _LINEAR or meta is None:
-            continue
-        if any(size != 1 for size in meta.shape) or (
-            node.operation in ("mul", "div") and len(reading.inputs[node.id]) > 1
-        ):
-            continue
-        sums.add(node.id)
-        stack += [edge.source for edge in reading.inputs[node.id]]
-    return {i for i in sums if nodes[i].operation in ("add", "sub")}
 
 
 def word_of(cut: Cut) -> str:
@@ -228,7 +176,12 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
 def _advice(cut: Cut, severity: Severity) -> str:
     if severity == "info" and cut.how in _MODES:
         return "Nothing, if it is meant: requires_grad_(False) says so."
-    return _ADVICE.get(cut.how, _DISCRETE)
+    return advice_on(cut.how)
+
+
+def advice_on(how: str) -> str:
+    """What to do about a cut, with {at}, {names} and {how} to fill in."""
+    return _ADVICE.get(how, _DISCRETE)
 
 
 def severity_of(parameters: list[Parameter], severity: Severity = "warning") -> Severity:

@@ -69,7 +69,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"The model was trained in eval mode{at(where)}: {event.operation} ({which}) worked as "
-            "in evaluation.",
+            f"in evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
             cause="trained in eval mode",
             advice="Call model.train() before the training step, and after every evaluation.",
             where=where,

@@ -111,7 +111,8 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             advice = f"Pass {event.label}.parameters() to an optimizer too, if it should learn."
         else:
             message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
-            message += f"{event.label} is a plain {event.detail}, so they are not registered."
+            made = f", set{at(event.where)}," if event.where else ""
+            message += f"{event.label}{made} is a plain {event.detail}, so they are not registered."
             kind = "Dict" if event.detail == "dict" else "List"
             advice = f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
         yield finding(

@@ -107,7 +107,10 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     others = [event for event in steps if event.detail not in ("", "0")]
     advice = "Pass model.parameters() to the optimizer after the model is complete, or freeze "
     advice += f"{names} with requires_grad_(False) to save the work."
-    message = f"{names} got a gradient, but no optimizer holds {them}."
+    nodes = reading.graph.nodes
+    uses = (nodes[e.target].source for i in nodes_of(idle) for e in reading.users[i])
+    message = f"{names} got a gradient{at(next(filter(None, uses), ''))}, but no optimizer holds "
+    message += f"{them}."
     if step is not None:
         message = f"{message[:-1]}: {step.label}, which steps{at(step.where)}, does not."
     if others and not any(p.stepped for p in reading.graph.parameters):

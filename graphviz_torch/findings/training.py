@@ -97,6 +97,20 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         )
 
 
+@rule()
+def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
+    """A learning rate scheduler stepped before its optimizer had stepped once."""
+    for event in reading.events("schedule"):
+        yield finding(
+            "warning",
+            f"{event.label}.step(){at(event.where)} ran before {event.detail} had stepped once: "
+            "the first learning rate of the schedule is never used.",
+            cause="scheduler stepped first",
+            advice=f"Call {event.label}.step() after the optimizer's step().",
+            where=event.where,
+        )
+
+
 def _names(event: Event) -> str:
     names = event.label.split(", ")
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

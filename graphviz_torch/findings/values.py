@@ -14,6 +14,8 @@ from .rule import Reading, at, finding, listing, rule
 # and 40, plain stacks of up to 10 Linear + ReLU or Tanh above 1e-4; 8 sigmoid layers give 1e-6,
 # 20 ReLU layers at twice He's gain 5e4 (He et al. 2015, "Delving deep into rectifiers").
 VANISHES = 1e-5
+# Worth knowing from here on: the first weights learn a thousand times slower than the last.
+SHRINKS = 1e-3
 EXPLODES = 1e3
 # Fewer nodes than this are no depth: two Linear layers with an activation and a loss have 7.
 MIN_CHAIN = 8
@@ -60,18 +62,21 @@ _VALUE_ADVICE = {
 
 @rule()
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient shrinks along depth until the first parameters hardly learn."""
+    """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
     chain = _chain(reading)
     ratio = _growth(chain)
-    if ratio is None or ratio >= VANISHES:
+    if ratio is None or ratio >= SHRINKS:
         return
+    vanishes = ratio < VANISHES
     starved = _fed_only_by(reading, [node for node, _ in chain], len(chain) // 4)
     names = listing(reading.call(node) for node in starved)
+    slowly = "learns" if len(starved) == 1 else "learn"
+    slowly = f"hardly {slowly}" if vanishes else f"{slowly} slowly"
     yield finding(
         # Without such parameters, as in an unrolled RNN, later uses of the weights still learn.
-        "warning" if starved else "info",
-        f"The gradient vanishes along depth: {_ends(reading, chain)}"
-        + (f", and {names} hardly {'learns' if len(starved) == 1 else 'learn'}." if names else "."),
+        "warning" if starved and vanishes else "info",
+        f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: {_ends(reading, chain)}"
+        + (f", and {names} {slowly}." if names else "."),
         cause="vanishing along depth",
         advice="Try residual connections, normalisation, ReLU or GELU in place of sigmoid or tanh, "
         "or an initialisation that keeps the scale (nn.init.kaiming_normal_).",

@@ -320,6 +320,7 @@ EventKind = Literal[
     "leaf",  # backward started from a leaf
     "loss",  # a call of a loss function
     "nonfinite",  # the first NaN or Inf of a forward; label: "loss" where the loss is so too
+    "schedule",  # a scheduler stepped before its optimizer, which detail names
     "step",  # of an optimizer; detail: how many parameters it holds that the model does not
     "unregistered",  # a module that ran inside the model, which does not own it
 ]

@@ -244,6 +244,23 @@ def summed(cut: Cut = CUT) -> Graph:
     )
 
 
+def two_terms(stepped: bool | None, cut_off: bool = True) -> Graph:
+    """The loss is the sum of a term of body.weight, which is stepped, and one of head.weight."""
+    graph = chain("body.weight", "SumBackward0", "AddBackward0")
+    head = (
+        Node(3, "AccumulateGrad", (META,), "head.weight", leaf="parameter"),
+        Node(4, "SumBackward0", (NUMBER,), operation="sum"),
+    )
+    edges = (*graph.edges, Edge(3, 4), Edge(4, 2, 0, 1))
+    graph = replace(graph, nodes=graph.nodes + head, edges=edges)
+    graph = graph.annotate(outputs={1: (NUMBER,), 2: (NUMBER,)}, order={2: 0, 1: 1, 0: 2})
+    graph = graph.annotate(source={2: "train.py:8"})
+    cuts = (replace(CUT, before=None, after=(4,)),) if cut_off else ()
+    known = parameter("body.weight", node=0, got_gradient=True, stepped=True)
+    other = parameter("head.weight", node=3, got_gradient=True, stepped=stepped, in_optimizer=True)
+    return replace(graph, cuts=cuts, parameters=(known, other))
+
+
 CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "mixed-devices": (
         mixed("cpu", "cuda:0"),
@@ -350,7 +367,7 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
         "warning",
         "The gradient vanishes along depth: its norm goes from 1 at mm to 1e-07 at mm over 8 "
         "nodes, and fc0.weight and fc1.weight hardly learn.",
-        [deep(0.3), deep(1.0)],
+        [deep(0.5), deep(1.0)],
     ),
     "exploding-gradient": (
         deep(5.0),
@@ -478,6 +495,20 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             kept(saved(8 * MIB, 1000), saved(0, 2 * MIB, shared_with=1)),
         ],
     ),
+    "scheduler-stepped-first": (
+        told(event("schedule", label="scheduler", detail="optimizer")),
+        "warning",
+        "scheduler.step() at train.py:7 ran before optimizer had stepped once: the first learning "
+        "rate of the schedule is never used.",
+        [told(STEP)],
+    ),
+    "unstepped-term": (
+        two_terms(False),
+        "warning",
+        "A term of the loss at train.py:8 reaches only head.weight, which the optimizer of this "
+        "step does not hold: h was cut by detach() at net.py:7.",
+        [two_terms(True), two_terms(None)],
+    ),
     "lost-gradient": (
         told(event("clear", operation="optimizer", times=6), STEP),
         "warning",
@@ -531,7 +562,8 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
     "trained-in-eval-mode": (
         told(event("eval", label="drop", operation="Dropout", detail="1", nodes=(0,))),
         "warning",
-        "The model was trained in eval mode: Dropout (drop) worked as in evaluation.",
+        "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
+        "eval() was called at train.py:7.",
         [model(events=(event("eval", label="drop", operation="Dropout", nodes=(0,)),))],
     ),
     "loss-is-a-leaf": (
@@ -567,8 +599,8 @@ CASES: dict[str, tuple[Graph, str, str, list[Graph]]] = {
             told(event("unregistered", label="layers", detail="list", nodes=(0,))), parameters=()
         ).annotate(source={1: "net.py:3"}),
         "warning",
-        "body.weight got a gradient at net.py:3, but no optimizer holds them: layers is a plain "
-        "list, so they are not registered.",
+        "body.weight got a gradient at net.py:3, but no optimizer holds them: layers, set at "
+        "train.py:7, is a plain list, so they are not registered.",
         [told()],
     ),
     "accidental-broadcast": (

@@ -31,7 +31,7 @@ from ..source_lines import Place, assigned
 from .events import Events, TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
-from .training import look_at_modes, look_for_strangers
+from .training import Schedules, look_at_modes, look_for_strangers
 
 _INTENDED = 256  # results of unsqueeze and the like that are remembered
 
@@ -48,6 +48,8 @@ class EventListener:
         self.life = GradientLife(self.events, program.place)
         self._program = program
         self._label = program.label
+        self._schedules = Schedules(program.frame)
+        self._scaled = False  # has a loss been multiplied by a loss scale
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
         self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
@@ -64,6 +66,7 @@ class EventListener:
 
     def end_backward(self, backward: Backward) -> None:
         """It has run."""
+        self._scaled = self._scaled or backward.loss_scale is not None
         if backward.accumulates and backward.error is None:
             reached = backward.reached & self._program.table.own()
             self.life.backward(reached, backward.loss_scale is not None)
@@ -76,6 +79,7 @@ class EventListener:
         variables = {} if frame is None else local_variables(frame)
         named = (name for name, value in variables.items() if value is optimizer)
         name = next(named, type(optimizer).__name__)
+        self._schedules.step(self.events, self._program, optimizer, name, self._scaled)
         strangers = len(parameters - self._program.table.own())
         self.events.note("step", place, name, detail=str(strangers))
 

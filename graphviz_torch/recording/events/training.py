@@ -5,12 +5,15 @@ from __future__ import annotations
 import dis
 import re
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ...internals.frames import OWN, local_variables
 from ...internals.functions import BATCH_NORM, DROPOUT
@@ -44,7 +47,8 @@ def look_at_modes(events: Events, program: Program) -> None:
     if found:
         kinds = ", ".join(dict.fromkeys(type(module).__name__ for _, module in found))
         leaves = [id(p) for _, p in table.parameters()]
-        events.note("eval", None, found[0][0], kinds, str(len(found)), leaves=leaves)
+        place = _called(_codes(program), "eval")
+        events.note("eval", place, found[0][0], kinds, str(len(found)), leaves=leaves)
 
 
 def look_at_attributes(events: Events, program: Program) -> None:
@@ -91,7 +95,39 @@ def look_for_strangers(
         if how:
             groups.setdefault((how, name), []).append(key)
     for (how, name), keys in groups.items():
-        events.note("unregistered", None, name, detail=how, leaves=keys)
+        place = None
+        if how in ("list", "dict"):
+            place = _stored(_codes(program), name.rpartition(".")[2])
+        events.note("unregistered", place, name, detail=how, leaves=keys)
+
+
+class Schedules:
+    """The schedulers of the program whose optimizers have not stepped yet.
+
+    Args:
+        frame: the one that enters the recording; those in its variables are known.
+    """
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self._waiting = [
+            (name, weakref.ref(value))
+            for name, value in ({} if frame is None else local_variables(frame)).items()
+            if issubclass(type(value), LRScheduler)
+            and not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
+        ]
+
+    def step(
+        self, events: Events, program: Program, optimizer: Optimizer, label: str, scaled: bool
+    ) -> None:
+        """An optimizer is about to step, for the first time if one of them waits for it."""
+        for waiting in list(self._waiting):
+            name, scheduler = waiting[0], waiting[1]()
+            if scheduler is not None and scheduler.optimizer is optimizer:
+                self._waiting.remove(waiting)
+                # A scaler may have skipped the steps before.
+                if getattr(scheduler, "_step_count", 0) > 1 and not scaled:  # private (2.13)
+                    place = _called(_codes(program), "step", name)
+                    events.note("schedule", place, name, detail=label)
 
 
 def look_for_steps(
@@ -171,6 +207,19 @@ def _codes(program: Program) -> Iterator[CodeType]:
         code = stack.pop()
         yield code
         stack += [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
+def _called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | None:
+    """Where a method of this name is called, of this variable; None where that is not sure."""
+    found: set[Place] = set()
+    for code in codes:
+        before = ""
+        for step in dis.get_instructions(code) if method in code.co_names else ():
+            loaded = step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval == method
+            if loaded and (not name or before == name):
+                found.add((code, step.offset))
+            before = step.argval if step.opname.startswith("LOAD_") else ""
+    return found.pop() if len(found) == 1 else None
 
 
 def _stored(codes: Iterable[CodeType], attribute: str) -> Place | None:

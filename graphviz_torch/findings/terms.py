@@ -1,0 +1,95 @@
+"""Terms of the loss: those that train nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Finding
+from .cuts import PLAIN, advice_on, explained, upstream, word_of
+from .rule import Reading, at, finding, grouped, names_of, rule
+
+# They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
+_LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+
+
+@rule()
+def constant_term(reading: Reading) -> Iterator[Finding]:
+    """A term of the loss has no gradient, so it trains nothing: it was computed of what was cut."""
+    told = {id(cut) for cut, _ in explained(reading)}
+    lines = {cut.where for cut in reading.graph.cuts if id(cut) in told}
+    sums = _sums(reading)
+    for (how, where), found in grouped(
+        ((cut.how, cut.where), cut)
+        for cut in reading.graph.cuts
+        if not sums.isdisjoint(cut.after) and not (cut.where and cut.where in lines)
+    ):
+        cut = found[0]
+        after = next(i for i in cut.after if i in sums)
+        if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
+            continue  # x - x.detach(), which is there to give a gradient and no value
+        what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+        yield finding(
+            "warning",
+            f"A term of the loss{at(reading.graph.nodes[after].source)} has no gradient and trains "
+            f"nothing: {what} was cut by {word_of(cut)}{at(where)}.",
+            cause=f"cut by {word_of(cut)}",
+            advice=advice_on(how).format(at=at(where), names="it", how=word_of(cut)),
+            where=where,
+            nodes=(after, *(() if cut.before is None else (cut.before,))),
+        )
+
+
+@rule()
+def unstepped_term(reading: Reading) -> Iterator[Finding]:
+    """A term of the loss reaches only parameters that the optimizer of this step does not hold."""
+    nodes, parameters = reading.graph.nodes, reading.graph.parameters
+    idle = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}
+    loss: set[int] = set()
+    for output, _ in reading.graph.outputs:
+        upstream(reading, output, loss)
+    if not any(p.stepped and p.node in loss for p in parameters):
+        return  # another loss than that of this step
+    sums = _sums(reading)
+    for node in sorted(sums):
+        for edge in reading.inputs[node]:
+            term = upstream(reading, edge.source, set())
+            leaves = [i for i in term if nodes[i].leaf]
+            if edge.source in sums or not leaves or not idle.keys() >= set(leaves):
+                continue
+            names = names_of(idle[i] for i in sorted(leaves))
+            cut = next((c for c in reading.graph.cuts if not term.isdisjoint(c.after)), None)
+            by = "" if cut is None else f": {cut.label or 'a result'} was cut by {word_of(cut)}"
+            line = "" if cut is None else at(cut.where)
+            advice = f"Nothing, if another step is to train {names}; else leave the term out."
+            if cut is not None:
+                advice = advice_on(cut.how).format(at=line, names=names, how=word_of(cut))
+            yield finding(
+                "info" if cut is None else "warning",
+                f"A term of the loss{at(nodes[node].source)} reaches only {names}, which the "
+                f"optimizer of this step does not hold{by}{line}.",
+                cause="a term that trains nothing here",
+                advice=advice,
+                where=nodes[node].source if cut is None else cut.where,
+                nodes=(node, *sorted(leaves)),
+            )
+
+
+def _sums(reading: Reading) -> set[int]:
+    """The nodes that add up the terms of what backward started from, each a single number."""
+    nodes = reading.graph.nodes
+    sums: set[int] = set()
+    stack = [node for node, _ in reading.graph.outputs]
+    if not reading.ran:
+        return sums
+    while stack:
+        node = nodes[stack.pop()]
+        meta = reading.meta(node.id)
+        if node.id in sums or node.operation not in _LINEAR or meta is None:
+            continue
+        if any(size != 1 for size in meta.shape) or (
+            node.operation in ("mul", "div") and len(reading.inputs[node.id]) > 1
+        ):
+            continue
+        sums.add(node.id)
+        stack += [edge.source for edge in reading.inputs[node.id]]
+    return {i for i in sums if nodes[i].operation in ("add", "sub")}
