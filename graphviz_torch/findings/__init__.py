@@ -10,13 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
 from .findings import Checked, Findings, merged
-
-# Each family enters its rules in the table; the order here is that of equal severity.
-from . import devices, leaves, failures  # isort: skip # noqa: F401
-from . import training, paths, cuts, terms, freezing, dropped, losses  # isort: skip # noqa: F401
-from . import values, transfers, memory, across  # isort: skip # noqa: F401
-from .rule import RULES, Reading, apply
-from .values import AGAIN
+from .reading import Reading
+from .rule import RULES, apply
+from .rules.values import AGAIN
 
 _SEVERITIES = ("error", "warning", "info")
 # By rule: another one that tells the cause of what it finds.

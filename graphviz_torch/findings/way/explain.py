@@ -10,7 +10,7 @@ import math
 from difflib import get_close_matches
 
 from ...graph import Edge, GraphLike, graph_of
-from ..rule import Reading
+from ..reading import Reading
 from .way import GradientWay, Waypoint
 
 

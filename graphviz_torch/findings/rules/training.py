@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Event, Finding
-from .rule import Reading, at, finding, rule, times
+from ...graph import Event, Finding
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, times
 
 
 @rule()

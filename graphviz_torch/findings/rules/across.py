@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ..graph import Finding, Graph
-from .rule import at, finding, listing, rule
+from ...graph import Finding, Graph
+from ..rule import finding, rule
+from ..words import at, listing
 
 # Two sizes are a difference, three a trend.
 STEPS = 3

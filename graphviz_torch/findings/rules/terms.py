@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Finding
+from ...graph import Finding
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, grouped, names_of
 from .cuts import PLAIN, advice_on, explained, upstream, word_of
-from .rule import Reading, at, finding, grouped, names_of, rule
 
 # They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
 _LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Event, Finding, Operand
+from ...graph import Event, Finding, Operand
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, listing
 from .cuts import word_of
-from .rule import Reading, at, finding, listing, rule
 
 
 @rule()

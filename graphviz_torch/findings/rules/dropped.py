@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Finding, Node
-from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
+from ...graph import Finding, Node
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, grouped, names_of, nodes_of
 
 # Their slope is 0 wherever they have one: steps, and draws.
 _FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli", "normal", "poisson")

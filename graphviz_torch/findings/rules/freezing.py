@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Finding
-from .rule import Reading, at, finding, grouped, listing, names_of, nodes_of, rule
+from ...graph import Finding
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, grouped, listing, names_of, nodes_of
 
 
 @rule()

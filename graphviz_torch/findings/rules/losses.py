@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..graph import Finding, Node
-from .rule import Reading, at, finding, rule
+from ...graph import Finding, Node
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at
 
 # They hand on values as they are.
 _SAME = {

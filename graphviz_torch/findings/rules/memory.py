@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..graph import Finding, Node
-from ..graph.units import bytes_text
-from .rule import Reading, at, finding, listing, rule
+from ...graph import Finding, Node
+from ...graph.units import bytes_text
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, listing
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..graph import Cause, Failure, Finding, Node
+from ...graph import Cause, Failure, Finding, Node
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, listing
 from .devices import is_mixed
-from .rule import Reading, at, finding, listing, rule
 
 # The person ended it, not the program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..graph import Failure, Finding, Operand
-from .rule import Reading, at, finding, listing, rule
+from ...graph import Failure, Finding, Operand
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, listing
 
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 

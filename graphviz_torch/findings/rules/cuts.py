@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..graph import Cut, Finding, Parameter, Severity
-from .rule import Reading, at, finding, grouped, names_of, nodes_of, rule
+from ...graph import Cut, Finding, Parameter, Severity
+from ..reading import Reading
+from ..rule import finding, rule
+from ..words import at, grouped, names_of, nodes_of
 
 _MODES = ("no_grad", "inference_mode")
 PLAIN = ("detach", "detach_", "data", *_MODES)

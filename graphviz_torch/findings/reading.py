@@ -1,0 +1,152 @@
+"""A graph, with what several rules ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..graph import Edge, Event, EventKind, GradientStats, Graph, TensorMeta
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A graph with what several rules ask of it, each computed once."""
+
+    graph: Graph
+
+    @cached_property
+    def inputs(self) -> list[list[Edge]]:
+        """For each node, the edges that end at it."""
+        return self.graph.inputs()
+
+    @cached_property
+    def users(self) -> list[list[Edge]]:
+        """For each node, the edges that start at it."""
+        return self.graph.users()
+
+    @cached_property
+    def ran(self) -> bool:
+        """Did a recorded backward run."""
+        return any(node.order is not None for node in self.graph.nodes)
+
+    @cached_property
+    def received(self) -> frozenset[str]:
+        """Names of the parameters that a gradient reached, also in an earlier backward."""
+        nodes = self.graph.nodes
+        return frozenset(
+            p.name
+            for p in self.graph.parameters
+            # A gradient from before the recording says nothing of a backward that was recorded.
+            if (p.has_grad and not self.ran)
+            or p.got_gradient
+            or (
+                p.node is not None
+                and p.node not in self.dropped
+                # torch.autograd.grad returns a gradient without running the parameter's node.
+                and (nodes[p.node].order is not None or any(nodes[p.node].grad_outputs))
+            )
+        )
+
+    @cached_property
+    def unasked(self) -> frozenset[str]:
+        """Names of the parameters without a gradient that backward was not asked for one of, as
+        with torch.autograd.grad(loss, others) or loss.backward(inputs=others)."""
+        graph = self.graph
+        if graph.failure is not None or all(node.order is None for node in graph.nodes):
+            return frozenset()
+        # Backward that is not told what to reach runs every leaf that it can.
+        chosen = all(node.order is None for node in graph.nodes if node.leaf)
+        reachable = {node for node, _ in graph.outputs}
+        for node in reversed(graph.nodes):  # users before inputs
+            if any(edge.target in reachable for edge in self.users[node.id]):
+                reachable.add(node.id)
+        return frozenset(
+            p.name
+            for p in graph.parameters
+            if p.name not in self.received
+            and (
+                chosen
+                or (
+                    p.node is not None and p.node in reachable and graph.nodes[p.node].order is None
+                )
+            )
+        )
+
+    @cached_property
+    def finite_left_out(self) -> bool:
+        """Were only gradients described that are not finite, as by record(gradients="finite")."""
+        known = [s for node in self.graph.nodes for s in node.grad_outputs if s is not None]
+        return all(stats.nonfinite for stats in known)
+
+    @cached_property
+    def dropped(self) -> dict[int, int]:
+        """For nodes that backward ran without a gradient: the node that had one, and gave none."""
+        nodes = self.graph.nodes
+        found: dict[int, int] = {}
+        if self.finite_left_out:
+            return found
+        for node in reversed(nodes):  # users before inputs
+            if node.order is None or any(node.grad_outputs):
+                continue
+            for edge in self.users[node.id]:
+                if any(nodes[edge.target].grad_outputs):
+                    found[node.id] = edge.target
+                elif edge.target in found:
+                    found[node.id] = found[edge.target]
+        return found
+
+    def events(self, kind: EventKind) -> list[Event]:
+        """What the program did of one kind."""
+        return [event for event in self.graph.events if event.kind == kind]
+
+    @cached_property
+    def leaf_losses(self) -> list[Event]:
+        """The leaves that this backward started from, where a model was to learn."""
+        outputs = {node for node, _ in self.graph.outputs}
+        learns = any(p.requires_grad for p in self.graph.parameters) or self.events("step")
+        return [e for e in self.events("leaf") if learns and not outputs.isdisjoint(e.nodes)]
+
+    @cached_property
+    def blocked(self) -> bool:
+        """Did a backward fail because the way was cut in every place."""
+        failure = self.graph.failure
+        return failure is not None and "does not require grad" in failure.message
+
+    @cached_property
+    def stopped(self) -> bool:
+        """Did a backward begin and fail: what got no gradient may have got none for that."""
+        return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)
+
+    @cached_property
+    def backward_ran(self) -> bool:
+        """Did a backward run, or fail because the way was cut in every place."""
+        ran = bool(self.received) or any(node.order is not None for node in self.graph.nodes)
+        return ran or self.blocked
+
+    @cached_property
+    def owned(self) -> frozenset[str]:
+        """Names of the model's parameters, as transfers label them too."""
+        return frozenset(parameter.name for parameter in self.graph.parameters)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """What to call a node: a parameter's name in its model, or the user's label."""
+        labels = {node.id: node.label for node in self.graph.nodes if node.label}
+        return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
+
+    def call(self, node: int) -> str:
+        """What a user would call a node: its name, else "addmm in fc1"."""
+        if node in self.names:
+            return self.names[node]
+        value = self.graph.nodes[node]
+        return f"{value.title} in {value.module}" if value.module else value.title
+
+    def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
+        """Shape, dtype and device of one output of a node; None where autograd has none."""
+        outputs = self.graph.nodes[node].outputs
+        return outputs[output_nr] if output_nr < len(outputs) else None
+
+    def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
+        """The gradient that reached one output of a node; None where none was recorded."""
+        gradients = self.graph.nodes[node].grad_outputs
+        return gradients[output_nr] if output_nr < len(gradients) else None

@@ -1,0 +1,47 @@
+"""The words that the sentences of rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ..graph import Event, Parameter
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]]]:
+    """Items by key, in the order in which each key came first."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups.items()
+
+
+def listing(names: Iterable[str], limit: int = 3) -> str:
+    """`["a", "b", "c", "d"]` -> "a, b, c and 1 more"."""
+    names = list(names)
+    if len(names) > limit:
+        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def names_of(parameters: Iterable[Parameter]) -> str:
+    """What to call several parameters."""
+    return listing(parameter.name for parameter in parameters)
+
+
+def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
+    """The nodes of those that are in the graph."""
+    return tuple(p.node for p in parameters if p.node is not None)
+
+
+def at(where: str) -> str:
+    """ " at train.py:12", or nothing where the line is not known."""
+    return f" at {where}" if where else ""
+
+
+def times(event: Event) -> str:
+    """ ", 3 times", or nothing for once."""
+    return f", {event.times} times" if event.times > 1 else ""
