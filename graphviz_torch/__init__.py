@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
     from .render.html import to_html, view_graph, view_payload, view_script
+    from .render.mermaid import to_mermaid
     from .render.summary import Summary, summary
     from .render.text import to_text
     from .tensorboard.add_graph import add_autograd_graph
@@ -113,6 +114,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "rules",
     # render
     "make_dot",
+    "to_mermaid",
     "view_payload",
     "view_script",
     # files for other tools
@@ -177,6 +179,7 @@ _ROOMS = {
     "render.draw": "draw_graph make_dot",
     "render.html": "to_html view_graph view_payload view_script",
     "render.summary": "Summary summary",
+    "render.mermaid": "to_mermaid",
     "render.text": "to_text",
     "tensorboard.add_graph": "add_autograd_graph",
     "tensorboard.scalars": "add_distribution add_gradients add_transfers",

@@ -124,6 +124,15 @@ def far_ends(drawing: Drawing, keys: list[int]) -> str:
     return ", ".join(called) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
+def failed_operands(drawing: Drawing) -> list[int]:
+    """What went into the operation that ended the recording, and never came to be a node."""
+    failure = drawing.graph.failure
+    if failure is None or failure.operation in ("", "backward"):
+        return []
+    keys = (drawing.itself(part.node) for part in failure.operands if part.node is not None)
+    return [key for key in dict.fromkeys(keys) if key is not None]
+
+
 def omissions(drawing: Drawing, cuts: int = 0) -> str:
     """What a drawing does not show, such as some cuts, and why an empty one is empty."""
     count = len(drawing.graph.nodes)

@@ -21,6 +21,7 @@ COMMANDS = {
     "run": ("run", "Run a script as it is, record its training steps, and say what is wrong."),
     "draw": ("pictures", "Draw a graph as svg, png, pdf or dot, with its findings marked."),
     "html": ("pictures", "Write one HTML page with the interactive view."),
+    "mermaid": ("pictures", "Print a graph as a Mermaid flowchart, for Markdown."),
     "text": ("pictures", "Print a graph."),
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),

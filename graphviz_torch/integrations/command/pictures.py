@@ -1,4 +1,4 @@
-"""`draw`, `html`, `text` and `tensorboard`: a saved graph in other forms."""
+"""`draw`, `html`, `mermaid`, `text` and `tensorboard`: a saved graph in other forms."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FILE = "a graph that Graph.save wrote, .json or .json.gz; - reads what comes in"
 
 def add_draw(parser: argparse.ArgumentParser) -> None:
     """Arguments of `draw`."""
-    from ... import draw_graph, to_dot
+    from ... import draw_graph
 
     _add_file(parser, "FILE.svg", _draw)
     parser.add_argument("--format", help="svg, png, pdf or dot; default: as OUT ends, else svg")
     _add_findings(parser)
-    add_options(parser, draw_graph, to_dot)
+    add_options(parser, draw_graph)
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,15 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
     _add_file(parser, "print it", _text)
     add_options(parser, to_text)
+
+
+def add_mermaid(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `mermaid`."""
+    from ... import to_mermaid
+
+    _add_file(parser, "print it", _mermaid)
+    _add_findings(parser)
+    add_options(parser, to_mermaid)
 
 
 def add_tensorboard(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +126,15 @@ def _text(parsed: argparse.Namespace) -> int:
 
     text = to_text(read_graph(parsed.file), **given(parsed, to_text))
     write_text(text.rstrip() + "\n", parsed.out or PIPE)
+    return 0
+
+
+def _mermaid(parsed: argparse.Namespace) -> int:
+    from ... import to_mermaid
+
+    graph, options = read_graph(parsed.file), given(parsed, to_mermaid)
+    options["findings"] = _found(parsed, graph)
+    write_text(to_mermaid(graph, **options), parsed.out or PIPE)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import wording
 from ..drawing.drawing import Drawing
 from ..drawing.mark import WARNINGS
 from ..style import palette
@@ -13,14 +14,10 @@ from .markup import dot_id
 
 def failure_lines(drawing: Drawing) -> Iterator[str]:
     """A dashed node for the operation that failed, behind what went into it; else nothing."""
-    failure = drawing.graph.failure
+    failure, sources = drawing.graph.failure, wording.failed_operands(drawing)
+    if failure is None or not sources:
+        return
     colors = palette(drawing.options["theme"])
-    if failure is None or not failure.operation or failure.operation == "backward":
-        return
-    parts = (drawing.itself(part.node) for part in failure.operands if part.node is not None)
-    sources = [key for key in dict.fromkeys(parts) if key is not None]
-    if not sources:
-        return
     color = colors["error"]
     text = f"{markup.escape(failure.operation)}<BR/>"
     text += markup.small(f"{WARNINGS['error']} {markup.escape(failure.error)}", color)

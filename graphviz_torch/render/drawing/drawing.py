@@ -7,7 +7,7 @@ thing that is drawn has a key: the id of a node, or `~id` of a closed group.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -167,6 +167,12 @@ class Drawing:
     def boxes(self) -> list[int]:
         """The closed groups that are drawn."""
         return self.tree.boxes
+
+    @property
+    def all_lines(self) -> Iterator[Line]:
+        """Everything that is drawn between two keys."""
+        yield from (Line(edge.source, edge.target, edge) for edge in self.edges)
+        yield from self.lines
 
     @cached_property
     def ends(self) -> list[tuple[int, int]]:

@@ -1,0 +1,221 @@
+"""`to_mermaid`: the graph as a Mermaid flowchart, which GitHub and many wikis draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ..graph import Graph, GraphLike, graph_of
+from . import labels, wording
+from .cuts import cut_lines
+from .drawing.drawing import Drawing
+from .drawing.level import LIMITS
+from .drawing.mark import WARNINGS
+from .drawing.steps import draw
+from .drawing.tree import Box, Leaf, Open
+from .options import DrawingOptions, drawing_options
+from .style import FORMS, Role, palette, pick, role
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# What Mermaid draws without being set up for more.
+MOST_CHARACTERS: Final = 50_000
+MOST_EDGES: Final = 500
+
+_MOST_CUTS = 40
+_MOST_FINDINGS = 6
+_SHAPES: Final[dict[Role, tuple[str, str]]] = {
+    "input": ("([", "])"),
+    "parameter": ("[(", ")]"),
+    "buffer": ("[(", ")]"),
+    "operation": ("(", ")"),
+    "transfer": ("{{", "}}"),
+    "output": ("[", "]"),
+    "group": ("[[", "]]"),
+}
+_SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+# Mermaid writes entities with these while it reads.
+_INNER = frozenset("ﬂ°¶ß")
+
+
+@drawing_options()
+def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
+    """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
+
+    In Markdown it stands in a block that begins with "```mermaid". Unless a `limit` or `depth` asks
+    for more, it has at most 500 edges and 50,000 characters: GitHub draws no more. Under the theme
+    "auto" it has no colours of its own, so that Mermaid takes those of the page.
+
+    Args:
+        graph: a graph, a recording, or a tensor.
+        options: those of `DrawingOptions`.
+
+    Raises:
+        TypeError: if `graph` is none of these, or for an unknown option.
+        ValueError: for a value that an option does not take, or that the graph does not have.
+
+    >>> from graphviz_torch.graph import Edge, Graph, Node
+    >>> square = Graph((Node(0, "AccumulateGrad", (), "x", leaf="tensor"),
+    ...                 Node(1, "PowBackward0", (), "y", "pow")), (Edge(0, 1),), ((1, 0),))
+    >>> print(to_mermaid(square, theme="auto", explain=False))
+    flowchart TB
+    n0(["x<br/>AccumulateGrad<br/>no tensor"])
+    n1["y<br/>pow<br/>no tensor"]
+    n0 --> n1
+    <BLANKLINE>
+    """
+    graph = graph_of(graph)
+    text = _written(graph, options)
+    if options.get("limit") is None and options.get("depth") is None:
+        for limit in LIMITS:
+            if len(text) <= MOST_CHARACTERS and _edges_in(text) <= MOST_EDGES:
+                break
+            text = _written(graph, {**options, "limit": limit})
+    return text
+
+
+def _edges_in(text: str) -> int:
+    return len(re.findall(r"^\w+ -", text, re.M))
+
+
+def _written(graph: Graph, options: DrawingOptions) -> str:
+    drawing = draw(graph, options)
+    nodes = _Nodes(drawing)
+    body = list(nodes.lines(drawing.tree))
+    edges = [*_edges(drawing), *_stubs(drawing)]
+    cuts, hidden = cut_lines(drawing, _MOST_CUTS)
+    edges += [f'{_id(cut.source)} -.-|"{_text(list(cut.text))}"| {_id(cut.target)}' for cut in cuts]
+    edges += _failure(drawing)
+    edges += _note(drawing, hidden)
+    lines = [f"flowchart {drawing.options['direction']}", *body, *edges, *nodes.styles()]
+    return "\n".join(lines) + "\n"
+
+
+class _Nodes:
+    """Writes the nodes of one drawing, with the subgraphs around them; then how they look."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        self.outputs = {node for node, _ in drawing.graph.outputs}
+        self.copies = wording.copies(drawing.graph)
+        self.roles: dict[int, Role] = {}  # by key
+
+    def lines(self, part: Open) -> Iterator[str]:
+        """The lines of all that is in an open group."""
+        framed = part.framed and part.group is not None
+        if framed and part.group is not None:
+            yield f'subgraph c{part.group}["{_text([self.drawing.described(part.group)])}"]'
+        for child in part.children:
+            if isinstance(child, Open):
+                yield from self.lines(child)
+            else:
+                yield self._line(child)
+        if framed:
+            yield "end"
+
+    def _line(self, part: Leaf | Box) -> str:
+        drawing = self.drawing
+        if isinstance(part, Box):
+            key, what = ~part.group, "group"
+            said = [drawing.described(part.group), *wording.figures(drawing.contents[part.group])]
+            if key in drawing.shading.values:
+                said.append(drawing.shading.values[key])
+        else:
+            key, node = part.node, drawing.graph.nodes[part.node]
+            what = role(node, self.outputs, self.copies)
+            title = node.title + labels.telling(node.title, node.attributes)
+            said = [*wording.names(drawing, node), title, labels.tensors(node.outputs)]
+            said += wording.details(drawing, node, self.copies)
+            inside = drawing.inner.inside.get(key, ())
+            said += [wording.written_inside(drawing, node, edge.source) for edge in inside]
+        said += [sign.text for sign in drawing.marks.signs.get(key, ())]
+        self.roles[key] = what  # type: ignore[assignment]
+        before, behind = _SHAPES[self.roles[key]]
+        return f'{_id(key)}{before}"{_text(said)}"{behind}'
+
+    def styles(self) -> Iterator[str]:
+        """The colours of what was written."""
+        theme = self.drawing.options["theme"]
+        if theme == "auto":
+            return
+        colors = palette(theme)
+        for what in FORMS:
+            keys = [key for key, drawn in self.roles.items() if drawn == what]
+            if keys:
+                fill, line = colors[what], colors[f"{what}_line"]
+                yield f"classDef {what} fill:{fill},stroke:{line},color:{colors['ink']}"
+                yield f"class {','.join(map(_id, keys))} {what}"
+        shading, outlines = self.drawing.shading, self.drawing.marks.outlines
+        for key in self.roles:
+            says = []
+            fill_pair, ink = shading.fills.get(key), shading.inks.get(key)
+            says += [f"fill:{pick(fill_pair, theme)}"] if fill_pair else []
+            says += [f"color:{pick(ink, theme)}"] if ink else []
+            if key in outlines:
+                says += [f"stroke:{colors[outlines[key]]}", "stroke-width:3px"]
+            if outlines.get(key) == "removed" or (key in shading.fills and not fill_pair):
+                says.append("stroke-dasharray:5 4")
+            if says:
+                yield f"style {_id(key)} {','.join(says)}"
+
+
+def _edges(drawing: Drawing) -> Iterator[str]:
+    for line in drawing.all_lines:
+        label = wording.passing(drawing.graph, line)
+        between = f'-->|"{_text([label])}"|' if label else "-->"
+        yield f"{_id(line.source)} {between} {_id(line.target)}"
+
+
+def _stubs(drawing: Drawing) -> Iterator[str]:
+    """The other ends, by name, of edges that are not drawn."""
+    for key, others in drawing.before.items():
+        name = _id(key)
+        yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'
+        yield f"from_{name} -.-> {name}"
+    for key, others in drawing.behind.items():
+        name = _id(key)
+        yield f'to_{name}["{_text([f"to {wording.far_ends(drawing, others)}"])}"]'
+        yield f"{name} -.-> to_{name}"
+
+
+def _failure(drawing: Drawing) -> Iterator[str]:
+    failure, sources = drawing.graph.failure, wording.failed_operands(drawing)
+    if failure is not None and sources:
+        said = [failure.operation, f"{WARNINGS['error']} {failure.error}", failure.where]
+        yield f'failed("{_text([line for line in said if line])}")'
+        yield from (f"{_id(key)} -.-> failed" for key in sources)
+
+
+def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
+    """A node of its own that says what was found, and what is not drawn."""
+    if not drawing.options["explain"]:
+        return
+    found = drawing.findings
+    said = [f"{WARNINGS[f.severity]} {f.message}" for f in found[:_MOST_FINDINGS]]
+    if len(found) > _MOST_FINDINGS:
+        said.append(f"and {len(found) - _MOST_FINDINGS} more findings")
+    omitted = wording.omissions(drawing, hidden_cuts)
+    said += [omitted] if omitted else []
+    if said:
+        yield f'note["{_text(said)}"]'
+
+
+def _id(key: int) -> str:
+    return f"n{key}" if key >= 0 else f"g{~key}"
+
+
+def _text(lines: list[Any]) -> str:
+    """Lines of text inside quotes, with all that Mermaid or HTML would read as something else."""
+    return "<br/>".join("".join(map(_letter, str(line))) for line in lines)
+
+
+def _letter(letter: str) -> str:
+    if _SAFE.match(letter):
+        return letter
+    if _UNWRITABLE.match(letter):
+        return chr(0x2400 + ord(letter)) if letter < " " else "\ufffd"
+    plain = letter.isprintable() and not letter.isascii() and letter not in _INNER
+    return letter if plain else f"#{ord(letter)};"
