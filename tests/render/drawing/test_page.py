@@ -11,7 +11,7 @@ from torch import nn
 from graphviz_torch import Graph, draw_graph, record, to_dot
 from graphviz_torch.graph import Finding
 from graphviz_torch.render.drawing.steps import draw
-from tests.render.test_dot import Drawn
+from tests.render.dot.test_dot import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.zoo import ZOO
 
