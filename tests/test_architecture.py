@@ -35,8 +35,15 @@ MAY_IMPORT = {
 # Rooms in which nothing imports torch: what reads a saved graph.
 WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
 # Listeners of a recording stand side by side: recording.py alone knows them all.
-LISTENERS = ("modules.call_stack", "gradients.recorder", "memory", "transfers", "cuts")
-LISTENERS += ("failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
+LISTENERS = (
+    "modules.call_stack",
+    "modules.arguments",
+    "gradients.recorder",
+    "memory",
+    "transfers",
+    "cuts",
+)
+LISTENERS += ("cuts", "failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
 
 # Words that tell nobody what a thing is.
 RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}

@@ -60,6 +60,7 @@ class Calls(TorchFunctionMode):
         self._program = program
         self._stack = program.stack
         self._origins = program.origins
+        self._arguments = program.arguments
         self._steps = steps
         self._tracker = tracker
         self._cuts = cuts
@@ -118,6 +119,8 @@ class Calls(TorchFunctionMode):
             if end != start:
                 frame = sys._getframe(1)
                 self._stack.made(start, end, frame)
+                if end - start == 1:
+                    self._arguments.see(start, func, args, kwargs or {})
                 if frame.f_code.co_name in SCALING and frame.f_code in SCALING.values():
                     self.scaler = frame.f_locals["self"]
                 if self._results is not None:

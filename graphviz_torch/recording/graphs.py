@@ -83,6 +83,7 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
         made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
         made["source"][i] = ""
     rows: dict[str, list[Any]] = dict(made)
+    rows["attributes"] = program.arguments.column(backward.numbers, columns["attributes"])
     classes = program.table.classes()
     rows["module_class"] = [classes.get(path, "") for path in made["module"]]
     if backward.notes or program.missed:

@@ -17,6 +17,7 @@ from ..internals.frames import OTHER, local_variables, outwards, user_frame
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.tensors.pytree import flatten, is_nesting
 from ..tracing.names import caller_names, outwards_names
+from .modules.arguments import Arguments
 from .modules.call_stack import CallStack
 from .modules.origins import Origins
 from .modules.parameters import ParameterTable
@@ -39,6 +40,7 @@ class Program:
     def __init__(self, model: Module | None, frame: FrameType | None) -> None:
         self.frame = frame
         self.origins: Origins[Source] = Origins(sequence_number())
+        self.arguments = Arguments()
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
         self.missed: dict[str, None] = {}  # what could not be read, each reason once

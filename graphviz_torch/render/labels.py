@@ -15,6 +15,9 @@ MINUS = "\N{MINUS SIGN}"
 # with, the attribute, and how to write it. One that equals the last entry goes without saying.
 _TELLING: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
+    *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
+    ("mul", "p", "dropout {}", ""),  # what a dropout is on the CPU
+    ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
     ("convolution", "groups", "groups {}", "1"),
     ("max_pool", "kernel_size", "{}", ""),
@@ -45,15 +48,15 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
         form.format(value)
         for name, attribute, form, usual in _TELLING
         if title.startswith(name) and attribute in known
-        if (value := _shortly(known[attribute])) != usual
+        if (value := _shortly(known[attribute], attribute == "kernel_size")) != usual
     ]
     return f" {', '.join(parts)}" if parts else ""
 
 
-def _shortly(value: str) -> str:
-    """A value as text; a size that is the same in all directions once: "(2, 2)" -> "2"."""
+def _shortly(value: str, every: bool) -> str:
+    """A value as text; unless `every`, what is the same in all directions once: "(2, 2)" -> "2"."""
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
-    same = parts[0] if len(set(parts)) == 1 else f"{TIMES}".join(parts)
+    same = parts[0] if len(set(parts)) == 1 and not every else f"{TIMES}".join(parts)
     return same.replace("-", MINUS) if value.startswith("-") else same
 
 

@@ -59,7 +59,7 @@ def _nodes(graph: Graph) -> str:
     columns: dict[str, Callable[[Node], str]] = {
         "id": lambda node: str(node.id),
         "label": lambda node: _plain(node.label),
-        "operation": lambda node: _plain(node.title),
+        "operation": lambda node: _plain(node.title + labels.telling(node.title, node.attributes)),
         "output": lambda node: labels.tensors(node.outputs),
         "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
         "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
@@ -67,6 +67,7 @@ def _nodes(graph: Graph) -> str:
         "saved": lambda node: bytes_text(node.saved_bytes) if node.saved else "",
         "module": lambda node: _plain(node.scope),
         "source": lambda node: _plain(node.source),
+        "attributes": lambda node: _plain(", ".join(node.attributes)),
         "note": lambda node: _plain(node.note),
     }
     rows = [[cell(node) for cell in columns.values()] for node in graph.nodes]

@@ -131,6 +131,9 @@ def read(
         leaves = {id(variable): i for i, variable in variables.items()}
         labels, owners, kept = _labels(ids, leaves, named)
         kept_attributes = attributes(fns)
+        for i, name in enumerate(operations):
+            if name == "convolution":
+                kept_attributes[i] += _kernel_size(fns[i], ids, outputs)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
             leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
@@ -146,6 +149,13 @@ def read(
         "attributes": kept_attributes,
     }
     return Reading(columns, edges, roots, leaves, owners)
+
+
+def _kernel_size(fn: GradFn, ids: Ids, outputs: list[Outputs]) -> tuple[str, ...]:
+    """The attribute of a convolution that its weight tells; nothing for one that is frozen."""
+    weight, output_nr = fn.next_functions[1]
+    meta = None if weight is None else outputs[ids[weight]][output_nr]
+    return () if meta is None else (f"kernel_size={meta.shape[2:]}",)
 
 
 def _outputs(

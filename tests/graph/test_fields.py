@@ -78,7 +78,7 @@ ROWS = """
     grad_outputs  x    x    x   x    x           x
     order         x    .    .   x    x           .
     seconds       x    x    .   x    x           x
-    attributes    x    .    .   x    .           .
+    attributes    x    x    .   x    .           .
     module_class  x    .    x   x    .           .
 """
 

@@ -1,0 +1,87 @@
+"""The plain arguments of the user's calls are attributes of the nodes that the calls made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Graph, record, to_dot, to_text
+from graphviz_torch.render.labels import MINUS, TIMES
+from tests.support.models import worked_example
+
+
+def recorded(make: Any) -> Graph:
+    with record() as recording:
+        make().sum().backward()
+    return recording.graph
+
+
+def test_the_worked_example_reads_as_it_is_written() -> None:
+    with record() as recording:
+        worked_example()["y"].backward()
+    drawn = to_dot(recording)
+    places = [drawn.index(f"{said}<BR/>") for said in ("add 2", "pow 2", "add 3", "mean")]
+    assert places == sorted(places)
+    assert "exponent=2" in to_text(recording)
+
+
+X = torch.ones(2, 3, 8, 8, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "attribute", "said"),
+    [
+        (lambda: X + 2, "other=2", "add 2"),
+        (lambda: 2 - X, "other=2", "rsub 2"),
+        (lambda: X * 1.5, "other=1.5", "mul 1.5"),
+        (lambda: X**2, "exponent=2", "pow 2"),
+        (lambda: torch.softmax(X, -1), "dim=-1", f"softmax dim {MINUS}1"),
+        (lambda: nn.functional.dropout(X, 0.1), "p=0.1", "dropout 0.1"),
+        (lambda: X.view(2, 3, 64), "shape=(2, 3, 64)", "view"),
+        (lambda: X.roll(3, 0), "shifts=(3,)", "roll"),
+        (lambda: X.clamp(max=5), "max=5", "clamp"),
+        (
+            lambda: nn.Conv2d(3, 4, 3, stride=2)(X),
+            "kernel_size=(3, 3)",
+            f"convolution 3{TIMES}3, stride 2",
+        ),
+    ],
+)
+def test_an_argument_is_an_attribute_and_the_telling_one_is_drawn(
+    make: Any, attribute: str, said: str
+) -> None:
+    graph = recorded(make)
+    assert attribute in [each for node in graph.nodes for each in node.attributes]
+    assert said in to_dot(graph)
+
+
+def test_what_autograd_tells_is_not_told_twice() -> None:
+    for node in recorded(lambda: torch.softmax(X**2, 1)).nodes:
+        names = [attribute.partition("=")[0] for attribute in node.attributes]
+        assert len(set(names)) == len(names)
+
+
+class Silent(int):
+    """A number of the user's own, which nobody is to write out."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("the user's code was called")
+
+    __str__ = __format__ = __hash__ = __eq__ = __repr__  # type: ignore[assignment]
+
+
+def test_nothing_of_the_users_own_and_nothing_long_is_kept() -> None:
+    def make() -> Tensor:
+        wide = torch.ones(*[1] * 12, requires_grad=True)
+        return (X + Silent(2)).sum() + wide.permute(list(range(12))).sum()
+
+    told = [each for node in recorded(make).nodes for each in node.attributes]
+    assert not any(each.startswith("other=") for each in told)
+
+
+def test_a_call_that_makes_several_nodes_tells_nothing() -> None:
+    graph = recorded(lambda: nn.functional.cross_entropy(X[:, :, 0, 0], torch.tensor([0, 1])))
+    assert not any("reduction='mean'" in text for n in graph.nodes for text in n.attributes)
