@@ -13,9 +13,12 @@ from pathlib import Path
 from graphviz_torch import (
     Finding,
     Graph,
+    Summary,
     diff,
     draw_graph,
+    explain,
     load,
+    summary,
     to_dot,
     to_html,
     to_tensorboard,
@@ -24,7 +27,7 @@ from graphviz_torch import (
 )
 
 from .backward import opened
-from .values import Compared, Opened
+from .values import Compared, Opened, Way
 
 MAX_NODES = 50_000  # that the app shows
 MAX_EDGES = 200_000
@@ -62,6 +65,21 @@ def compare(one: Graph, other: Graph) -> Compared:
     payload = view_payload(difference)
     text = difference.to_text(limit=500) if difference else ""
     return Compared(len(difference.added), len(difference.removed), changed, payload, text)
+
+
+def by_module(graph: Graph) -> Summary:
+    """What each module computes, holds, keeps for backward and learns."""
+    return summary(graph)
+
+
+def way_to(graph: Graph, target: str | int) -> Way:
+    """The way of the gradient to a parameter or node, with what each node did to its norm."""
+    way = explain(graph, target)
+    says = way.to_text().splitlines()[1 + bool(way.points) + len(way.points) :]
+    if way.points:
+        says.insert(0, way.to_text().splitlines()[0] + ".")
+    steps = tuple((p.node, p.module, p.norm_text, p.factor) for p in way.points)
+    return Way(steps, tuple(says), view_payload(graph, [way.mark()]))
 
 
 def written(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:

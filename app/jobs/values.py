@@ -54,6 +54,15 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Way:
+    """How the gradient came from the loss to one node."""
+
+    steps: tuple[tuple[int, str, str, float | None], ...]  # node, module, norm, factor
+    says: tuple[str, ...]  # where it shrank, grew and ended
+    payload: str  # of the whole graph, with the way marked, for the interactive view
+
+
+@dataclass(frozen=True)
 class Settings:
     """What a visitor set for a training."""
 

@@ -41,6 +41,15 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
+def short(number: float) -> str:
+    """`1020` -> `"1.02 k"`, `2_500_000` -> `"2.5 M"`."""
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(number) < 999.5 or unit == " T":
+            break
+        number /= 1000
+    return f"{number:.3g}{unit}"
+
+
 def count(number: int, thing: str) -> str:
     """`count(1, "node")` -> `"1 node"`, `count(2, "node")` -> `"2 nodes"`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -10,6 +10,8 @@ from .progress import visitor, wait
 
 SECONDS = 60
 MAX_MEGABYTES = 50
+MOST_FILES = 16
+HELP = "A file that `Graph.save` wrote, or the JSON download of this app."
 
 
 def open_recording(label: str, *, key: str) -> Opened | None:
@@ -19,7 +21,7 @@ def open_recording(label: str, *, key: str) -> Opened | None:
         type=["json", "gz"],
         key=f"{key} file",
         max_upload_size=MAX_MEGABYTES,
-        help="A file that `Graph.save` wrote, or the JSON download of this app.",
+        help=HELP,
     )
     if file is None:
         return None
@@ -34,6 +36,7 @@ def open_recordings(label: str, *, key: str) -> list[tuple[str, Opened]]:
         key=f"{key} files",
         max_upload_size=MAX_MEGABYTES,
         accept_multiple_files=True,
+        help=HELP,
     )
     found = []
     for file in sorted(files[:MOST_FILES], key=lambda file: file.name):
@@ -43,9 +46,6 @@ def open_recordings(label: str, *, key: str) -> list[tuple[str, Opened]]:
     if len(files) > MOST_FILES:
         st.info(f"The first {MOST_FILES} files are read.", icon=":material/info:")
     return found
-
-
-MOST_FILES = 16
 
 
 def opened(data: bytes, name: str, file_id: str, *, key: str) -> Opened | None:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ..jobs.values import Choice, Compared, Opened, Run
+from graphviz_torch import Summary
+
+from ..jobs.values import Choice, Compared, Opened, Ranks, Run
 from ..models import gallery
 from ..panels import recording
 from ..panels.differences import draw_differences, draw_numbers
 from ..panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
 from ..panels.memory import draw_memory
+from ..panels.modules import draw_modules
 from ..panels.nodes import draw_nodes
 from ..panels.results import result
 from ..panels.timeline import draw_timeline
-from ..panels.upload import open_recording
+from ..panels.upload import open_recordings
+from ..panels.way import draw_way
 
 FILE = "A file of mine"
 NOTHING = "Nothing"
-TABS = ["Graph", "Text", "Nodes", "Gradients", "Copies", "Memory", "Differences"]
+TABS = [
+    "Graph", "Summary", "Nodes", "Gradients", "Gradient's way", "Copies", "Memory", "Text",
+    "Differences",
+]  # fmt: skip
 
 
 def draw() -> None:
@@ -26,7 +33,8 @@ def draw() -> None:
         "Explore a recording",
         anchor=False,
         help="Open a graph that `recording.graph.save(path)` wrote, here or on a machine with a "
-        "GPU. Nothing in a file is run. Or look at a model that this app can record.",
+        "GPU. Nothing in a file is run. Or look at a model that this app can record. The address "
+        "of the page names the model, the tab and the node that is selected: it can be shared.",
     )
     one, other = st.columns(2)
     with one:
@@ -56,7 +64,7 @@ def draw() -> None:
 def _open(title: str, *, key: str) -> Opened | None:
     """A file, or a model of the gallery that is recorded now."""
     if title == FILE:
-        return open_recording("A recording (.json or .json.gz)", key=key)
+        return _open_files(key)
     name = gallery.titles()[title]
     device = f"sim{gallery.DEVICES[name][0]}"
     choice = Choice("model", device, model=name)
@@ -64,10 +72,32 @@ def _open(title: str, *, key: str) -> Opened | None:
     return run.opened if run is not None else None
 
 
+def _open_files(key: str) -> Opened | None:
+    """The recording in a file; of several ranks' files the one that is chosen."""
+    files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
+    if len(files) < 2:
+        return files[0][1] if files else None
+    ranks = tuple(opened.graph for _, opened in files)
+    difference: Ranks | None = result(f"{key} across", "Comparing ranks", ".ranks:ranks_of", ranks)
+    if difference is not None and difference.findings:
+        draw_findings(difference.findings)
+    chosen = st.selectbox(
+        "Rank", range(len(files)), format_func=lambda rank: files[rank][0], key=f"{key} rank",
+        help="The page Many processes shows them side by side.",
+    )  # fmt: skip
+    return files[chosen or 0][1]
+
+
 def _draw_tab(name: str, opened: Opened, second: Opened | None) -> None:
     graph = opened.graph
     if name == "Graph":
         draw_graph(opened.payload, key="explore")
+    elif name == "Summary":
+        found: Summary | None = result("modules", "Adding up", ".recordings:by_module", graph)
+        if found is not None:
+            draw_modules(found, key="explore")
+    elif name == "Gradient's way":
+        draw_way(graph, key="explore")
     elif name == "Text":
         written = result("text", "Writing", ".recordings:as_text", graph)
         if written is not None:

@@ -128,6 +128,13 @@ def test_a_duration_has_its_unit(seconds: float | None, said: str) -> None:
     assert text.duration(seconds) == said
 
 
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0"), (999, "999"), (1020, "1.02 k"), (999_600, "1 M"), (2e13, "20 T")]
+)
+def test_a_large_number_is_short(number: float, said: str) -> None:
+    assert text.short(number) == said
+
+
 def test_a_count_agrees_with_its_noun() -> None:
     assert text.count(1, "node") == "1 node"
     assert text.count(1200, "node") == "1,200 nodes"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from app.jobs import checkpoints as checkpointing
 from app.jobs import measurement as measuring
 from app.jobs import recordings, training
 from app.jobs.values import MOVING, Settings, Step
+from app.panels import text
+from app.views import explore
 from app.views.checkpoints import FORMATS
 from graphviz_torch import find, load, record
 from tests.support.app_pages import column, drawn, page
@@ -29,9 +33,7 @@ def test_a_page_opens_with_something_on_it_and_no_error(name: str) -> None:
     assert len(app.main.children) > 2
 
 
-@pytest.mark.parametrize(
-    "tab", ["Graph", "Text", "Nodes", "Gradients", "Copies", "Memory", "Differences"]
-)
+@pytest.mark.parametrize("tab", explore.TABS)
 def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
     app = page("explore", tab=tab, against="MLP")
     [shown] = [each for each in app.tabs if each.children]
@@ -40,6 +42,30 @@ def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
         assert "Largest saved tensors" in " ".join(text.value for text in app.markdown)
     if tab == "Differences":
         assert [metric.label for metric in app.metric] == ["Added", "Removed", "Changed"]
+
+
+def test_the_summary_has_a_row_for_each_module_and_counts_as_torch_does() -> None:
+    app = page("explore", open="MLP", tab="Summary")
+    assert [name.strip() for name in column(app, "explore modules", "module")] == [
+        "0", "1", "2", "total",
+    ]  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    counts = [sum(p.numel() for p in each.parameters()) for each in [*model, model]]
+    assert column(app, "explore modules", "parameters") == [f"{count}" for count in counts]
+    with FlopCounterMode(display=False) as counted:
+        model(torch.randn(32, 8))
+    assert column(app, "explore modules", "FLOPs")[-1] == text.short(counted.get_total_flops())
+
+
+def test_the_way_of_a_gradient_goes_from_the_loss_to_the_node_of_the_link() -> None:
+    app = page("explore", open="MLP", tab="Gradient's way", node="3")
+    way = drawn(app, "explore way")
+    assert (way["nodes"][-1], way["selected"]) == (3, 3)
+    app.selectbox(key="explore target").select("0.weight").run()
+    norms = [float(norm) for norm in column(app, "explore way", "norm")]
+    factors = [float(factor) for factor in column(app, "explore way", "factor")[1:]]
+    assert [b / a for a, b in pairwise(norms)] == pytest.approx(factors, rel=0.01)
+    assert "arrived at 0" in app.markdown[-1].value
 
 
 def test_the_nodes_of_a_recording_can_be_narrowed_down() -> None:
