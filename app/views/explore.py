@@ -9,15 +9,15 @@ from graphviz_torch import Summary
 from ..jobs.values import Choice, Compared, Opened, Ranks, Run
 from ..models import gallery
 from ..panels import recording
-from ..panels.differences import draw_differences, draw_numbers
 from ..panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
-from ..panels.memory import draw_memory
-from ..panels.modules import draw_modules
-from ..panels.nodes import draw_nodes
 from ..panels.results import result
+from ..panels.tabs.differences import draw_differences, draw_numbers
+from ..panels.tabs.memory import draw_memory
+from ..panels.tabs.modules import draw_modules
+from ..panels.tabs.nodes import draw_nodes
+from ..panels.tabs.way import draw_way
 from ..panels.timeline import draw_timeline
 from ..panels.upload import open_recordings
-from ..panels.way import draw_way
 
 FILE = "A file of mine"
 NOTHING = "Nothing"

@@ -6,9 +6,9 @@ import streamlit as st
 
 from ..jobs.values import Opened, Ranks
 from ..panels import recording, text
-from ..panels.differences import draw_numbers
 from ..panels.figures import draw_findings, draw_graph
 from ..panels.results import result
+from ..panels.tabs.differences import draw_numbers
 from ..panels.upload import open_recordings
 
 SAMPLE = "A sample: rank 1 leaves a layer out"

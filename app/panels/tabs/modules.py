@@ -9,8 +9,8 @@ import streamlit as st
 
 from graphviz_torch import Summary
 
-from .linked import table
-from .text import count, duration, short, size
+from ..linked import table
+from ..text import count, duration, short, size
 
 _Cell = str | tuple[str, float | None]
 

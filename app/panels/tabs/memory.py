@@ -9,9 +9,9 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from . import text
-from .linked import table
-from .selection import name
+from .. import text
+from ..linked import table
+from ..selection import name
 
 _BARS = 20
 _LARGEST = 50

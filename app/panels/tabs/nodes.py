@@ -6,9 +6,9 @@ import streamlit as st
 
 from graphviz_torch import Graph, Node
 
-from .linked import MOST_ROWS, table
-from .selection import name
-from .text import count, duration, size
+from ..linked import MOST_ROWS, table
+from ..selection import name
+from ..text import count, duration, size
 
 
 def draw_nodes(graph: Graph, *, key: str) -> None:

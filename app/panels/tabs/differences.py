@@ -6,9 +6,9 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ..jobs.values import Compared
-from . import text
-from .figures import draw_graph
+from ...jobs.values import Compared
+from .. import text
+from ..figures import draw_graph
 
 
 def draw_differences(compared: Compared, *, key: str) -> None:

@@ -6,12 +6,12 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ..jobs.values import Way
-from .figures import draw_graph, leaves
-from .linked import table
-from .results import result
-from .selection import name, selected
-from .text import escape
+from ...jobs.values import Way
+from ..figures import draw_graph, leaves
+from ..linked import table
+from ..results import result
+from ..selection import name, selected
+from ..text import escape
 
 
 def draw_way(graph: Graph, *, key: str) -> None:

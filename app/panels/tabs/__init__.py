@@ -1,0 +1,1 @@
+"""What the tabs of the page Explore show, each of one recording."""
