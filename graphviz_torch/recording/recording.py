@@ -12,6 +12,7 @@ region compiled by `torch.compile` does inside.
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Literal
 
 import torch
@@ -123,7 +124,7 @@ class Recording:
             raise
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        enabled = torch.is_grad_enabled()
+        enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             if not self._entered:
                 raise RuntimeError("this recording was not entered: with record() as recording.")
@@ -136,7 +137,9 @@ class Recording:
                 if error is not None and self._options.notes and self._graphs:
                     add_note(error, self._graphs[-1])
         finally:
-            set_grad_enabled(enabled)  # an interrupt may have come where it was off
+            set_grad_enabled(enabled)  # an interrupt may have come where one of them was off
+            if collects:
+                gc.enable()
             self._close()
 
     @property
