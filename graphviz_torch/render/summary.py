@@ -281,7 +281,7 @@ def _leaving(graph: Graph) -> list[int]:
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
     deepest = [len(path) + 1 for path in paths]
-    for source, target, *_ in graph.edges:
+    for source, target in [(edge.source, edge.target) for edge in graph.edges]:
         shared = 0
         for a, b in zip(paths[source], paths[target], strict=False):
             if a != b:

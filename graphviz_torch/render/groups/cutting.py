@@ -54,7 +54,7 @@ class Cutter:
         self.nodes = nodes
         self.limit = limit
         self.known: dict[object, int] = {}  # structure -> its number
-        self.operations = [i for i in order if not nodes[i][5]]
+        self.operations = [i for i in order if not nodes[i].leaf]
         count = len(self.operations)
         self.position = position = dict(zip(self.operations, range(count), strict=True))
         # Of each position: what the operation reads, and the first and last position among those.
@@ -63,15 +63,15 @@ class Cutter:
         self.last = [-1] * count
         steps = [0] * (count + 1)
         reads, first, last = self.reads, self.first, self.last
-        for source, target, output_nr, input_nr in edges:
-            if target not in position:
+        for edge in edges:
+            if edge.target not in position:
                 continue
-            end = position[target]
-            if source not in position:
-                reads[end].append((input_nr, nodes[source][2]))
+            end = position[edge.target]
+            if edge.source not in position:
+                reads[end].append((edge.input_nr, nodes[edge.source].outputs))
                 continue
-            start = position[source]
-            reads[end].append((end - start, output_nr, input_nr))
+            start = position[edge.source]
+            reads[end].append((end - start, edge.output_nr, edge.input_nr))
             if start < end:
                 steps[start + 1] += 1
                 steps[end + 1] -= 1
@@ -83,7 +83,7 @@ class Cutter:
         self.crossing = list(accumulate(steps))
         known = self.known
         self.whole = [
-            known.setdefault((nodes[i][1], nodes[i][2], *read), len(known))
+            known.setdefault((nodes[i].name, nodes[i].outputs, *read), len(known))
             for i, read in zip(self.operations, reads, strict=True)
         ]
 
@@ -95,7 +95,7 @@ class Cutter:
             ("" if inner.kind == "run" else inner.name.text, inner.structure)
             for inner in part.parts
         ]
-        leaves = () if start < end else tuple(self.nodes[i][2] for i in flatten([part]))
+        leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
         inside = self.whole[start:end]
         if start < end and (min(self.first[start:end]) < start or max(self.last[start:end]) >= end):
             for p in range(start, end):
@@ -176,7 +176,7 @@ class Cutter:
                 tokens.append(item.structure)
                 ends.append(end)
             elif item in self.position:
-                tokens.append(self.nodes[item][1])
+                tokens.append(self.nodes[item].name)
                 ends.append(end)
         return tokens, ends
 

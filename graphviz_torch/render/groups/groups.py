@@ -111,7 +111,8 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     inputs: list[list[int]] = [[] for _ in graph.nodes]
     is_end = [True] * len(graph.nodes)
     depth = [0] * len(graph.nodes)
-    for source, target, _, _ in edges:
+    for edge in edges:
+        source, target = edge.source, edge.target
         inputs[target].append(source)
         is_end[source] = False
         if depth[source] >= depth[target]:
@@ -169,7 +170,7 @@ def _modules(
     nodes = graph.nodes
     for i in order:
         if i not in first:
-            scope = nodes[i][7]
+            scope = nodes[i].scope
             level = levels[scope] if scope in levels else enter(scope)
             if i in leaves:
                 level += leaves[i]

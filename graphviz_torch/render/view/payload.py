@@ -199,10 +199,10 @@ def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _
 
     inputs = graph.inputs()
     columns.numbers("inputs", [len(edges) for edges in inputs])
-    edges = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
-    columns.numbers("edgeSource", [edge.target - edge.source for edge, _ in edges])
-    columns.numbers("edgeOutput", [edge.output_nr for edge, _ in edges])
-    columns.signed("edgeInput", [edge.input_nr - at for edge, at in edges])
+    entries = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
+    columns.numbers("edgeSource", [edge.target - edge.source for edge, _ in entries])
+    columns.numbers("edgeOutput", [edge.output_nr for edge, _ in entries])
+    columns.signed("edgeInput", [edge.input_nr - at for edge, at in entries])
 
     states = [0] * len(nodes)
     for parameter in graph.parameters:
