@@ -89,3 +89,15 @@ def test_a_recording_names_cross_entropy_and_the_layer() -> None:
     )
     titles = [recording.graph.nodes[node].title for node in found.nodes]
     assert titles == ["softmax", "log_softmax"]
+
+
+@pytest.mark.parametrize(("shapes", "told"), [(((8, 1), (8, 4)), 1), (((8, 4), (8, 4)), 0)])
+def test_a_loss_of_a_column_and_a_wider_matrix_is_told(
+    shapes: tuple[tuple[int, int], tuple[int, int]], told: int
+) -> None:
+    value = torch.randn(shapes[0], requires_grad=True)
+    with record() as recording:
+        nn.functional.mse_loss(value, torch.randn(shapes[1])).backward()
+    found = [f for f in find(recording) if f.rule == "accidental-broadcast"]
+    assert len(found) == told
+    assert all("[8, 1]" in f.message and "4 of the other" in f.message for f in found)

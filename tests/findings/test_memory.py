@@ -326,3 +326,22 @@ def test_a_state_carried_on_with_its_history_is_found_where_it_is_used_again() -
     assert nodes[node].operation == "addmm"
     assert [n.order is not None for n in nodes] == [True] * len(nodes)
     assert not [f for f in find(recording.graph, recording.graphs[:-1]) if "growing" in f.rule]
+
+
+def test_blocks_alike_are_summed_up_and_advised_on_together() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 512, batch_first=True)
+    model = torch.nn.Module()
+    model.layers = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    with record(model) as recording:
+        model.layers(torch.randn(8, 64, 32)).sum().backward()
+    found = only("most-memory", recording.graph)
+    saved: dict[str, int] = {}
+    for node in recording.graph.nodes:
+        part = ".".join(node.module.split(".")[3:4])
+        nbytes = sum(s.nbytes for s in node.saved if s.kind == "activation")
+        saved[part] = saved.get(part, 0) + nbytes
+    part, most = max(saved.items(), key=lambda item: item[1])
+    share = f"{most / sum(saved.values()):.0%}"
+    assert f"most of it in layers.layers.*.{part}, 6 times (" in found.message
+    assert share in found.message
+    assert found.advice.endswith("run each of layers.layers.* under torch.utils.checkpoint.")

@@ -115,17 +115,31 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
-    """An operation paired shapes (N, 1) and (N,), which gives (N, N): each element with each."""
+    """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
+    loss shapes (N, 1) and (N, k)."""
     for event in reading.events("broadcast"):
         if len(event.operands) != 2:
             continue
         one, other = event.operands
-        size = max(one.tensor.shape, default=1)
-        column = one if len(one.tensor.shape) == 2 else other
         names = [
             f"{o.label} {list(o.tensor.shape)}" if o.label else f"{list(o.tensor.shape)}"
             for o in (one, other)
         ]
+        if len(one.tensor.shape) == len(other.tensor.shape):
+            columns = max(one.tensor.shape[-1], other.tensor.shape[-1])
+            yield finding(
+                "warning",
+                f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: each "
+                f"value of the one is compared with {columns} of the other.",
+                cause="broadcast of (N, 1) with (N, k)",
+                advice="Give both the same shape: reduce the wider one, as with sum(1, "
+                "keepdim=True), or make the other as wide.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+            continue
+        size = max(one.tensor.shape, default=1)
+        column = one if len(one.tensor.shape) == 2 else other
         name = column.label or "the one of shape [N, 1]"
         yield finding(
             "warning",

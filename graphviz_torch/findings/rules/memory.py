@@ -26,10 +26,11 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     # By (module, ""), or ("", operation) outside of all modules.
     kept: Counter[tuple[str, str]] = Counter()
     keepers: dict[tuple[str, str], list[Node]] = {}
+    alike = _alike(reading)
     for node in reading.graph.nodes:
         nbytes = _kept(node)
         if nbytes:
-            place = (node.module, "" if node.module else node.title)
+            place = (_part(node.module, alike), "" if node.module else node.title)
             kept[place] += nbytes
             keepers.setdefault(place, []).append(node)
     total = sum(kept.values())
@@ -37,22 +38,65 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         return
     most = kept.most_common(3)
     parts = listing(
-        f"{_place(*place)} ({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
+        f"{_place(*place)}{_times(place[0], alike)} "
+        f"({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
     yield finding(
         "info",
         f"Backward keeps {bytes_text(total)} of activations, most of it in {parts}.",
         cause="saved for backward",
-        advice=_less_memory(reading, [place for place, _ in most]),
+        advice=_less_memory(reading, [place for place, _ in most], alike),
         nodes=tuple(node.id for place, _ in most for node in keepers[place]),
     )
 
 
-def _less_memory(reading: Reading, places: list[tuple[str, str]]) -> str:
+def _alike(reading: Reading) -> dict[str, str]:
+    """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
+    inside: dict[str, set[tuple[str, str]]] = {}
+    for node in reading.graph.nodes:
+        path = node.module.split(".")
+        for end, segment in enumerate(path[:-1], 1):
+            if segment.isdigit():
+                block = ".".join(path[:end])
+                inside.setdefault(block, set()).add((".".join(path[end:]), node.title))
+    groups: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
+    for block, parts in inside.items():
+        groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
+    return {
+        block: f"{around}.*" if around else "*"
+        for (around, _), blocks in groups.items()
+        for block in blocks
+        if len(blocks) > 2
+    }
+
+
+def _part(module: str, alike: dict[str, str]) -> str:
+    """The module; of a block that is one of several alike, its part in all of them."""
+    path = module.split(".")
+    for end in range(1, len(path)):
+        block = ".".join(path[:end])
+        if block in alike:
+            return f"{alike[block]}.{path[end]}"
+    return module
+
+
+def _times(part: str, alike: dict[str, str]) -> str:
+    """ ", 80 times"; nothing for what there is once."""
+    blocks = part.rpartition(".")[0]
+    count = sum(name == blocks for name in alike.values())
+    return f", {count} times" if count else ""
+
+
+def _less_memory(reading: Reading, places: list[tuple[str, str]], alike: dict[str, str]) -> str:
     """What to put under a checkpoint: of one operation that keeps its input, it would keep as much;
     and a batch norm that runs again counts the batch twice in its running statistics."""
-    blocks = [module for module, _ in places if module]
+    repeated = places[0][0].rpartition(".")[0]
+    if repeated in alike.values():
+        inside_all = {n.title for n in reading.graph.nodes if _part(n.module, alike) != n.module}
+        if not any("batch_norm" in title for title in inside_all):
+            return f"To trade time for memory, run each of {repeated} under torch.utils.checkpoint."
+    blocks = [module for module, _ in places if module and "*" not in module]
     blocks = [".".join(m.split(".")[:n]) for m in blocks for n in range(m.count(".") + 1, 0, -1)]
     inside: dict[str, set[str]] = {block: set() for block in blocks}
     count: Counter[str] = Counter()

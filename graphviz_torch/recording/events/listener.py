@@ -220,6 +220,11 @@ class EventListener:
             return
         if func not in _PAIRED and not self._by_accident(column, row):
             return
+        self._note_broadcast(func, one, other, result, frame)
+
+    def _note_broadcast(
+        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
+    ) -> None:
         outer = user_frame(frame)
         operands = [TensorRecord.of(part, self._label(part, outer)) for part in (one, other)]
         made = [r for r in tensors(result) if r.grad_fn is not None]
@@ -247,6 +252,8 @@ class EventListener:
             return
         if func in _PAIRED:
             self.elementwise(func, given, kwargs, result, frame)
+            if _is_column_beside_matrix(*given[:2]):
+                self._note_broadcast(func, given[0], given[1], result, frame)
         if func in _JUDGED:
             outer = user_frame(frame)
             operands = [TensorRecord.of(part, self._label(part, outer)) for part in given]
@@ -259,6 +266,14 @@ class EventListener:
                 operands=operands,
                 numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
             )
+
+
+def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
+    """Is one (N, 1) and the other (N, k): a loss would compare one value with k."""
+    if not (one.dim() == other.dim() == 2 and _is_plain(one) and _is_plain(other)):
+        return False
+    (rows, columns), (others, many) = one.shape, other.shape
+    return rows == others > 1 and columns != many and 1 in (columns, many)
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -1,0 +1,78 @@
+"""What `find` returns, as text, as HTML, and over several steps."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import torch
+from torch import nn
+
+from graphviz_torch import Finding, find, record, rules
+from graphviz_torch.findings.findings import Checked, Findings, merged
+
+LOST = Finding(
+    "never-called",
+    "warning",
+    "head.weight got no gradient.",
+    "Call head.",
+    "never called",
+    "a.py:3",
+)
+NOTE = Finding("frozen", "info", "body is frozen.")
+
+
+def test_a_healthy_recording_says_what_was_checked() -> None:
+    model = nn.Linear(2, 1)
+    with record(model) as recording:
+        model(torch.randn(4, 2)).sum().backward()
+    nodes = len(recording.graph.nodes)
+    judged = len(rules()) - 1  # one compares ranks
+    assert str(find(recording)) == f"{judged} rules, {nodes} nodes, 2 parameters: nothing found"
+
+
+def test_findings_print_as_a_table_with_what_to_try_below_each() -> None:
+    assert str(Findings([LOST, NOTE], Checked(45, 7, 1))).splitlines() == [
+        "45 rules, 7 nodes, 1 parameter: 1 warning, 1 to know",
+        "warning never-called  a.py:3",
+        "        head.weight got no gradient.",
+        "        -> Call head.",
+        "info    frozen",
+        "        body is frozen.",
+    ]
+
+
+def test_a_notebook_shows_a_table_in_which_a_name_is_no_markup() -> None:
+    hostile = Finding("frozen", "info", "<script>alert(1)</script> & co")
+    page = Findings([LOST, hostile], Checked(45, 7, 1))._repr_html_()
+    assert "<script>" not in page
+    rows = ElementTree.fromstring(f"<div>{page}</div>").findall(".//tbody/tr")
+    cells = [[cell.text or "" for cell in row] for row in rows]
+    assert cells[0][:5] == [
+        "warning", "never-called", LOST.message, "Call head.", "a.py:3",
+    ]  # fmt: skip
+    assert cells[1][2] == "<script>alert(1)</script> & co"
+
+
+def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
+    grows = [Finding("exploding-gradient", "warning", f"from 1 to {n}e5") for n in (2, 3)]
+    other = Finding("exploding-gradient", "warning", "from 1 to 2e5", where="b.py:9")
+    once = merged([(0, grows[0]), (1, other), (2, grows[1])], 3)
+    assert [(f.where, f.steps) for f in once] == [("", (0, 2)), ("b.py:9", (1,))]
+    assert once[0].message == "from 1 to 3e5"  # the last one's, as its nodes are
+
+
+def test_a_cause_that_holds_in_each_of_several_steps_is_told_once() -> None:
+    body, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    with record(nn.ModuleList([body, head])) as recording:
+        for _ in range(3):
+            head(body(torch.randn(4, 2)).detach()).sum().backward()
+    (found,) = find(recording)
+    assert (found.rule, found.steps) == ("cut-gradient", (0, 1, 2))
+
+
+def test_the_steps_of_a_finding_that_holds_in_some_are_named() -> None:
+    from dataclasses import replace
+
+    some = replace(LOST, steps=(0, 1, 2, 6))
+    text = str(Findings([some], Checked(45, 7, 1, 9)))
+    assert "backward 1 to 3, 7 of 9" in text
