@@ -86,14 +86,26 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     """
     values = frame.f_locals
     found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
-    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
-    # tensors alive. Cleared if nobody else has it: this name, getrefcount's argument, the frame.
-    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    if snapshot and sys.getrefcount(values) <= 3:
-        values.clear()
+    _clear(frame, values)
     shared = frame.f_globals
     read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
     return found | {name: shared[name] for name in read if name not in found}
+
+
+def variables(frame: FrameType, *names: str) -> list[Any]:
+    """Some variables of a frame; None for one that it does not have."""
+    values = frame.f_locals
+    found = [values.get(name) for name in names]
+    _clear(frame, values)
+    return found
+
+
+def _clear(frame: FrameType, values: Any) -> None:
+    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
+    # tensors alive. Cleared if nobody else has it: two names, getrefcount's argument, the frame.
+    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
+    if snapshot and sys.getrefcount(values) <= 4:
+        values.clear()
 
 
 def hide(error: BaseException) -> None:

@@ -19,7 +19,7 @@ from .events.events import Events
 from .failures.cause import explained
 from .failures.operands import Failed
 from .program import Program
-from .source_lines import Place, written
+from .source_lines import Place, sources
 from .transfers import CopyRecord
 
 Line = Callable[[Place | None], str]
@@ -78,7 +78,7 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
     """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
     columns = backward.reading.columns
     length = len(backward.numbers)
-    made = program.origins.columns(backward.numbers, lambda source: written(source, line))
+    made = program.origins.columns(backward.numbers, sources(line))
     for name, i in backward.parameters.items():
         made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
         made["source"][i] = ""

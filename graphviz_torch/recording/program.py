@@ -21,7 +21,7 @@ from .modules.arguments import Arguments
 from .modules.call_stack import CallStack
 from .modules.origins import Origins
 from .modules.parameters import ParameterTable
-from .source_lines import Place, Source, lines, written
+from .source_lines import Place, Source, lines, sources
 
 _MISSED = 10  # reasons
 _TEXT = 200  # characters of one
@@ -84,8 +84,7 @@ class Program:
 
     def source(self, number: int) -> str:
         """The line that made the node with this sequence number."""
-        line = self.line()
-        return self.origins.source(number, lambda source: written(source, line))
+        return self.origins.source(number, sources(self.line()))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
         """What the user calls a tensor, in this frame or in the model."""

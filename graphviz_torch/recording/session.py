@@ -119,7 +119,8 @@ class Session:
         if self.program.is_here():
             outermost = self.program.stack.after(module, frame)
             if outermost and output is not None:
-                tensors = flatten(output, ask=False)
+                plain = type(output) is torch.Tensor
+                tensors = [("", output)] if plain else flatten(output, ask=False)
                 self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
 
     @_harmless

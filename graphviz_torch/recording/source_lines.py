@@ -73,10 +73,21 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
     return line
 
 
-def written(source: Source, line: Callable[[Place | None], str]) -> str:
-    """ "train.py:41", or "train.py:41 (modeling_gpt2.py:312)"."""
-    place, library = source
-    return f"{line(place)} ({line(library)})" if library is not None else line(place)
+def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
+    """What turns a source into "train.py:41", or "train.py:41 (modeling_gpt2.py:312)"."""
+    known: dict[tuple[int, ...], str] = {}
+
+    def written(source: Source) -> str:
+        (code, position), library = source
+        if library is None:
+            return line(source[0])
+        key = id(code), position, id(library[0]), library[1]
+        found = known.get(key)
+        if found is None:
+            found = known[key] = f"{line(source[0])} ({line(library)})"
+        return found
+
+    return written
 
 
 def source_text(place: Place | None) -> str:

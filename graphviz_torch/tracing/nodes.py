@@ -225,4 +225,6 @@ def made_by(tensor: Tensor) -> Any:
     """
     with unseen_calls():
         fn = tensor.grad_fn
+        if fn is None and type(tensor) is Tensor and not tensor.requires_grad:
+            return None
     return accumulator(tensor) if fn is None else fn

@@ -5,13 +5,13 @@ Private: `torch.utils._pytree`, for the nestings that PyTorch itself knows (2.13
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
 
 
@@ -88,7 +88,13 @@ def tensors(*values: Any) -> list[torch.Tensor]:
     while stack:
         value = stack.pop()
         kind = type(value)  # and the builtin's own methods: a user's may do anything
-        if issubclass(kind, torch.Tensor):
+        if kind in _TENSORS:
+            found.append(value)
+        elif kind in _PLAIN:
+            continue
+        elif kind is tuple:
+            stack.extend(value[::-1])
+        elif issubclass(kind, torch.Tensor):
             found.append(value)
         elif issubclass(kind, tuple):
             stack.extend(tuple.__getitem__(value, slice(None, None, -1)))

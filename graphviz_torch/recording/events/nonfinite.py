@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ...internals.functions import foreach_norm
 from ...internals.hooks.dispatch import unseen
@@ -55,7 +56,7 @@ def birth(fns: Iterable[GradFn], outputs: Iterable[Any]) -> Birth | None:
     losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
     with torch.no_grad(), unseen_calls(), unseen_operators(), unseen():
         saved = list(_saved_tensors(fns))
-        if _all_finite([tensor for _, _, tensor in saved] + [loss.detach() for loss in losses]):
+        if _all_finite([*_made([each[-1] for each in saved], fns), *map(Tensor.detach, losses)]):
             return None
         return _birth(list(fns), saved, losses)
 
@@ -105,6 +106,17 @@ def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]
             plain = type(data) is Tensor and data.is_cpu and data.layout is torch.strided
             if plain and data.is_floating_point() and data.numel():
                 yield fn, name, data
+
+
+def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
+    """Each memory once, and no parameter: what is made of one that is not finite is not either."""
+    memories = {(tensor.data_ptr(), tensor.numel()): tensor for tensor in tensors}
+    for fn in fns:
+        if type(fn).__name__ == "AccumulateGrad":
+            leaf = fn.variable
+            if type(leaf) is Parameter and leaf.is_cpu and leaf.layout is torch.strided:
+                memories.pop((leaf.data_ptr(), leaf.numel()), None)
+    return memories.values()
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:

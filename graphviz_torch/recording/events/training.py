@@ -55,12 +55,14 @@ def look_at_attributes(events: Events, program: Program) -> None:
     """Note attributes on modules and parameters that look like requires_grad and do nothing."""
     codes = None
     for module, path in program.table.modules():
-        found = [("", name) for name in vars(module) if name == "requires_grad"]
+        own = vars(module)
+        found = [("", "requires_grad")] if "requires_grad" in own else []
         for name, parameter in module._parameters.items():
             written = getattr(parameter, "__dict__", None)
             if written:
                 found += [(name, key) for key in written if _MISSPELT.fullmatch(key)]
-        found += [("", name) for name in vars(module) if _misspelt(module, name)]
+        switched_off = [name for name, value in own.items() if value is False]
+        found += [("", name) for name in switched_off if _MISSPELT.fullmatch(name)]
         for name, attribute in found:
             codes = codes if codes is not None else list(_codes(program))
             label = ".".join(filter(None, (path, name)))
@@ -151,11 +153,6 @@ def look_for_steps(
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
             events.note("backward", place, ", ".join(names), leaves=keys)
-
-
-def _misspelt(module: torch.nn.Module, name: str) -> bool:
-    value = vars(module)[name]
-    return value is False and _MISSPELT.fullmatch(name) is not None
 
 
 def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:

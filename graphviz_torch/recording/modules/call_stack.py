@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
-from ...internals.frames import LIBRARY, OWN, local_variables, user_frame
+from ...internals.frames import LIBRARY, OWN, local_variables, user_frame, variables
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -88,8 +88,8 @@ class CallStack:
         counts, scope, below = self._counts, "", path
         if not running:
             table.parameters()  # noted before another may be put in the place of one
-            variables = local_variables(frame)
-            given = tensors(variables.get("args", args), variables.get("kwargs"))
+            positional, named = variables(frame, "args", "kwargs")
+            given = tensors(args if positional is None else positional, named)
             self._inputs = [Ref(tensor) for tensor in given]
         for call in reversed(running):
             # The scope hangs below the innermost running call whose path leads here.
@@ -191,8 +191,8 @@ class CallStack:
 def _variable(module: Module, caller: FrameType) -> str:
     """What the user's code that calls a module calls it; the name of its class if nothing."""
     frame = user_frame(caller)
-    variables = {} if frame is None else local_variables(frame)
-    found = (name for name, value in variables.items() if value is module)
+    local = {} if frame is None else local_variables(frame)
+    found = (name for name, value in local.items() if value is module)
     return next(found, type(module).__name__)
 
 
