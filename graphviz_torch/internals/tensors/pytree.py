@@ -5,11 +5,12 @@ Private: `torch.utils._pytree`, for the nestings that PyTorch itself knows (2.13
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
