@@ -211,7 +211,10 @@ class Record:
             raise ValueError(f"{where} is not an object.")
         unknown = data.keys() - self.defaults.keys()
         if unknown:
-            raise ValueError(f"{where} has an unknown field {min(unknown)!r}.")
+            raise ValueError(
+                f"{where} has an unknown field {min(unknown)!r}. If a newer graphviz_torch wrote "
+                "the file, update."
+            )
         columns: list[Iterable[Any]] = []
         for name, default in self.defaults.items():
             if name in data:

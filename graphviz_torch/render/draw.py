@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@drawing_options()
+@drawing_options
 def draw_graph(
     target: Any,
     *inputs: Any,

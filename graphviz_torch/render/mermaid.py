@@ -41,7 +41,7 @@ _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _INNER = frozenset("ﬂ°¶ß")
 
 
-@drawing_options()
+@drawing_options
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
 

@@ -148,42 +148,29 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
         raise ValueError(f"{option}={value!r} is unknown. Known are {', '.join(map(repr, known))}.")
 
 
-def drawing_options(*but: str) -> Callable[[_Function], _Function]:
+def drawing_options(function: _Function) -> _Function:
     """Let `help()`, editors of notebooks and the command line see the options of a function.
 
     It is for a function with `**options: Unpack[DrawingOptions]`: its signature gets a keyword for
     each option, and its docstring what each means.
-
-    Args:
-        but: options that the function does not take.
     """
-
-    def completed(function: _Function) -> _Function:
-        names = [name for name in OPTIONS if name not in but]
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        shown = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=OPTIONS[name][0].default,
-                annotation=OPTIONS[name][1],
-            )
-            for name in names
-        ]
-        made = signature.replace(parameters=[*own, *shown])
-        function.__signature__ = made  # type: ignore[attr-defined]
-        function.__annotations__ = {
-            **{k: v for k, v in function.__annotations__.items() if k != "options"},
-            **{name: OPTIONS[name][1] for name in names},
-        }
-        if function.__doc__:  # python -OO has none
-            rows = "".join(f"{_row(name, OPTIONS[name][0].meaning)}\n" for name in names)
-            assert _PLACEHOLDER in function.__doc__
-            function.__doc__ = function.__doc__.replace(_PLACEHOLDER, rows)
-        return function
-
-    return completed
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint
+        )
+        for name, (option, hint) in OPTIONS.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+    function.__annotations__ = {
+        **{name: hint for name, hint in function.__annotations__.items() if name != "options"},
+        **{name: hint for name, (_, hint) in OPTIONS.items()},
+    }
+    if function.__doc__:  # python -OO has none
+        rows = "".join(f"{_row(name, option.meaning)}\n" for name, (option, _) in OPTIONS.items())
+        function.__doc__ = function.__doc__.replace(_PLACEHOLDER, rows)
+    return function
 
 
 def _row(name: str, meaning: str) -> str:

@@ -14,26 +14,17 @@ from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    function: Callable[..., Any],
-    *described_by: Callable[..., Any],
-    but: tuple[str, ...] = (),
-) -> None:
+def add_options(parser: argparse.ArgumentParser, function: Callable[..., Any]) -> None:
     """Add an option for each keyword of `function`: `color_by` is "--color-by".
 
     Args:
         parser: gets the options.
         function: whose keywords.
-        described_by: further functions whose docstrings describe them.
-        but: keywords to leave out.
     """
     hints = get_type_hints(function)
-    says: dict[str, str] = {}
-    for each in (function, *described_by):  # where one says "as in", the other says it
-        says |= _described(each)
+    says = _described(function)
     for name, keyword in inspect.signature(function).parameters.items():
-        if keyword.kind is not keyword.KEYWORD_ONLY or name in but:
+        if keyword.kind is not keyword.KEYWORD_ONLY:
             continue
         how = _how(name, hints[name])
         if how is not None:

@@ -28,7 +28,7 @@ _FONT = "DejaVu Sans,Verdana,sans-serif"
 _MANY = 600
 
 
-@drawing_options()
+@drawing_options
 def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions]) -> str:
     """The graph as DOT text.
 

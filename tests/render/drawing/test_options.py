@@ -1,0 +1,35 @@
+"""The options of drawing are stated once: functions and the command line show the same."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from graphviz_torch import draw_graph, to_dot, to_mermaid
+from graphviz_torch.integrations.command.main import parser
+from graphviz_torch.render.options import OPTIONS
+
+
+@pytest.mark.parametrize("function", [draw_graph, to_dot, to_mermaid])
+def test_signature_and_docstring_show_every_option(function: object) -> None:
+    keywords = inspect.signature(function).parameters  # type: ignore[arg-type]
+    said = " ".join((inspect.getdoc(function) or "").split())
+    for name, (option, hint) in OPTIONS.items():
+        assert keywords[name].default == option.default
+        assert keywords[name].annotation == hint
+        assert f"{name}: {option.meaning}" in said
+    assert "options" not in keywords
+
+
+@pytest.mark.parametrize("command", ["draw", "mermaid"])
+def test_the_command_line_has_what_can_be_written_on_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser(command).parse_args([command, "--help"])
+    said = "".join(capsys.readouterr().out.split())
+    for name, (option, _) in OPTIONS.items():
+        if name not in ("findings", "marks"):
+            assert "--" + name.replace("_", "-") in said
+            assert "".join(option.meaning.split()) in said
