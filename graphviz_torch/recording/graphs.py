@@ -56,6 +56,9 @@ def graphs_of(
             failure = failed.value(program.source, line)
             if failed.error == backward.error:
                 failure = explained(failure, backward, backwards[: backward.position], program)
+        elif backward.error is not None:  # the program caught it
+            failure = Failed(backward.error, "backward", backward.place).value(program.source, line)
+            failure = explained(failure, backward, backwards[: backward.position], program)
         graphs.append(
             replace(
                 graph,

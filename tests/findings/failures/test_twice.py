@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from graphviz_torch import find, record
 from tests.support.failing import TWICE, failing, leaf, line
 from tests.support.recorded import only
 
@@ -172,3 +173,16 @@ def test_a_step_between_two_backwards_rules_out_adding_the_losses() -> None:
 
     found = only("backward-twice", failing(program, TWICE))
     assert found.advice.startswith("Cut fake off, with detach(), where only one")
+
+
+def test_a_second_backward_that_the_program_catches_itself_is_told_too() -> None:
+    model = torch.nn.Linear(4, 1)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).mean()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
+        model(torch.randn(8, 4)).mean().backward()
+    (found,) = (f for f in find(recording) if f.severity == "error")
+    assert (found.rule, found.steps) == ("backward-twice", (1,))
+    assert [graph.failure is None for graph in recording.graphs] == [True, False, True]
