@@ -1,23 +1,30 @@
-"""How long the app takes: the worked example again, and a recording of 10,000 nodes.
+"""How long the app takes: from nothing to the first graph in a browser, the worked example again,
+and a recording of 10,000 nodes.
 
-Run `python -m tests.bench.bench_app`. Seconds of one process, and of its CPU, which a busy machine
-leaves as it is. The browser's part is in `bench_view.py`.
+Run `python -m tests.bench.bench_app [FOLDER]`, where FOLDER is a checkout whose app is started from
+nothing; this one is, where none is named. CPU seconds are those that a busy machine leaves alone.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from playwright.sync_api import sync_playwright
 from streamlit.testing.v1 import AppTest
 
 from app.jobs import job as jobs
 from app.jobs import recordings
 from app.jobs.values import Choice
 from graphviz_torch import Graph, record
+from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.visitors import WAIT, served
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -47,7 +54,57 @@ def large(nodes: int) -> Graph:
     return recording.graph
 
 
+def processes(root: int) -> dict[int, float]:
+    """CPU seconds of a process and of all that it started, by id; Linux only."""
+    parents, seconds = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        seconds[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    family = {root}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return {each: seconds[each] for each in family if each in seconds}
+
+
+def cold(checkout: Path) -> None:
+    """From nothing to the first graph in the browser, and then to the first gradient."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(WAIT)
+        start, before = time.perf_counter(), processes(os.getpid())
+
+        def say(what: str) -> None:
+            now = processes(os.getpid())
+            wall, spent = time.perf_counter() - start, sum(now.values()) - sum(before.values())
+            ours = sum(now[each] for each in now.keys() - before.keys() if not is_browser(each))
+            print(f"{what:50} {wall:7.3f} s, CPU of the app {ours:.2f} s, of all {spent:.2f} s")
+
+        with served(Path(folder) / "log", checkout) as address:
+            say("cold: the server answers")
+            page.goto(address)
+            page.locator(".graph svg .card").first.wait_for()
+            say("cold: the first graph is drawn")
+            page.get_by_role("button", name="Run backward", exact=True).click()
+            page.get_by_text("x.grad = [2.0000, 2.6667, 3.3333]").first.wait_for()
+            say("cold: the first gradient is there")
+        browser.close()
+
+
+def is_browser(process: int) -> bool:
+    """Whether the browser started this process."""
+    try:
+        return "chrom" in Path(f"/proc/{process}/cmdline").read_text().partition("\0")[0]
+    except OSError:
+        return False
+
+
 if __name__ == "__main__":
+    cold(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
     main = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=120)
     timed("first page, the server's start included", main.run)
     choice = Choice("expression", "sim1", program=PROGRAM, inputs="x = 1, 2, 3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,26 +18,30 @@ from playwright.sync_api import Browser, Page, expect
 ROOT = Path(__file__).parents[2]
 SIZES = {390: 844, 1280: 900, 1920: 1080}
 WAIT = 120_000  # ms: a busy machine is no failure
-# The script has run, every part is there, and nothing fades in any more.
+# The script has run, every part and the page's style are there, and nothing fades in any more.
 STILL = """() => !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
+    && [...document.querySelectorAll("style")].some((each) => each.textContent.includes("stMain"))
     && document.getAnimations().every((each) => each.playState !== "running"
         || each.effect.getComputedTiming().endTime > 1e9)"""
 
 
 @contextmanager
-def served(log: Path) -> Iterator[str]:
+def served(log: Path, checkout: Path = ROOT) -> Iterator[str]:
     """The address of the app, started as the README starts it, on a free port.
 
     Args:
         log: is written with what the server says.
+        checkout: whose app is started.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app/main.py", f"--server.port={port}"]
+    command.append("--server.fileWatcherType=none")
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
     with log.open("w") as written:
         process = subprocess.Popen(
-            [*command, "--server.fileWatcherType=none"], cwd=ROOT, stdout=written, stderr=written
+            command, cwd=checkout, env=environment, stdout=written, stderr=written
         )
     url = f"http://localhost:{port}"
     try:

@@ -57,6 +57,7 @@ export class Bar {
       ),
       html("span", { class: "buttons" }, this.theme, button("?", "Keys (?)", () => actions.help()), more),
     );
+    this.showTheme("auto"); // until the view has drawn: no button is without a name
   }
 
   showTheme(theme: Theme): void {
