@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -42,7 +41,7 @@ def arrange(drawing: Drawing) -> Drawing:
     """
     if not paged(drawing):
         whole = (*drawing.nodes, *(~box for box in drawing.boxes))
-        return replace(drawing, columns=Columns((whole,)))
+        return drawing.having(columns=Columns((whole,)))
     sizes = _sizes(drawing)
     keys = _order(drawing, sizes)
     paths = drawing.tree.paths
@@ -53,11 +52,11 @@ def arrange(drawing: Drawing) -> Drawing:
     found = [one]
     for count in range(2, _COLUMNS + 1):
         if found[-1].fits:
-            return replace(drawing, columns=found[-1])
+            return drawing.having(columns=found[-1])
         parts = _divide(keys, one.height / count, sizes, paths, sources)
         found.append(_measure(drawing, parts, sizes, paths, sources))
     best = min(found, key=lambda c: (not c.fits, max(c.height / MOST_HIGH, c.width / MOST_WIDE)))
-    return replace(drawing, columns=best)
+    return drawing.having(columns=best)
 
 
 def _fits(width: float, height: float) -> bool:

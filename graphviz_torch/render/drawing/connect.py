@@ -33,13 +33,12 @@ def connect(drawing: Drawing) -> Drawing:
     """
     keys = drawing.keys
     if keys is None:
-        return replace(drawing, edges=drawing.inner.edges)
+        return drawing.having(edges=drawing.inner.edges)
     found = _sorted_out(drawing, keys)
     edges, lines = _lines(drawing, found)
     inner = drawing.inner
     inside = {i: users for i, users in inner.inside.items() if i in keys.shown}
-    made = replace(
-        drawing,
+    made = drawing.having(
         inner=replace(inner, inside=inside),
         edges=tuple(edges),
         lines=tuple(lines),
@@ -47,7 +46,7 @@ def connect(drawing: Drawing) -> Drawing:
         before={end: list(names) for end, names in found.before.items()},
         behind={end: list(names) for end, names in found.behind.items()},
     )
-    return replace(made, tree=_with_leaves(made))
+    return made.having(tree=_with_leaves(made))
 
 
 def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:

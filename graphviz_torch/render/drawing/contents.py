@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from .drawing import Contents, Drawing
 
@@ -14,7 +13,7 @@ def count_contents(drawing: Drawing) -> Drawing:
         return drawing
     repeats = _repeats(drawing)
     figures = {number: _figures(drawing, number, repeats[number]) for number in drawing.boxes}
-    return replace(drawing, contents=figures)
+    return drawing.having(contents=figures)
 
 
 def _repeats(drawing: Drawing) -> dict[int, list[int]]:

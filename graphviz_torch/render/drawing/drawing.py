@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...graph import Edge, Finding, Graph
 from .. import labels
@@ -157,6 +157,17 @@ class Drawing:
     contents: Mapping[int, Contents] = field(default_factory=dict)  # by closed group
     marks: Marks = Marks()
     shading: Shading = Shading()
+
+    def having(self, **changes: Any) -> Drawing:
+        """The drawing with some fields changed.
+
+        As `dataclasses.replace`, which takes ten times as long: half the time of a small picture.
+        """
+        made = object.__new__(Drawing)
+        made.__dict__.update(self.__dict__, **changes)
+        for name in ("ends", "alone"):  # what follows from the fields
+            made.__dict__.pop(name, None)
+        return made
 
     @property
     def nodes(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ..groups.groups import Groups
 from .drawing import Drawing
@@ -24,7 +23,7 @@ def fold_repeats(drawing: Drawing) -> Drawing:
         if children:
             families[number] = _families(tree, _unpacked(tree, children))
             waiting += [members[0] for members in families[number]]
-    return replace(drawing, families=families)
+    return drawing.having(families=families)
 
 
 def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:

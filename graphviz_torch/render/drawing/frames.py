@@ -40,7 +40,7 @@ def _without(
         ]
         return replace(part, children=tuple(named))
 
-    return replace(drawing, tree=drawing.tree.rebuilt(change))
+    return drawing.having(tree=drawing.tree.rebuilt(change))
 
 
 def _scattered(drawing: Drawing) -> set[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from difflib import get_close_matches
 
 from ..groups.groups import Groups, group
@@ -19,7 +18,7 @@ def group_nodes(drawing: Drawing) -> Drawing:
         return drawing
     tree = group(drawing.graph, limit=drawing.size)
     module = drawing.options["module"]
-    return replace(drawing, groups=tree, start=None if module is None else _find(tree, module))
+    return drawing.having(groups=tree, start=None if module is None else _find(tree, module))
 
 
 def _find(tree: Groups, module: str) -> int:

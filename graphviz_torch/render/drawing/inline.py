@@ -8,7 +8,6 @@ several users, or that copies to another device.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from ...graph import Edge, Graph, Node
 from ..groups.groups import by_target
@@ -31,7 +30,7 @@ _CARRYING = {
 def inline_parameters(drawing: Drawing) -> Drawing:
     """The drawing with what is written inside the operations that use it."""
     graph = drawing.graph
-    return replace(drawing, inner=_inner(graph, drawing.options["parameters"]))
+    return drawing.having(inner=_inner(graph, drawing.options["parameters"]))
 
 
 def _inner(graph: Graph, parameters: Parameters | None) -> Inner:

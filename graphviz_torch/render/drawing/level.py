@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..color_by import in_values
@@ -38,7 +37,7 @@ def choose_fold(drawing: Drawing) -> Drawing:
         fold = not in_values(options["color_by"])
     elif fold is None:
         fold = _count(drawing) > min(_most(drawing), _MANY)
-    return replace(drawing, fold=fold)
+    return drawing.having(fold=fold)
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ...graph import FAILURE_RULES, Finding, Graph
 from .. import labels
@@ -46,7 +45,7 @@ def mark(drawing: Drawing) -> Drawing:
         # Edges that are not drawn name their ends, so these must show what they are called.
         if key >= 0:
             signs.setdefault(key, []).insert(0, Sign(f"#{key}", "muted", strong=False))
-    return replace(drawing, marks=Marks(signs, outlines))
+    return drawing.having(marks=Marks(signs, outlines))
 
 
 def failed(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -24,12 +24,12 @@ def open_groups(drawing: Drawing) -> Drawing:
     if drawing.groups is None:
         folded = drawing.inner.folded
         leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
-        return replace(drawing, tree=Open(None, tuple(leaves)))
+        return drawing.having(tree=Open(None, tuple(leaves)))
     opening = _Opening(drawing)
     opening.open(drawing.start)
     tree = opening.tree(drawing.start)
     keys = Keys(drawing.groups, tree.nodes, tree.boxes, tree.repeated)
-    return replace(drawing, tree=tree, keys=keys)
+    return drawing.having(tree=tree, keys=keys)
 
 
 class _Opening:
@@ -113,4 +113,4 @@ def weigh(drawing: Drawing) -> Drawing:
             outer = worth.get(part.parent, _NOTHING)
             inner = worth[part.id]
             worth[part.parent] = outer[0] + inner[0], outer[1] + inner[1], outer[2] + inner[2]
-    return replace(drawing, worth=worth)
+    return drawing.having(worth=worth)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ..color_by import Name, Value, name_of, reading
 from ..style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE, SCALE_TURNS, Pair, category
@@ -25,11 +24,11 @@ def shade(drawing: Drawing) -> Drawing:
     how = reading(drawing.graph, color_by)
     members = _members(drawing, isinstance(how, Value) and how.summed, color_by == "module")
     if isinstance(how, Name):
-        return replace(drawing, shading=_by_name(drawing, members, how, color_by == "trainable"))
+        return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
     # A node says its gradient in any case.
     said = how.own or color_by != "gradient"
     shading = _by_value(drawing, members, how, said, name_of(color_by))
-    return replace(drawing, shading=shading)
+    return drawing.having(shading=shading)
 
 
 def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:

@@ -6,8 +6,6 @@ placing those: a dense block of 100 layers has half a million.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .drawing import Drawing
 
 # Invisible nodes that a layout may have: so many, and so many for each visible thing.
@@ -45,8 +43,7 @@ def shorten_edges(drawing: Drawing) -> Drawing:
             others = named.setdefault(key, [])
             if other not in others:
                 others.append(other)
-    return replace(
-        drawing,
+    return drawing.having(
         edges=tuple([edge for i, edge in enumerate(edges) if i not in cut]),
         lines=tuple([line for i, line in enumerate(lines, len(edges)) if i not in cut]),
         before=before,

@@ -6,7 +6,6 @@ Each step is a function from drawing to drawing, in the file of its name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from ...graph import Graph
@@ -51,9 +50,9 @@ def _level(start: Drawing) -> Drawing:
     """The first level that fits a page; the last one where none does."""
     tried = start
     for size, limits in levels(start):
-        grouped = _taken(replace(start, size=size), GROUPS)
+        grouped = _taken(start.having(size=size), GROUPS)
         for limit in limits:
-            tried = _taken(replace(grouped, limit=limit), LEVEL)
+            tried = _taken(grouped.having(limit=limit), LEVEL)
             if tried.columns.fits:
                 return tried
     return tried
