@@ -9,7 +9,7 @@ is hatched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     config_pb2,
@@ -57,15 +57,18 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
         if transfer.node is not None:
             transfers.setdefault(transfer.node, []).append(transfer)
     marked = {node for node, _ in graph.outputs}
+    alike: dict[Hashable, node_def_pb2.NodeDef] = {}  # what many nodes have in common
     for node in graph.nodes:
-        entry = built.node.add(name=paths.nodes[node.id], device=device(node.device))
-        leaf = node.title == "AccumulateGrad"
-        entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
-        _connect(entry, (f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]))
-        _tensors(entry, node.outputs)
         moved = transfers.get(node.id, [])
-        role = entry.op.lower() if leaf else "transfer" if moved else "forward"
-        _role(entry, "output" if node.id in marked and role == "forward" else role)
+        role = "transfer" if moved else "output" if node.id in marked else "forward"
+        key = node.name, node.operation, node.leaf, node.outputs, node.note, role
+        common = alike.get(key)
+        if common is None:
+            common = alike[key] = _common(node, role)
+        entry = built.node.add()
+        entry.CopyFrom(common)
+        entry.name = paths.nodes[node.id]
+        _connect(entry, [f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]])
         _describe(entry, node, moved)
     for (source, output_nr), path in zip(graph.outputs, paths.outputs, strict=True):
         node = graph.nodes[source]
@@ -77,6 +80,18 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     if backward:
         _add_backward(built, graph, paths, inputs)
     return built, paths
+
+
+def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
+    """The entry of a node as far as it is that of all nodes that do the same."""
+    entry = node_def_pb2.NodeDef(device=device(node.device))
+    leaf = node.title == "AccumulateGrad"
+    entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
+    _tensors(entry, node.outputs)
+    _role(entry, entry.op.lower() if leaf else role)
+    _text(entry, "autograd", node.name)
+    _text(entry, "note", node.note)
+    return entry
 
 
 def run_metadata(
@@ -208,11 +223,9 @@ def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
 
 
 def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]) -> None:
-    _text(entry, "autograd", node.name)
     _text(entry, "name", node.label)
     _text(entry, "module", node.scope or node.module)
     _text(entry, "line", node.source)
-    _text(entry, "note", node.note)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes
         kept = (f"{s.name or s.kind} {s.tensor}" for s in node.saved)

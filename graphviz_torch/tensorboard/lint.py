@@ -25,6 +25,7 @@ _FORBIDDEN = re.compile(r"[^\w.\-()\[\],#>+~/]|~~|//|^/|/$")
 _CROWDED = 2 * LIMIT  # children of a scope; the groups' LIMIT counts nodes before backward is added
 _LARGEST = 2**31 - 1  # bytes of a protobuf message
 _LONG_ATTRIBUTE = 4096
+_SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
 
 
 def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None) -> None:
@@ -78,7 +79,7 @@ def _operation(node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef
         yield f"node {node.name!r} has no operation."
     if "Const" in node.op:
         yield f"node {node.name!r}: operation {node.op!r} contains 'Const' and is swallowed."
-    if re.fullmatch(r"[a-zA-Z]+Summary", node.op):
+    if node.op.endswith("Summary") and re.fullmatch(r"[a-zA-Z]+Summary", node.op):
         yield f"node {node.name!r}: operation {node.op!r} ends in 'Summary' and is swallowed."
     if node.op == "NoOp":
         yield f"node {node.name!r}: operation 'NoOp' is moved out of the graph."
@@ -107,16 +108,17 @@ def _inputs(node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef]) 
 
 def _source(entry: str) -> tuple[str, int]:
     name = entry.removeprefix("^")
-    match = re.fullmatch(r"([^:]+):(?:\w+:)?(\d+)", name) if ":" in name else None
+    match = _SOURCE.fullmatch(name) if ":" in name else None
     return (match[1], int(match[2])) if match else (name, 0)
 
 
 def _attributes(node: node_def_pb2.NodeDef) -> Iterator[str]:
     for key, value in node.attr.items():
-        text = value.s or value.placeholder.encode()
+        plain = value.s
+        text = plain or value.placeholder.encode()
         if len(text) > _LONG_ATTRIBUTE:
             yield f"node {node.name!r}: attribute {key!r} has {len(text)} bytes, the panel stalls."
-        if value.s and not value.s.isascii():
+        if not plain.isascii():
             yield f"node {node.name!r}: attribute {key!r} is not ASCII and shows as octal numbers."
 
 
