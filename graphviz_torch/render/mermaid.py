@@ -45,7 +45,7 @@ _INNER = frozenset("ﬂ°¶ß")
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     """The graph as the text of a Mermaid flowchart, bounded as the pictures are.
 
-    In Markdown it stands in a block that begins with "```mermaid". Unless a `limit` or `depth` asks
+    In Markdown it stands in a code block of the language mermaid. Unless a `limit` or `depth` asks
     for more, it has at most 500 edges and 50,000 characters: GitHub draws no more. Under the theme
     "auto" it has no colours of its own, so that Mermaid takes those of the page.
 
