@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.nn import Module
@@ -23,6 +23,7 @@ from .modules.origins import Origins
 from .modules.parameters import ParameterTable
 from .source_lines import Place, Source, lines, sources
 
+Answer = TypeVar("Answer")
 _MISSED = 10  # reasons
 _TEXT = 200  # characters of one
 # Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
@@ -124,6 +125,14 @@ class Program:
     def callers(self, frame: FrameType | None) -> list[Place]:
         """The user's lines that lead to a frame from the one that entered the recording."""
         return [(one.f_code, one.f_lasti) for one in outwards(frame, self.frame)]
+
+    def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
+        """The answer of a reading of ours; None if it fails, which is noted and ends nothing."""
+        try:
+            return read(*args)
+        except Exception as error:
+            self.miss(error)
+            return None
 
     def miss(self, error: Exception) -> None:
         """Something of the program could not be read: it is not recorded, and runs on."""

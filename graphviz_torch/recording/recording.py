@@ -110,6 +110,7 @@ class Recording:
         self._session: Session | None = None  # while the block is open
         self._seams: list[Any] = []  # what tells the session
         self._graphs: list[Graph] = []
+        self._missed: list[str] = []  # what could not be read, and why
 
     def __enter__(self) -> Recording:
         if self._entered:
@@ -133,9 +134,11 @@ class Recording:
                 unmatched = self._unmatched(self._session)
                 if error is not None:
                     self._session.fail(error)
-                self._graphs = self._session.graphs(unmatched)
+                attempt = self._session.program.attempt
+                self._graphs = attempt(self._session.graphs, unmatched) or []
+                self._missed = list(self._session.program.missed)
                 if error is not None and self._options.notes and self._graphs:
-                    add_note(error, self._graphs[-1])
+                    attempt(add_note, error, self._graphs[-1])
         finally:
             set_grad_enabled(enabled)  # an interrupt may have come where one of them was off
             if collects:
@@ -153,6 +156,8 @@ class Recording:
             ValueError: if nothing was recorded.
         """
         graphs = self.graphs
+        if not graphs and self._missed:
+            raise ValueError("; ".join(self._missed))
         if not graphs:
             raise ValueError(
                 "nothing was recorded: no backward ran in the block, and no module was called that "

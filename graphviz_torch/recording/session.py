@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -62,11 +62,8 @@ def _harmless(listen: Any) -> Any:
     """A listener of which no exception reaches the program: what it misses is noted."""
 
     @wraps(listen)
-    def guarded(session: Session, *event: Any) -> None:
-        try:
-            listen(session, *event)
-        except Exception as error:
-            session.program.miss(error)
+    def guarded(session: Session, *event: Any) -> Any:
+        return session.program.attempt(listen, session, *event)
 
     return guarded
 
@@ -156,51 +153,49 @@ class Session:
         self._ends = []
         self.cuts.release()
 
+    @_harmless
     def begin(self, called: EngineCall) -> LiveBackward | None:
         """Backward is about to run."""
         if not self.program.is_here():
             return None
-        ends = [end for output in called.outputs for end in ends_of(output)]
+        attempt = self.program.attempt
+        ends = [end for output in called.outputs for end in attempt(ends_of, output) or ()]
         if not ends or self.live is not None or is_trial():
             return None  # the engine will object; or inside a node: reentrant checkpointing
-        try:
-            with uncollected():
-                self.steps.begin_backward()
-                live = self.live = self._read(ends, sys._getframe(1), called)
-                self.events.events.begin_backward()
-                if self._options.gradients is True:
-                    frame = user_frame(sys._getframe(1))
-                    self.events.begin_backward(called.outputs, live, frame)
-                elif live.has_notes:
-                    self.events.look_at_values(called.outputs, live)
-                if self._options.gradients:
-                    asked = [end for value in called.inputs for end in ends_of(value)]
-                    live.hook(asked, finite=self._options.gradients == "finite")
-            live.look(self.history)
-        except Exception as error:
-            self.program.miss(error)
-            if self.live is not None:
-                self.live.unhook()
-                self.live = None
-        return self.live
+        with uncollected():
+            attempt(self.steps.begin_backward)
+            live = self.live = self._read(ends, sys._getframe(1), called)
+            self.events.events.begin_backward()
+            if self._options.gradients is True:
+                frame = user_frame(sys._getframe(1))
+                attempt(self.events.begin_backward, called.outputs, live, frame)
+            elif live.has_notes:
+                attempt(self.events.look_at_values, called.outputs, live)
+            if self._options.gradients:
+                asked = [end for value in called.inputs for end in attempt(ends_of, value) or ()]
+                attempt(partial(live.hook, asked, finite=self._options.gradients == "finite"))
+        attempt(live.look, self.history)
+        return live
 
+    @_harmless
     def end(self, live: LiveBackward | None, gradients: Any, error: BaseException | None) -> None:
         """Backward has run, or raised."""
-        if live is not None:
-            try:
-                with uncollected():
-                    if error is not None:
-                        live.fail(error, self.changes, self.backwards)
-                    self.backwards.append(live.finish(gradients or ()))
-                    self.reached |= self.backwards[-1].reached
-                    self.events.end_backward(self.backwards[-1])
-            except Exception as ours:
-                self.program.miss(ours)
-                live.unhook()
+        if live is None:
+            return
+        try:
+            with uncollected():
+                if error is not None:
+                    self.program.attempt(live.fail, error, self.changes, self.backwards)
+                self.backwards.append(live.finish(gradients or ()))
+                self.reached |= self.backwards[-1].reached
+                self.events.end_backward(self.backwards[-1])
+        finally:
+            live.unhook()
             self.live = None
-            self.steps.end_backward()
+            self.program.attempt(self.steps.end_backward)
             self._first = sequence_number()
 
+    @_harmless
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
         failed, place = self.failed_calls.last, raised(error, self.program.stack.files)
@@ -231,9 +226,9 @@ class Session:
         if not backwards and (ends := self._last_ends()):
             backwards = [self._read(ends, sys._getframe(1)).finish()]
         with uncollected():
-            look_at_attributes(self.events.events, self.program)
-            updated = self.steps.updated
-            look_for_steps(self.events.events, self.program, backwards, updated)
+            updated, events, program = self.steps.updated, self.events.events, self.program
+            program.attempt(look_at_attributes, events, program)
+            program.attempt(look_for_steps, events, program, backwards, updated)
             return graphs_of(
                 *(backwards, self.program, self.copies.records, unmatched or []),
                 *(updated, self.failed, self.events.events),
@@ -289,7 +284,7 @@ class Session:
             known += [("parameter", tensor) for _, tensor in parameters]
             known += [("buffer", tensor) for tensor in program.table.buffers()]
             known += [("input", tensor) for tensor in program.stack.inputs()]
-            live.keep(known)
+            program.attempt(live.keep, known)
         if self.results is not None:
             live.note(self.results.take())
         self._ends = []

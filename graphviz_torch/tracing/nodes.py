@@ -209,7 +209,10 @@ def _labels(
 
 def is_stale(tensor: Tensor) -> bool:
     """Would reading its node make a new one: as of a view whose base was changed in place."""
-    return tensor._is_view() and tensor._version > 0
+    try:
+        return tensor._is_view() and tensor._version > 0
+    except Exception:  # of a subclass that does not tell
+        return True
 
 
 def _leaf_kind(variable: Tensor) -> LeafKind:

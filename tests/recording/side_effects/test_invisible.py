@@ -118,3 +118,61 @@ def test_tensors_can_be_swapped_after_calls_whose_graphs_are_gone() -> None:
     assert not weight.any()
     assert leaf.all()
     assert (out.shape, logged.shape) == ((3,), ())
+
+
+READ = [
+    *("shape", "dtype", "device", "layout", "requires_grad", "is_leaf", "grad_fn", "grad"),
+    *("output_nr", "_version", "_base", "_is_view", "is_nested", "is_cpu", "data", "data_ptr"),
+    *("untyped_storage", "numel", "dim", "size", "stride", "element_size"),
+]
+
+
+def refusing(name: str) -> type[Tensor]:
+    """A class of tensors that raise when they are asked for this."""
+
+    def refuse(self: Tensor, *args: Any) -> Any:
+        raise RuntimeError(f"no {name} to be had")
+
+    asked: Any = refuse if callable(getattr(Tensor, name)) else property(refuse)
+    return type("Refusing", (Tensor,), {name: asked})
+
+
+def end_of(program: Callable[[], Any]) -> tuple[str, str]:
+    try:
+        return "result", str(program())
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_tensor_that_cannot_be_read_ends_a_program_no_otherwise(name: str) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(3, 3)
+    x = torch.ones(2, 3).as_subclass(refusing(name))
+
+    def program() -> list[float]:
+        linear.zero_grad()
+        y = linear(x)
+        with torch.no_grad():
+            y.exp()
+        (y * y).add_(1).sum().backward()
+        assert linear.weight.grad is not None
+        return linear.weight.grad.as_subclass(Tensor).flatten().tolist()
+
+    def recorded() -> list[float]:
+        with record(notes=False):
+            return program()
+
+    assert end_of(recorded) == end_of(program)
+
+
+def test_what_could_not_be_read_is_noted_with_its_reason() -> None:
+    linear, x = nn.Linear(3, 3), torch.ones(2, 3).as_subclass(refusing("device"))
+    with record() as recording:
+        linear(x).sum().backward()
+    assert recording.graph.nodes[-1].note == "not recorded: RuntimeError: no device to be had"
+    x = torch.ones(2, requires_grad=True).as_subclass(refusing("output_nr"))
+    with record() as recording:
+        (x * x).sum().backward()
+    with pytest.raises(ValueError, match="not recorded: RuntimeError: no output_nr to be had"):
+        _ = recording.graph
