@@ -71,9 +71,9 @@ def arguments(frame: FrameType) -> frozenset[str]:
 
 
 def caller() -> FrameType | None:
-    """The frame of the first caller outside this package."""
+    """The frame of the first caller outside this package, torch and the standard library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
     return frame
 

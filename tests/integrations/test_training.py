@@ -91,6 +91,20 @@ def test_a_finding_raises_if_asked_to_and_then_nothing_is_left() -> None:
     assert model.calls == 2
 
 
+def test_steps_after_the_first_know_the_variables_of_the_loop_as_well() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([model.bias], lr=0.1)
+    with record_steps(model) as steps:
+        for _ in range(3):
+            optimizer.zero_grad()
+            offset = torch.ones(3, requires_grad=True)
+            model(torch.ones(2, 3) + offset).sum().backward()
+            optimizer.step()
+    assert {"offset", "weight", "bias"} <= {node.label for node in steps.graph.nodes}
+    [said] = [each.message for each in steps.findings if each.rule == "not-in-optimizer"]
+    assert "no optimizer holds it: optimizer, which steps at test_training.py:" in said
+
+
 def test_graph_and_norms_go_to_tensorboard(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
