@@ -46,7 +46,7 @@ class Steps:
     Args:
         due: whether a step is recorded.
         done: takes the step, its graphs in the order of their backwards, and what was found.
-        model: as for `record`.
+        model, notes: as for `record`.
     """
 
     def __init__(
@@ -54,8 +54,10 @@ class Steps:
         due: Due,
         done: Callable[[int, list[Graph], list[Finding]], None],
         model: torch.nn.Module | None = None,
+        *,
+        notes: bool = True,
     ) -> None:
-        self._due, self._done, self.model = due, done, model
+        self._due, self._done, self.model, self._notes = due, done, model, notes
         self._recording: Recording | None = None
         self._step = 0
         self._previous: deque[Graph] = deque(maxlen=_PREVIOUS)
@@ -65,7 +67,7 @@ class Steps:
         """Record from here on, if the step is due and none is being recorded."""
         if self._recording is None and self._due(step):
             self._step = step
-            self._recording = record(self.model)
+            self._recording = record(self.model, notes=self._notes)
             self._recording.__enter__()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -106,8 +108,10 @@ class OptimizerSteps(Steps):
         due: Due,
         done: Callable[[int, list[Graph], list[Finding]], None],
         model: torch.nn.Module | None = None,
+        *,
+        notes: bool = True,
     ) -> None:
-        super().__init__(due, done, model)
+        super().__init__(due, done, model, notes=notes)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._thread = get_ident()

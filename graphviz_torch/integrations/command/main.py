@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from ... import __version__
 
@@ -48,13 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
-        print(f"graphviz-torch: {error}", file=sys.stderr)
+        print(f"graphviz-torch: {_said(error)}", file=sys.stderr)
         return _FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says in one sentence what is wrong with the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_FAILED, f"{self.prog}: {message}; {self.prog} --help lists what there is.\n")
 
 
 def parser(*names: str) -> argparse.ArgumentParser:
     """The parser of all commands; those named have their arguments too, the others are listed."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         "graphviz-torch",
         description="Record a script; draw, read, judge and compare saved graphs.",
     )
@@ -65,3 +73,9 @@ def parser(*names: str) -> argparse.ArgumentParser:
         if name in names:
             getattr(import_module(f".{file}", __package__), f"add_{name}")(added)
     return made
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}."
+    return str(error)

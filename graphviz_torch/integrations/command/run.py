@@ -29,7 +29,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "graphviz-torch run [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     says = (
-        "write the last graph: .json, .json.gz, .svg, .png, .pdf, .dot, .html or .txt; repeatable"
+        "write the last graph: .json, .json.gz, .svg, .png, .pdf, .dot, .html or .txt; or the "
+        "report, without the script's output: .sarif; repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
     says = "record so many steps (default 3; 0: all)"
@@ -57,7 +58,8 @@ def _run(parsed: argparse.Namespace) -> int:
             found.setdefault((finding.rule, finding.message), finding)
 
     due = due_steps(every=parsed.every)
-    steps = OptimizerSteps(lambda step: due(step) and (not last or step < last), noted)
+    # What a note would say of an error stands in the report.
+    steps = OptimizerSteps(lambda step: due(step) and (not last or step < last), noted, notes=False)
     code: int | str | None = 0
     ended: BaseException | None = None
     try:
@@ -86,10 +88,10 @@ def _check(parsed: argparse.Namespace) -> None:
         if getattr(parsed, name) < least:
             raise ValueError(f"--{name} {getattr(parsed, name)}: pass {least} or more.")
     for path in parsed.out:
-        if not path.name.endswith((".json", ".json.gz", *_PICTURES, ".html", ".txt")):
+        if not path.name.endswith((".json", ".json.gz", *_PICTURES, ".html", ".txt", ".sarif")):
             raise ValueError(
                 f"-o {path}: a graph is written as .json, .json.gz, .svg, .png, .pdf, .dot, .html "
-                "or .txt."
+                "or .txt, the report as .sarif."
             )
 
 
@@ -108,9 +110,11 @@ def _report(
         print(to_lines(new), file=sys.stderr)
     else:
         print(FORMATS[parsed.format](new))
-    for graph in graphs:
-        for path in parsed.out:
-            _write(graph, path, found)
+    for path in parsed.out:
+        if path.suffix == ".sarif":
+            write_text(FORMATS["sarif"](new), path)
+        elif graphs:
+            _write(graphs[-1], path, found)
     return failed
 
 
