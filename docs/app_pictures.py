@@ -44,7 +44,7 @@ def silhouette(graph: Graph) -> str:
     svg = re.sub(r"<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<title>.*?</title>\s*", "", svg)
     svg = re.sub(r' (id|class|text-rendering|stroke="transparent")="[^"]*"', "", svg)
-    svg = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", svg)
+    svg = re.sub(r"-?\d{2,}\.\d{2,}", lambda number: f"{float(number[0]):.1f}", svg)
     ElementTree.fromstring(svg)
     return "\n".join(line for line in svg.splitlines() if line.strip()) + "\n"
 

@@ -78,7 +78,7 @@ def way_to(graph: Graph, target: str | int) -> Way:
     says = way.to_text().splitlines()[1 + bool(way.points) + len(way.points) :]
     if way.points:
         says.insert(0, way.to_text().splitlines()[0] + ".")
-    steps = tuple((p.node, p.module, p.norm_text, p.factor) for p in way.points)
+    steps = tuple((p.node, p.module, p.norm, p.factor) for p in way.points)
     return Way(steps, tuple(says), view_payload(graph, [way.mark()]))
 
 

@@ -57,7 +57,7 @@ class Compared:
 class Way:
     """How the gradient came from the loss to one node."""
 
-    steps: tuple[tuple[int, str, str, float | None], ...]  # node, module, norm, factor
+    steps: tuple[tuple[int, str, float | None, float | None], ...]  # node, module, norm, factor
     says: tuple[str, ...]  # where it shrank, grew and ended
     payload: str  # of the whole graph, with the way marked, for the interactive view
 

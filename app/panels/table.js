@@ -1,8 +1,9 @@
 // A table whose rows stand for nodes: a click on a row selects its node, one on a title sorts.
 const orders = new WeakMap();
 
-// A long name may break behind a dot, a slash or an underscore.
-function written(text) {
+// A long text may break behind a dot, a slash or an underscore; a number and a short text may not.
+function written(text, kind) {
+  if (!kind.startsWith("text")) return [text];
   return text.split(/(?<=[./_])/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 }
 
@@ -56,13 +57,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
       }
       cells.forEach(([text], column) => {
         const cell = row.insertCell();
-        cell.className = data.columns[column].kind;
+        const kind = (cell.className = data.columns[column].kind);
         if (column === 0 && selectable) {
           const button = document.createElement("button");
-          button.append(...written(text || "–"));
+          button.append(...written(text || "–", kind));
           button.setAttribute("aria-pressed", String(selected));
           cell.append(button);
-        } else cell.append(...written(text));
+        } else cell.append(...written(text, kind));
       });
     }
     place.replaceChildren(table);

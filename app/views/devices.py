@@ -11,6 +11,8 @@ from ..panels import recording, text
 from ..panels.figures import draw_graph, draw_transfers
 from ..panels.results import forget, result
 
+_LEGEND = alt.Legend(orient="top", symbolOpacity=1)
+_AXIS = alt.Axis(tickCount=5)
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 
 
@@ -82,11 +84,11 @@ def _draw_measured(measured: Measured) -> None:
     ]
     base = alt.Chart({"values": rows}).encode(
         x=alt.X("size:Q", title="size", scale=alt.Scale(type="log", base=2)),
-        color=alt.Color("device:N", title=None, legend=alt.Legend(orient="top")),
+        color=alt.Color("device:N", title=None, legend=_LEGEND),
     )
     scale = alt.Scale(type="log")
     lines = base.mark_line(point=True).encode(
-        y=alt.Y("ms:Q", title="milliseconds, with copies", scale=scale),
+        y=alt.Y("ms:Q", title="milliseconds, with copies", scale=scale, axis=_AXIS),
         strokeDash=alt.StrokeDash("device:N", legend=None),
         tooltip=["device:N", "size:Q", alt.Tooltip("ms:Q", format=".3g"), "parts:N"],
     )
@@ -97,8 +99,11 @@ def _draw_measured(measured: Measured) -> None:
         st.caption("A band holds the middle half of the measurements of each number.")
     with right:
         for device, size in measured.pays:
-            said = "not beyond the noise, at these sizes" if size is None else f"from {size:,} on"
-            st.metric(f"{device} is faster than 1 thread", said, border=True)
+            what = f"**{text.escape(device)}**, against 1 thread"
+            if size is None:
+                st.markdown(f"{what}: no faster at these sizes, beyond the noise.")
+            else:
+                st.markdown(f"{what}: faster from size {size:,} on.")
         for device, reason in measured.absent:
             st.caption(f"{text.escape(device)} was not timed: {text.escape(reason)}.")
         wide = [t for t in measured.timings if t.high - t.low > 0.25 * t.seconds]
@@ -142,6 +147,7 @@ def _draw_division() -> None:
     divided: Divided | None = result("divide", "Running", ".measurement:divide", count, batch)
     if divided is None:
         return
+    left, right = st.columns(2, gap="medium")
     with left:
         st.table(
             [
@@ -151,7 +157,7 @@ def _draw_division() -> None:
                 for number, parts in enumerate(divided.batches, 1)
             ]
         )
-        st.caption("Read from the graph of each batch, not computed. The first batch's:")
+        st.caption("Read from the graph of each batch, not computed. The graph is the first's.")
     with right:
         recording.begin(divided.opened, key="divide")
         draw_graph(divided.opened.payload, key="divide", color_by="device", height=420)

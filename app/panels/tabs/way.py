@@ -50,7 +50,7 @@ def draw_way(graph: Graph, *, key: str) -> None:
                     "node": name(graph.nodes[step]),
                     "operation": graph.nodes[step].title,
                     "module": module,
-                    "norm": norm,
+                    "norm": ("" if norm is None else f"{norm:.4g}", norm),
                     "factor": ("" if factor is None else f"{factor:.3g}", factor),
                 }
                 for step, module, norm, factor in way.steps
