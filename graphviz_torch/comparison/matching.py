@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 
-from ..graph import Graph
+from ..graph import Graph, Node
 
 # Differences after which a gap counts as rewritten: the alignment's time is its size times these.
 _MAX_EDITS = 400
@@ -86,8 +86,13 @@ class _Matching:
         self._unique(down_a, down_b)
         self._unique(up_a, up_b)
 
-    def _pair(self, i: int, j: int) -> None:
+    def _pair(self, i: int, j: int) -> bool:
+        """Pairs two nodes, unless one is a weight and the other a bias."""
+        parts = _part(self.a.nodes[i]), _part(self.b.nodes[j])
+        if "" not in parts and parts[0] != parts[1]:
+            return False
         self.to_b[i], self.to_a[j] = j, i
+        return True
 
     def _unmatched(
         self, left: Sequence[Hashable], right: Sequence[Hashable]
@@ -143,8 +148,8 @@ class _Matching:
                     y = right.get(key)
                     if y is None or x in self.to_b or y in self.to_a:
                         continue
-                    self._pair(x, y)
-                    queue.append((x, y))
+                    if self._pair(x, y):
+                        queue.append((x, y))
 
     def _fill_gaps(self) -> None:
         """Aligns what is unmatched between pairs that stand in the same order on both sides."""
@@ -153,15 +158,25 @@ class _Matching:
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
-            left = [i for i in range(start, end) if i not in self.to_b]
-            right = [j for j in range(begin, stop) if j not in self.to_a]
-            names = (
-                [side.nodes[i].name for i in each]
-                for side, each in ((self.a, left), (self.b, right))
-            )
-            for p, q in align(*names):
-                self._pair(left[p], right[q])
+            for by_part in (True, False):  # then what only one side has a name for
+                left = [i for i in range(start, end) if i not in self.to_b]
+                right = [j for j in range(begin, stop) if j not in self.to_a]
+                keys = (
+                    [
+                        (n.name, _part(n) if by_part else "")
+                        for n in map(side.nodes.__getitem__, ids)
+                    ]
+                    for side, ids in ((self.a, left), (self.b, right))
+                )
+                for p, q in align(*keys):
+                    self._pair(left[p], right[q])
             start, begin = end + 1, stop + 1
+
+
+def _part(node: Node) -> str:
+    """Which part of its module a parameter is, as far as its name tells: "weight", "bias"."""
+    name = node.label.rpartition(".")[2] if node.leaf else ""
+    return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
 
 def _sources(side: _Side, node: int) -> dict[Hashable, int]:

@@ -365,3 +365,17 @@ def test_of_two_users_that_look_alike_neither_is_taken_for_the_other() -> None:
     difference = diff(fork("sin", "sin", "cos"), fork("sin", "cos"))
     assert len(difference.removed) == 1
     assert not difference.added
+
+
+def test_a_weight_is_never_paired_with_a_bias() -> None:
+    meta = TensorMeta((4,), "float32", "cpu")
+
+    def leaf(label: str) -> Graph:
+        first = Node(0, "AccumulateGrad", (meta,), label, leaf="parameter")
+        last = Node(1, "MulBackward0", (meta,), operation="mul")
+        return Graph((first, last), (Edge(0, 1),), ((1, 0),))
+
+    found = diff(leaf("norm.weight"), leaf("norm.bias"))
+    assert (found.pairs, found.removed, found.added) == (((1, 1),), (0,), (0,))
+    renamed = diff(leaf("norm.weight"), leaf("head.weight"))
+    assert not renamed
