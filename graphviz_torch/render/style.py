@@ -104,7 +104,7 @@ FORMS: Final[dict[Role, Form]] = {
     "operation": Form("box", "rounded,filled"),
     "transfer": Form("octagon", "filled", margin="0.03,0.01"),
     "output": Form("box", "rounded,filled", 2),
-    "group": Form("box3d", "filled"),
+    "group": Form("box3d", "filled", margin="0.14,0.1"),
 }
 MEANINGS: Final[dict[Role, str]] = {
     "input": "input",

@@ -53,7 +53,8 @@ def _attributed(drawing: Drawing, line: Line, long: dict[tuple[int, int], int]) 
     label = wording.passing(drawing.graph, line)
     if label is None:
         return f"{ends} [{length}]"
-    return f"{ends} [label={markup.quote(label)} {length}]".replace(" ]", "]")
+    beside = markup.quote(f" {label} ")  # the spaces keep it off its own line
+    return f"{ends} [label={beside} {length}]".replace(" ]", "]")
 
 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:

@@ -12,8 +12,9 @@ from typing import Any
 import graphviz  # type: ignore[import-untyped]
 
 from ...graph import Graph
-from ..style import Theme, dark_rules
+from ..style import Theme
 from .layout import FORMATS, LayoutTimeout, check_format, layout
+from .svg import finish
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5
@@ -199,7 +200,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
                 )
                 self._source = source
                 self._drawn.clear()
-            return self._finish(drawn) if format == "svg" else drawn
+            return finish(drawn.decode(), self._theme).encode() if format == "svg" else drawn
         raise AssertionError("the last try returns or raises")
 
     def _coarser(self, step: int) -> str:
@@ -207,10 +208,3 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             "The whole picture took too long to lay out. This one shows about "
             f"{_COARSER[step - 1]} things, the rest in closed groups."
         )
-
-    def _finish(self, drawn: bytes) -> bytes:
-        # Graphviz writes the second of two spaces as a no-break space.
-        text = drawn.decode().replace("&#160;", " ")
-        if self._theme == "auto":
-            text = text.replace("<g id=", f"<style>{dark_rules()}</style>\n<g id=", 1)
-        return text.encode()
