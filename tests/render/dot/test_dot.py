@@ -80,7 +80,7 @@ class Drawn:
             if tail.startswith("in_"):  # the rest of an edge from another column
                 tail = tail.split("_")[1]
             self.edges.append((tail, head))
-            self.labels.append(edge.get("label", ""))
+            self.labels.append(edge.get("label", "").strip())
         self.inside = {
             label: {names[i] for i in cluster.get("nodes", [])}
             for label, cluster in self.clusters.items()
@@ -166,9 +166,9 @@ def test_one_output_of_several_is_named_on_its_edge_and_a_single_one_is_not() ->
     split = Node(0, "SplitBackward0", (meta, meta), operation="split")
     user = Node(1, "MulBackward0", (meta,), operation="mul")
     graph = Graph((split, user), (Edge(0, 1, 1, 0),), ((1, 0),))
-    assert 'label="[1]"' in to_dot(graph)  # the node says the shape that its outputs share
+    assert 'label=" [1] "' in to_dot(graph)  # the node says the shape that its outputs share
     mixed = graph.annotate(outputs={0: (meta, TensorMeta((2, 6), "float32", "cpu"))})
-    assert 'label="[1] f32[2, 6]"' in to_dot(mixed)
+    assert 'label=" [1] f32[2, 6] "' in to_dot(mixed)
     assert "->" in to_dot(two())
     assert "[label=" not in to_dot(two()).split("->")[1]
 

@@ -226,7 +226,7 @@ def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> N
     drawn = visible(graph, fold=True)
     assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
     assert [(edge.source, edge.target) for edge in drawn.edges] == [(cat, cat + 1)]
-    assert f'{first} -> {cat} [label="f32[2, 4] \N{MULTIPLICATION SIGN}5"]' in to_dot(
+    assert f'{first} -> {cat} [label=" f32[2, 4] \N{MULTIPLICATION SIGN}5 "]' in to_dot(
         graph, fold=True
     )
 
@@ -377,4 +377,4 @@ def test_tensors_of_several_shapes_that_pass_together_are_only_counted() -> None
             return joined
 
     graph = recorded(Both(), torch.ones(2, 4, requires_grad=True))
-    assert 'label="2 tensors"' in to_dot(graph, depth=0, fold=False)
+    assert 'label=" 2 tensors "' in to_dot(graph, depth=0, fold=False)
