@@ -63,6 +63,32 @@ class Hooks:
         self._dictionaries, self._handles = [], []
 
 
+def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
+    """The dictionary that each node keeps its hooks in, made if it has none: it dies with the node.
+
+    No hook is added.
+    """
+    thread = threading.get_ident()
+    found: list[OrderedDict[Any, Any]] = []
+
+    def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
+        if threading.get_ident() != thread:
+            return theirs(known, hook)  # type: ignore[no-any-return]
+        found.append(OrderedDict() if known is None else known)
+        return found[-1], None
+
+    function: Any = torch.autograd.Function
+    with _lock:
+        theirs = function._register_hook
+        try:
+            function._register_hook = staticmethod(ours)
+            for fn in fns:
+                fn.register_prehook(ours)
+        finally:
+            _inherit(function)
+    return found
+
+
 def _inherit(function: Any) -> None:
     if "_register_hook" in vars(function):
         del function._register_hook  # what it inherits is there again

@@ -1,23 +1,23 @@
 """Which graphs of earlier steps are still alive when backward runs, and what holds them.
 
-Of a few nodes of each graph that runs backward the `metadata` are held, a dictionary that each node
-has for itself: once nobody owns it but us, the node is gone, which is when nobody holds what was
-computed from it. Nothing is written there. A node in whose dictionary somebody else keeps things
-is passed over, for we would keep them alive. Steps are told apart by the optimizers that stepped in
-between.
+A few nodes of each graph that runs backward are watched by a weak reference to the dictionary in
+which a node keeps its hooks, and which dies with it: a node lives as long as anybody holds what was
+computed from it. Steps are told apart by the optimizers that stepped in between.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
@@ -28,27 +28,21 @@ Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 # A graph of the step before may be held by a variable that is about to be assigned again.
 STEPS = 2
 _MARKS = 8  # in a graph, where parts of it may be held alone
-_TRACEBACK = {"traceback_"}  # what anomaly mode writes there: text
 
 
 class _Mark:
-    __slots__ = ("metadata", "number", "step")
+    __slots__ = ("hooks", "number", "step")
 
-    def __init__(self, metadata: dict[str, object], number: int, step: int) -> None:
-        self.metadata = metadata  # of its node
+    def __init__(self, hooks: OrderedDict[Any, Any], number: int, step: int) -> None:
+        self.hooks = weakref.ref(hooks)  # the dictionary of its node
         self.number = number  # sequence number of its node
         self.step = step
 
-    def owners(self) -> int:
-        """Who holds the dictionary, with those who hold it to count."""
-        return sys.getrefcount(self.metadata)
-
     def alive(self) -> bool:
         """Is the node alive."""
-        return self.owners() > _ALONE
+        return self.hooks() is not None
 
 
-_ALONE = _Mark({}, 0, 0).owners()
 Marks = list[_Mark]
 # Sequence number of the node that made what holds, what the caller calls it, what it holds.
 _Holder = tuple[int | None, str, list[_Mark]]
@@ -111,8 +105,9 @@ class GraphHistory:
         line = self._lines.setdefault(place, _Line())
         retention = self._retention(line, nodes, running, step)
         new = [fn for fn, number in nodes.items() if number >= line.first]
-        some = ((fn.metadata, nodes[fn]) for fn in new[:: -(-len(new) // _MARKS) or 1])
-        marks = [_Mark(own, number, step) for own, number in some if own.keys() <= _TRACEBACK]
+        some = new[:: -(-len(new) // _MARKS) or 1]
+        found = zip(some, hook_dictionaries(some), strict=True)
+        marks = [_Mark(hooks, nodes[fn], step) for fn, hooks in found]
         line.graphs.append((step, marks))
         line.first = sequence_number()
         return retention
@@ -216,4 +211,4 @@ def _behind(start: int, sources: list[list[int]], visited: set[int]) -> Iterator
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
     """The mark on a node. Threads count apart, so a number alone does not tell."""
     mark = marks.get(fn._sequence_nr())
-    return mark if mark is not None and fn.metadata is mark.metadata else None
+    return mark if mark is not None and hook_dictionaries([fn])[0] is mark.hooks() else None

@@ -133,3 +133,23 @@ def test_a_recording_is_left_twice_and_never_without_being_entered() -> None:
     graph = recording.graph
     recording.__exit__(None, None, None)
     assert recording.graph is graph
+
+
+def test_a_node_that_lives_on_has_nothing_of_ours_and_what_it_was_given_goes_with_it() -> None:
+    class Thing:
+        pass
+
+    x = torch.ones(2, requires_grad=True)
+    with record():
+        y = (x**3).sum()
+        y.backward(retain_graph=True)
+        thing = Thing()
+        assert y.grad_fn is not None
+        y.grad_fn.metadata["thing"] = thing
+        gone = weakref.ref(thing)
+        z = (x**2).sum()
+        z.backward()
+        del thing, y
+        assert gone() is None
+    assert z.grad_fn is not None
+    assert dict(z.grad_fn.metadata) == {}
