@@ -1,0 +1,81 @@
+"""Draws the gallery: `python -m docs.gallery`, in a checkout.
+
+Each picture is what `draw_graph(recording)` draws without an option. `docs/gallery.md` and the
+pictures in `docs/gallery/` are written anew.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from graphviz_torch import Recording, draw_graph, record
+from tests.support.zoo import ZOO
+
+DOCS = Path(__file__).parent
+PAGE = """\
+# Gallery
+
+What `draw_graph(recording)` draws without any option: one step of each model, narrow and with
+random weights, with the nodes and edges of the real one. A click shows a picture as large as it is.
+`python -m docs.gallery` draws all of them.
+
+````{list-table}
+:class: gallery
+
+"""
+CELL = """\
+  {bullet} - ```{{image}} gallery/{file}
+      :alt: {title}
+      :target: _images/{file}
+      :width: 100%
+      ```
+
+      **{title}**: {nodes:,} nodes, {width:,} by {height:,} points
+"""
+
+
+def worked_example() -> Recording:
+    """y = mean((x + 2)**2 + 3)."""
+    with record() as recording:
+        x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
+        a = x + 2
+        b = a**2
+        c = b + 3
+        y = c.mean()
+        y.backward()
+    return recording
+
+
+STEPS = {"The worked example": worked_example, **ZOO}
+
+
+def main() -> None:
+    """Draw every step, and write the page that shows them in three columns."""
+    folder = DOCS / "gallery"
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    cells = []
+    for title, make in STEPS.items():
+        torch.manual_seed(0)
+        recording = make()
+        file = re.sub(r"[^a-z0-9]+", "-", title.lower()) + ".svg"
+        picture = draw_graph(recording, timeout=120)
+        picture.render(outfile=folder / file)
+        sizes = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', (folder / file).read_text())
+        assert sizes is not None
+        width, height = map(int, sizes.groups())
+        count = len(recording.graph.nodes)
+        cells.append(
+            {"title": title, "file": file, "nodes": count, "width": width, "height": height}
+        )
+        print(f"{title}: {count:,} nodes, {width:,} x {height:,} points")
+    rows = [CELL.format(bullet="*" if i % 3 == 0 else " ", **cell) for i, cell in enumerate(cells)]
+    (DOCS / "gallery.md").write_text(PAGE + "".join(rows) + "````\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The gallery: every well-known model is on its page, and fits a page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.zoo import ZOO
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS = re.findall(
+    r"image\} (gallery/\S+).*?\*\*(.+?)\*\*: ([\d,]+) nodes, ([\d,]+) by ([\d,]+) points",
+    (DOCS / "gallery.md").read_text(),
+    re.S,
+)
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_every_model_has_a_picture() -> None:
+    assert [title for _, title, *_ in ROWS] == ["The worked example", *ZOO]
+
+
+@pytest.mark.parametrize(("file", "title", "nodes", "width", "height"), ROWS)
+def test_a_picture_has_the_size_that_the_page_tells(
+    file: str, title: str, nodes: str, width: str, height: str
+) -> None:
+    drawn = (DOCS / file).read_text()
+    sizes = number(width), number(height)
+    assert f'<svg width="{sizes[0]}pt" height="{sizes[1]}pt"' in drawn
+    assert max(sizes) <= 2400, title
+    assert max(sizes) <= 4 * min(sizes), title
