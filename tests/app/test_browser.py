@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.support.chromium import CHROMIUM, FLAGS
-from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served
+from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served, visit_at_once
 
 PAGES = ["", "explore", "training", "devices", "processes", "checkpoints"]
 STATES = ["?backward=1", "?source=A+model"]
@@ -261,6 +261,11 @@ def test_a_recording_that_was_downloaded_can_be_opened_again(
     page.wait_for_timeout(300)
     visitor.settle()
     expect(page.locator(".graph svg [data-item]").first).to_be_visible()
+    rank = tmp_path / "rank1.json"
+    rank.write_bytes(path.read_bytes())
+    page.locator("input[type=file]").set_input_files(rank)
+    expect(page.get_by_role("combobox", name="Rank")).to_be_visible()
+    visitor.settle()
     hostile = tmp_path / "hostile **b** [l](http:x).json"
     hostile.write_text('{"format": "<script>alert(1)</script>"}')
     page.locator("input[type=file]").set_input_files(hostile)
@@ -294,20 +299,4 @@ def test_a_long_training_shows_progress_and_can_be_stopped(visitor: Visitor) -> 
 
 
 def test_twenty_visitors_at_once_each_get_their_own_answer(browser: Browser, address: str) -> None:
-    first = Visitor(browser, address)
-    pages = [first.page, *(first.context.new_page() for _ in range(19))]
-    for number, page in enumerate(pages, 1):
-        query = {
-            "source": "Your own expression",
-            "program": f"y = sum(x * {number})",
-            "inputs": f"x = {number}, 1",
-            "backward": "1",
-            "device": "CPU" if number % 2 else "Simulated accelerator",
-        }
-        page.goto(f"{address}/?{urlencode(query)}", wait_until="commit")
-    for number, page in enumerate(pages, 1):
-        expected = f"x.grad = [{number}.0000, {number}.0000]"
-        expect(page.get_by_text(expected)).to_be_visible(timeout=WAIT)
-        copies = page.get_by_text("1 copy in forward (8 B), 1 copy in backward (8 B).")
-        expect(copies).to_have_count(1 - number % 2)
-    first.context.close()
+    visit_at_once(browser, address, 20)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import subprocess
 import threading
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,8 @@ import torch
 from app.jobs import job as jobs
 from app.jobs.job import Job, JobError, Queued, run
 from app.jobs.job_queue import JobQueue
+from graphviz_torch import Graph, Node, TensorMeta
+from graphviz_torch.graph.json import to_json
 
 REPORT_PID = "__import__('app.jobs.server').jobs.server.report(__import__('os').getpid())"
 BUSY = "sum(1 for _ in iter(int, 1))"  # never ends, and never gives the interpreter away
@@ -193,6 +198,25 @@ def test_an_error_never_names_a_path_of_the_server() -> None:
         with pytest.raises(JobError) as caught:
             run("builtins:open", path)
         assert "/" not in str(caught.value).replace("No such file or directory", "")
+
+
+def test_an_upload_of_a_million_nodes_is_refused_in_a_job_with_a_sentence() -> None:
+    few, many = 1_000, 1_000_000
+    meta = TensorMeta((1,), "float32", "cpu")
+    file = json.loads(to_json(Graph(tuple(Node(i, "AddBackward0", (meta,)) for i in range(few)))))
+
+    def longer(value: Any) -> Any:
+        """The same, with a column of so many numbers where there were few."""
+        if isinstance(value, dict):
+            return {name: longer(each) for name, each in value.items()}
+        if value == list(range(few)):
+            return list(range(many))
+        lists = isinstance(value, list)
+        return value * (many // few) if lists and len(value) == few else value
+
+    file["nodes"] = longer(file["nodes"]) | {"lengths": [many]}
+    with pytest.raises(JobError, match=r"has 1,000,000 nodes; the app shows at most 50,000\."):
+        run(".recordings:read", gzip.compress(json.dumps(file).encode()), "a.json.gz", seconds=60)
 
 
 def test_a_result_that_is_too_large_is_refused_with_a_sentence() -> None:

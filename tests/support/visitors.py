@@ -103,3 +103,37 @@ class Visitor:
         self.page.get_by_role("button", name=name, exact=True).click()
         self.page.wait_for_timeout(200)
         self.settle()
+
+
+def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
+    """So many visitors, each with an expression of their own; all see the answer to it.
+
+    Returns:
+        After how many seconds each answer stood on its page.
+    """
+    first = Visitor(browser, url)
+    pages = [first.page, *(first.context.new_page() for _ in range(count - 1))]
+    began = time.perf_counter()
+    seconds: dict[int, float] = {}
+    for number, page in enumerate(pages, 1):
+        query = {
+            "source": "Your own expression",
+            "program": f"y = sum(x * {number})",
+            "inputs": f"x = {number}, 1",
+            "backward": "1",
+            "device": "CPU" if number % 2 else "Simulated accelerator",
+        }
+        page.goto(f"{url}/?{urlencode(query)}", wait_until="commit")
+    while len(seconds) < count:
+        for number, page in enumerate(pages, 1):
+            if number not in seconds:
+                answer = page.get_by_text(f"x.grad = [{number}.0000, {number}.0000]")
+                if number == min(set(range(1, count + 1)) - seconds.keys()):
+                    expect(answer).to_be_visible(timeout=WAIT)
+                if answer.is_visible():
+                    seconds[number] = time.perf_counter() - began
+    for number, page in enumerate(pages, 1):
+        copies = page.get_by_text("1 copy in forward (8 B), 1 copy in backward (8 B).")
+        expect(copies).to_have_count(1 - number % 2)
+    first.close()
+    return [seconds[number] for number in range(1, count + 1)]
