@@ -45,6 +45,14 @@ def opened(graph: Graph, hidden: frozenset[int] = frozenset()) -> Opened:
     return Opened(graph, findings, view_payload(graph, findings))
 
 
+def recorded_here(graph: Graph) -> Opened:
+    """A graph that a job recorded, without the lines of the app's own files."""
+    files = {path.name for path in Path(__file__).parent.glob("*.py")}
+    return opened(
+        _with_places(graph, lambda place: "" if place.rpartition(":")[0] in files else place)
+    )
+
+
 def build(
     name: str, found: Sequence[torch.device], seed: int
 ) -> tuple[nn.Module, Callable[[], Tensor]]:

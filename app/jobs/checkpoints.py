@@ -19,7 +19,7 @@ from graphviz_torch import (
 )
 
 from . import devices
-from .backward import build, opened
+from .backward import build, recorded_here
 from .values import Loaded, Saved
 
 _AGREE = 1e-4  # relative: devices add up in another order
@@ -68,7 +68,7 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
             same=verified.same,
             verification=str(verified),
             first=verified.first.node if verified.first is not None else None,
-            opened=opened(verified.graph),
+            opened=recorded_here(verified.graph),
         )
 
 

@@ -23,7 +23,7 @@ from graphviz_torch import (
 )
 
 from . import devices
-from .backward import opened
+from .backward import recorded_here
 from .server import report
 from .values import SAMPLES, Divided, Measured, Moved, Timing
 
@@ -163,7 +163,7 @@ def move(choice: str) -> Moved:
             torch.autograd.backward(there["model"](there["x"]).sum())
         moves = reports[0]
         moved = tuple(move.name for move in moves.moved)
-        return Moved(str(moves), moves.nbytes, moved, opened(recording.graph))
+        return Moved(str(moves), moves.nbytes, moved, recorded_here(recording.graph))
 
 
 def divide(count: int, batch: int) -> Divided:
@@ -178,4 +178,4 @@ def divide(count: int, batch: int) -> Divided:
             graphs.append(recording.graph)
             alone = [("sim:0", len(samples))]
             parts.append(tuple(batch_division(recording.graph) if count > 1 else alone))
-    return Divided(tuple(parts), opened(graphs[0]))
+    return Divided(tuple(parts), recorded_here(graphs[0]))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import Graph, collectives, find_across, record
 
-from .backward import opened
+from .backward import recorded_here
 from .values import Opened, Ranks
 
 
@@ -35,7 +35,7 @@ def sample() -> list[Opened]:
         model = Branch()
         with record(model) as recording:
             torch.autograd.backward(model(torch.randn(3, 4), skip))
-        ranks.append(opened(recording.graph))
+        ranks.append(recorded_here(recording.graph))
     return ranks
 
 

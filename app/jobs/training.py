@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from graphviz_torch import record, to_tensorboard, watch
 
 from . import devices
-from .backward import opened
+from .backward import recorded_here
 from .recordings import zipped
 from .server import report
 from .values import Settings, Step, Trained
@@ -74,7 +74,7 @@ def train(settings: Settings) -> Trained:
                 report(Step(step, loss.item(), norms.take()))
             watching.remove()
             to_tensorboard(recording.graph, writer, step=settings.steps)
-        return Trained(opened(recording.graph), zipped(Path(folder)))
+        return Trained(recorded_here(recording.graph), zipped(Path(folder)))
 
 
 class _Norms:

@@ -11,7 +11,7 @@ from ..panels import recording, text
 from ..panels.figures import draw_graph, draw_transfers
 from ..panels.results import forget, result
 
-_LEGEND = alt.Legend(orient="top", symbolOpacity=1)
+_LEGEND = alt.Legend(orient="top", symbolOpacity=1, symbolDash=[1, 0])
 _AXIS = alt.Axis(tickCount=5)
 WORKS = ["matmul", "elementwise", "pinv", "training step"]
 

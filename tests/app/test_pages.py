@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from app.jobs import checkpoints as checkpointing
 from app.jobs import measurement as measuring
-from app.jobs import recordings, training
+from app.jobs import ranks, recordings, training
 from app.jobs.values import MOVING, Settings, Step
 from app.panels import text
 from app.views import explore
@@ -126,6 +126,23 @@ def test_a_batch_of_30_is_divided_as_the_tutorial_says() -> None:
     for count, batches in expected.items():
         divided = measuring.divide(count, 30)
         assert [[size for _, size in batch] for batch in divided.batches] == batches
+
+
+def test_no_graph_names_a_line_of_the_app_itself() -> None:
+    saved = checkpointing.save("mlp", "sim1", ".pt")
+    shown = [
+        measuring.move("sim1").opened,
+        measuring.divide(2, 50).opened,
+        training.train(Settings(depth=2, steps=1)).opened,
+        checkpointing.load(saved.name, saved.data, "mlp", "sim1", False).opened,
+        *ranks.sample(),
+    ]
+    for opened in shown:
+        assert opened is not None
+        graph = opened.graph
+        places = {node.source for node in graph.nodes} | {copy.where for copy in graph.transfers}
+        files = {place.rpartition(":")[0] for place in places}
+        assert files <= {"", "mlp.py"}
 
 
 def test_the_code_that_is_shown_for_moving_is_what_is_run() -> None:
