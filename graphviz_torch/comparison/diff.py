@@ -6,6 +6,7 @@ its time differs. Labels, modules and lines are no differences: they only help t
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ GRADIENT_TOLERANCE = 1e-4
 # And timings of the same node easily by half; below a tenth of a millisecond they are noise.
 TIME_TOLERANCE = 1.0
 _SHORTEST = 1e-4
+_COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +66,30 @@ class GraphDiff:
         shown = lines[:limit]
         if len(lines) > limit:
             shown.append(f"  ... and {len(lines) - limit} more")
-        nodes = len({change.b for change in self.changed})
-        return "\n".join(
-            [
-                f"{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
-                f"{len(self.removed)} removed, {nodes} changed; {len(self.a.edges)} -> "
-                f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
-                f"{len(self.removed_edges)} removed",
-                *shown,
-            ]
-        )
+        return "\n".join([self._counts(), *shown])
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<GraphDiff: {self._counts() if self else self.to_text()}>"
+
+    def _repr_html_(self) -> str:
+        head, *lines = self.to_text().splitlines()
+        rows = (
+            f'<span style="color: {_COLORS.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+            for line in lines
+        )
+        return f"<p>{html.escape(head)}</p><pre>{chr(10).join(rows)}</pre>"
+
+    def _counts(self) -> str:
+        nodes = len({change.b for change in self.changed})
+        return (
+            f"{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
+            f"{len(self.removed)} removed, {nodes} changed; {len(self.a.edges)} -> "
+            f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
+            f"{len(self.removed_edges)} removed"
+        )
 
     def union(self) -> Graph:
         """Both graphs in one, to draw: all of `b`, and what `a` had besides, in its place."""

@@ -379,3 +379,15 @@ def test_a_weight_is_never_paired_with_a_bias() -> None:
     assert (found.pairs, found.removed, found.added) == (((1, 1),), (0,), (0,))
     renamed = diff(leaf("norm.weight"), leaf("head.weight"))
     assert not renamed
+
+
+def test_a_notebook_shows_the_differences_in_colour_and_escapes_names() -> None:
+    before, after = chain("exp", "sin"), chain("exp", "<b>")
+    shown = diff(before, after)
+    assert repr(shown) == (
+        "<GraphDiff: 2 -> 2 nodes: 1 added, 1 removed, 0 changed; 1 -> 1 edges: 1 added, 1 removed>"
+    )
+    page = shown._repr_html_()
+    assert '<span style="color: #c22a1e">- sin' in page
+    assert '<span style="color: #1a7f37">+ &lt;b&gt;' in page
+    assert repr(diff(before, before)) == "<GraphDiff: No difference in 2 nodes and 1 edges.>"

@@ -12,6 +12,9 @@ from torch.nn import Module
 
 from ...tracing.classes import classes_along
 
+# The children in which wrappers hold what they wrap: torch.compile, FSDP, activation checkpointing.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
 
 class ParameterTable:
     """What modules, parameters and buffers are called.
@@ -57,8 +60,8 @@ class ParameterTable:
             self._modules[id(module_)] = (module_, path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
-                    # A compiled module goes by the name of what it wraps.
-                    below = "" if name == "_orig_mod" else name
+                    # A wrapper goes by the name of what it wraps.
+                    below = "" if name in _WRAPPED else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         self._first = self._first or len(self._modules)
         return self._modules[id(module)][1]
@@ -137,8 +140,6 @@ class ParameterTable:
 
 
 def wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
-    """What torch.compile made this module of, if it did."""
+    """What this module is a wrapper of, if it is one."""
     inside = module._modules  # of a scripted module it is no dict, and has no `get`
-    if "_orig_mod" not in inside:
-        return None
-    return inside["_orig_mod"]
+    return next((inside[name] for name in _WRAPPED if name in inside), None)

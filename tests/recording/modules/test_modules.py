@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 
@@ -393,4 +394,38 @@ def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
         f"{user} (modeling_tiny.py:7)",
         f"{user} (modeling_tiny.py:8)",
         user,
+    ]
+
+
+def test_a_checkpointed_part_goes_by_its_own_name() -> None:
+    model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 3)), nn.Linear(3, 1))
+    with record(model) as recording:
+        model(torch.ones(2, 2, requires_grad=True)).sum().backward()
+    names = [parameter.name for parameter in recording.graph.parameters]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+FSDP = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from graphviz_torch import record
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def wrapped(module):
+    return FSDP(module, use_orig_params=True, device_id=torch.device("cpu"))
+inner = torch.nn.Sequential(wrapped(torch.nn.Linear(2, 3)), torch.nn.Linear(3, 1))
+model = wrapped(inner)
+with record(model) as recording:
+    model(torch.ones(2, 2)).sum().backward()
+print([parameter.name for parameter in recording.graph.parameters])
+print(sorted({node.module for node in recording.graph.nodes}))
+dist.destroy_process_group()
+"""
+
+
+def test_fsdp_hides_no_name_where_it_leaves_the_parameters() -> None:
+    done = subprocess.run([sys.executable, "-c", FSDP], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['0.weight', '0.bias', '1.weight', '1.bias']",
+        "['', '0', '1']",
     ]
