@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,28 +115,27 @@ def test_an_empty_recording_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "said"),
-    [(None, "? B"), (0, "0 B"), (12, "12 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
+    ("write", "value", "said"),
+    [
+        (text.size, None, "? B"),
+        (text.size, 0, "0 B"),
+        (text.size, 12, "12 B"),
+        (text.size, 1536, "1.5 KiB"),
+        (text.size, 5 << 30, "5.0 GiB"),
+        (text.duration, None, "not measured"),
+        (text.duration, 2.5, "2.5 s"),
+        (text.duration, 0.0015, "1.5 ms"),
+        (text.duration, 2e-6, "2 µs"),
+        (text.short, 0, "0"),
+        (text.short, 999, "999"),
+        (text.short, 1020, "1.02 k"),
+        (text.short, 999_600, "1 M"),
+        (text.short, 2e13, "20 T"),
+        (partial(text.count, thing="node"), 1, "1 node"),
+        (partial(text.count, thing="node"), 1200, "1,200 nodes"),
+    ],
 )
-def test_a_size_has_its_unit(nbytes: int | None, said: str) -> None:
-    assert text.size(nbytes) == said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(None, "not measured"), (2.5, "2.5 s"), (0.0015, "1.5 ms"), (2e-6, "2 µs")],
-)
-def test_a_duration_has_its_unit(seconds: float | None, said: str) -> None:
-    assert text.duration(seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(0, "0"), (999, "999"), (1020, "1.02 k"), (999_600, "1 M"), (2e13, "20 T")]
-)
-def test_a_large_number_is_short(number: float, said: str) -> None:
-    assert text.short(number) == said
-
-
-def test_a_count_agrees_with_its_noun() -> None:
-    assert text.count(1, "node") == "1 node"
-    assert text.count(1200, "node") == "1,200 nodes"
+def test_a_number_has_its_unit(
+    write: Callable[[float | None], str], value: float | None, said: str
+) -> None:
+    assert write(value) == said
