@@ -1,7 +1,8 @@
 """Two graphs: which nodes and edges were added, removed or changed.
 
-A node counts as changed when the shape, dtype or device of an output, the gradient it received, or
-its time differs. Labels, modules and lines are no differences: they only help to find the pairs.
+A node counts as changed when the shape, dtype or device of an output, an attribute that does not
+follow from shapes, the gradient it received, or its time differs. Labels, modules and lines do not
+count: they only help to find the pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..graph import Edge, GradientStats, Graph, GraphLike, Node, graph_of
 from .matching import match
 
 Mark = Literal["added", "removed", "changed"]
-What = Literal["shape", "dtype", "device", "gradient", "time"]
+What = Literal["shape", "dtype", "device", "attribute", "gradient", "time"]
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
@@ -224,6 +225,7 @@ def _changes(
             yield Change(a.id, b.id, "dtype", f"{where}{left.dtype}", right.dtype)
         if left.device != right.device:
             yield Change(a.id, b.id, "device", f"{where}{left.device}", right.device)
+    yield from _attributes(a, b)
     # Only what both have is compared: a graph that was traced has no gradients to differ in.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
@@ -234,6 +236,16 @@ def _changes(
             yield Change(
                 a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
             )
+
+
+def _attributes(a: Node, b: Node) -> Iterator[Change]:
+    """The attributes that both nodes have, where their shapes are the same: sizes follow those."""
+    if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
+        return
+    after = dict(text.partition("=")[::2] for text in b.attributes)
+    for name, value in (text.partition("=")[::2] for text in a.attributes):
+        if after.get(name, value) != value:
+            yield Change(a.id, b.id, "attribute", f"{name}={value}", f"{name}={after[name]}")
 
 
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 
 from ..graph import Graph, Node
 
@@ -37,18 +37,53 @@ class _Side:
         ]
         self.levels = range(len(self._keys))
 
-    def hashes(self, level: int) -> tuple[list[int], list[int]]:
-        """For each node a hash of what it was computed from, and of what was computed from it."""
+    def hashes(
+        self, level: int, without: Container[int] = ()
+    ) -> tuple[list[int], list[int], list[int]]:
+        """For each node a hash of what it was computed from, of what was computed from it, and of
+        what that was computed from besides; all as if the nodes `without` were not there.
+        """
         keys = self._keys[level]
         down = [0] * len(keys)
         for i, key in enumerate(keys):
             edges = self.inputs[i]
-            down[i] = hash((key, *((down[e.source], e.output_nr, e.input_nr) for e in edges)))
+            ends = [
+                (down[e.source], e.output_nr, e.input_nr) for e in edges if e.source not in without
+            ]
+            down[i] = hash((key, *ends))
+        return down, self._upwards(keys, without), self._upwards(down, without)
+
+    def _upwards(self, keys: Sequence[Hashable], without: Container[int]) -> list[int]:
         up = [0] * len(keys)
         for i in reversed(range(len(keys))):
-            edges = self.users[i]
+            edges = [e for e in self.users[i] if e.target not in without]
             up[i] = hash((keys[i], *sorted((up[e.target], e.output_nr, e.input_nr) for e in edges)))
-        return down, up
+        return up
+
+    def parts(self, without: Container[int]) -> list[list[int]]:
+        """The nodes that are left `without` some, in parts that no edge connects."""
+        found: list[list[int]] = []
+        reached: set[int] = set()
+        for first in range(len(self.nodes)):
+            if first in without or first in reached:
+                continue
+            part = [first]
+            reached.add(first)
+            for node in part:  # which grows
+                near = {*self.beside(node)} - reached
+                near = {other for other in near if other not in without}
+                reached |= near
+                part += sorted(near)
+            found.append(part)
+        return found
+
+    def beside(self, node: int) -> Iterator[int]:
+        """The nodes with an edge to or from this one."""
+        yield from (e.source for e in self.inputs[node])
+        yield from (e.target for e in self.users[node])
+
+
+_Neighbours = Callable[[_Side, int], dict[Hashable, int]]
 
 
 def match(a: Graph, b: Graph) -> dict[int, int]:
@@ -71,6 +106,7 @@ class _Matching:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
         self._fill_gaps()
+        self._find_moved()
         return self.to_b
 
     @property
@@ -81,10 +117,11 @@ class _Matching:
     def _by_hashes(self, level: int) -> None:
         if self._complete:
             return
-        (down_a, up_a), (down_b, up_b) = self.a.hashes(level), self.b.hashes(level)
-        self._alike(list(zip(down_a, up_a, strict=True)), list(zip(down_b, up_b, strict=True)))
-        self._unique(down_a, down_b)
-        self._unique(up_a, up_b)
+        (down_a, up_a, all_a), (down_b, up_b, all_b) = self.a.hashes(level), self.b.hashes(level)
+        self._alike(all_a, all_b)
+        # All that a pair was computed from is alike, too, and so is all that was computed from it.
+        self._grow(self._unique(down_a, down_b), (_sources,))
+        self._grow(self._unique(up_a, up_b), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
         """Pairs two nodes, unless one is a weight and the other a bias."""
@@ -105,13 +142,15 @@ class _Matching:
                     groups.setdefault(key, []).append(node)
         return found
 
-    def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
+    def _unique(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
         """Pairs the nodes whose key occurs once on each side."""
         lefts, rights = self._unmatched(left, right)
-        for key, nodes in lefts.items():
-            others = rights.get(key, [])
-            if len(nodes) == len(others) == 1:
-                self._pair(nodes[0], others[0])
+        return [
+            (nodes[0], others[0])
+            for key, nodes in lefts.items()
+            if len(nodes) == len(others := rights.get(key, [])) == 1
+            and self._pair(nodes[0], others[0])
+        ]
 
     def _alike(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
         """Pairs the nodes whose key occurs as often on both sides.
@@ -137,12 +176,12 @@ class _Matching:
                     if (j := candidates.popleft()) not in self.to_a:
                         self._pair(i, j)
 
-    def _grow(self, seeds: list[tuple[int, int]]) -> None:
+    def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
         """Pairs the neighbours of pairs that have the same name and the same place."""
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
-            for neighbours in (_sources, _targets):
+            for neighbours in directions or (_sources, _targets):
                 right = neighbours(self.b, j)
                 for key, x in neighbours(self.a, i).items():
                     y = right.get(key)
@@ -171,6 +210,26 @@ class _Matching:
                 for p, q in align(*keys):
                     self._pair(left[p], right[q])
             start, begin = end + 1, stop + 1
+
+    def _find_moved(self) -> None:
+        """Pairs parts that are alike within, and stand beside the same pair in another place."""
+        if self._complete:
+            return
+        found: tuple[dict[Hashable, list[list[int]]], ...] = ({}, {})
+        for groups, side, matched in zip(
+            found, (self.a, self.b), (self.to_b, self.to_a), strict=True
+        ):
+            _, _, keys = side.hashes(1, matched)
+            for part in side.parts(matched):
+                part.sort(key=lambda node: (keys[node], node))
+                groups.setdefault(tuple(keys[node] for node in part), []).append(part)
+        for key, parts in found[0].items():
+            others = found[1].get(key, [])
+            if len(parts) == len(others) == 1:
+                near = {self.to_b.get(other) for node in parts[0] for other in self.a.beside(node)}
+                if any(other in near for node in others[0] for other in self.b.beside(node)):
+                    for i, j in zip(parts[0], others[0], strict=True):
+                        self._pair(i, j)
 
 
 def _part(node: Node) -> str:

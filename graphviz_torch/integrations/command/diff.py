@@ -14,7 +14,7 @@ from .pictures import draw
 if TYPE_CHECKING:
     from ... import GraphDiff
 
-_STRUCTURE = ("shape", "dtype", "device")
+_STRUCTURE = ("shape", "dtype", "device", "attribute")
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, help=says)
     parser.add_argument("--format", choices=("text", "json"), default="text")
     says = (
-        "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes or "
-        "devices, or never"
+        "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes, "
+        "devices or attributes, or never"
     )
     choices = ("difference", "structure", "never")
     parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
