@@ -25,6 +25,13 @@ SOURCES = {
     "model": "A model",
     "recording": "A recording",
 }
+SAVING = """\
+from graphviz_torch import record
+
+with record(model) as recording:
+    model(batch).sum().backward()
+recording.graph.save("step.json.gz")
+"""
 LESSON = (
     "Every operation on a tensor leaves a node behind. **Run backward** sends a gradient through "
     "them, from the output to the inputs. The page shows what each node got, and what was copied "
@@ -47,7 +54,10 @@ def draw() -> None:
         )
     if source == SOURCES["recording"]:
         opened = open_recording("A recording (.json or .json.gz)", key="run recording")
-        if opened is not None:
+        if opened is None:
+            st.markdown("A recording is made where the model is, with a GPU or without:")
+            st.code(SAVING, language=None)
+        else:
             recording.begin(opened, key="run recording")
             recording.show(opened, key="run recording")
             draw_findings(opened.findings)
