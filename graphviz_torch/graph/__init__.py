@@ -28,6 +28,7 @@ from .values import (
     itemsize,
     short_dtype,
 )
+from .whole import whole_of
 
 __all__ = [
     "FAILURE_RULES",
@@ -58,4 +59,5 @@ __all__ = [
     "graph_of",
     "itemsize",
     "short_dtype",
+    "whole_of",
 ]

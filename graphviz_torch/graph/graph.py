@@ -12,6 +12,7 @@ from .file import write
 from .values import Cut, Edge, Event, Failure, Node, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
+_MOST_PARTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Graph:
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
     events: tuple[Event, ...] = ()  # what the program did that no node shows
+    # Of a graph joined from others: the id of the first node of each, and its title. What comes
+    # before the first is in none.
+    parts: tuple[tuple[int, str], ...] = ()
 
     def __repr__(self) -> str:
         counts = [
@@ -145,6 +149,11 @@ def _check(graph: Graph) -> None:
     for where, node_id in _mentioned(graph):
         if not 0 <= node_id < count:
             raise ValueError(f"graph.{where} names node {node_id} among {count} nodes.")
+    firsts = [first for first, _ in graph.parts]
+    if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
+        raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
+    if len(firsts) > _MOST_PARTS:
+        raise ValueError(f"graph has {len(firsts):,} parts; up to {_MOST_PARTS:,} are read.")
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Graph, Names, SavedTensor, graph_of
+from ..graph import Graph, Names, SavedTensor, whole_of
 from .dot.dot import to_dot
 from .dot.picture import Picture
 from .options import DrawingOptions, drawing_options
@@ -23,6 +23,10 @@ def draw_graph(
     **options: Unpack[DrawingOptions],
 ) -> Picture:
     """The picture of an autograd graph: shown by a notebook, written by `.render(path, format=)`.
+
+    A recording is drawn whole: where several backwards ran, as of a GAN's two losses, each graph
+    has a frame under the names of its outputs and their line. Of backwards from the same output and
+    line, as in a loop, the last is drawn. `recording.graphs` has each alone.
 
     Args:
         target: a Graph, a recording, an output, a nesting of outputs, or an `nn.Module`, which
@@ -44,8 +48,8 @@ def draw_graph(
     """
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
-    graph = graph_of(target, *inputs, names=names)
-    options["findings"] = tuple(options.get("findings", ()))
+    found = options.get("findings", ())
+    graph, options["findings"] = whole_of(target, *inputs, findings=found, names=names)
 
     def write(note: str = "", **coarser: Any) -> str:
         return to_dot(graph, note=note, **{**options, **coarser})
@@ -91,7 +95,7 @@ def make_dot(
         ) from None
     if not show_attrs and not show_saved:
         return draw_graph(var, names=names)
-    graph = graph_of(var, names=names)
+    graph, _ = whole_of(var, names=names)
     lines = {node.id: [node.note] if node.note else [] for node in graph.nodes}
     for node in graph.nodes:
         if show_attrs:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from ..graph import Finding, Graph, GraphLike, graph_of
+from ..graph import Finding, Graph, GraphLike, whole_of
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
 from .options import Mark
@@ -70,7 +70,8 @@ def to_html(
     """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
 
     Args:
-        graph: a graph, a recording, a tensor, or the `diff` of two graphs, which are drawn as one.
+        graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
+            `diff` of two graphs, which are drawn as one.
         title: of the page; "" for a name from the graph's outputs.
         findings: what the view tells of the graph.
 
@@ -120,8 +121,9 @@ def view_graph(
     Raises:
         TypeError: if `graph` is not a graph, a recording, a tensor or a `diff` of two graphs.
     """
-    shown = graph if isinstance(graph, Difference) else graph_of(graph)
-    return NotebookView(shown, findings, height)
+    if isinstance(graph, Difference):
+        return NotebookView(graph, findings, height)
+    return NotebookView(*whole_of(graph, findings=findings), height)
 
 
 def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
@@ -140,7 +142,8 @@ def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
 def _page(
     graph: GraphLike | Difference, title: str, findings: Sequence[Finding], without: str = _ALONE
 ) -> str:
-    graph = graph if isinstance(graph, Difference) else graph_of(graph)
+    if not isinstance(graph, Difference):
+        graph, findings = whole_of(graph, findings=findings)
     title = title or title_of(graph)
     script = view_script() + _MOUNT
     style = view_style()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ..graph import Graph, GraphLike, graph_of
+from ..graph import Graph, GraphLike, whole_of
 from . import labels, wording
 from .cuts import cut_lines
 from .drawing.drawing import Drawing
@@ -50,7 +50,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     "auto" it has no colours of its own, so that Mermaid takes those of the page.
 
     Args:
-        graph: a graph, a recording, or a tensor.
+        graph: a graph, a recording, which is drawn whole as by `draw_graph`, or a tensor.
         options: those of `DrawingOptions`.
 
     Raises:
@@ -67,7 +67,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     n0 --> n1
     <BLANKLINE>
     """
-    graph = graph_of(graph)
+    graph, options["findings"] = whole_of(graph, findings=options.get("findings", ()))
     text = _written(graph, options)
     if options.get("limit") is None and options.get("depth") is None:
         for limit in LIMITS:

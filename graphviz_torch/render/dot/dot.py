@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...graph import GraphLike, graph_of
+from ...graph import GraphLike, whole_of
 from ...graph.gc import uncollected
 from .. import wording
 from ..drawing.drawing import Drawing
@@ -33,7 +33,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     """The graph as DOT text.
 
     Args:
-        graph: a graph, a recording, or a tensor.
+        graph: a graph, a recording, which is drawn whole as by `draw_graph`, or a tensor.
         note: a line to add below the picture.
         options: those of `DrawingOptions`.
 
@@ -46,9 +46,9 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
-    graph = graph_of(graph)
+    shown, findings = whole_of(graph, findings=options.get("findings", ()))
     with uncollected():
-        return _written(draw(graph, options), note)
+        return _written(draw(shown, {**options, "findings": findings}), note)
 
 
 def _written(drawing: Drawing, note: str) -> str:

@@ -239,7 +239,7 @@ class Drawing:
         part = groups[number]
         name = part.name
         outer = part.parent
-        while outer is not None and groups[outer].kind == "run":
+        while outer is not None and groups[outer].kind != "module":
             outer = groups[outer].parent
         if outer is not None and (name[:1].isdigit() or outer not in self.tree.opened):
             name = f"{groups[outer].name}.{name}"

@@ -46,7 +46,8 @@ def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
     for child in children:
         part = groups[child]
         last = groups[families[-1][-1]] if families else None
-        if last is not None and last.like == part.like and last.span[1] == part.span[0]:
+        follows = last is not None and last.span[1] == part.span[0] and part.kind != "graph"
+        if last is not None and follows and last.like == part.like:
             families[-1].append(child)
         else:
             families.append([child])

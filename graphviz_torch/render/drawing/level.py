@@ -51,7 +51,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     )
     most = _most(drawing)
     closing = drawing.fold or _count(drawing) > most or options["depth"] is not None
-    scoped = any(node.scope for node in drawing.graph.nodes)
+    scoped = drawing.graph.parts or any(node.scope for node in drawing.graph.nodes)
     if not (scoped or closing or options["module"]):
         yield Level(None, (most,))
         if asked:

@@ -42,7 +42,9 @@ class _Opening:
 
     def open(self, start: int | None) -> None:
         depth, limit = self.drawing.options["depth"], self.drawing.limit
-        waiting = [(self._rank(alike, 0), 0, alike[0]) for alike in self._show(start)]
+        # The parts of a graph are open before the modules in them.
+        outer = -1 if start is None and self.drawing.graph.parts else 0
+        waiting = [(self._rank(alike, outer), outer, alike[0]) for alike in self._show(start)]
         heapify(waiting)
         shown = len(waiting) + len(self._leaves(start))
         while waiting:

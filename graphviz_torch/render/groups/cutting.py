@@ -14,12 +14,16 @@ from .repeats import find_repeats
 _SMALLEST_BODY = 3
 
 
+# A graph is a part of one that was joined from several; a run is what follows each other.
+Kind = Literal["graph", "module", "run"]
+
+
 class Part:
     """A group while the tree grows. Its items are parts, and nodes as their ids."""
 
     __slots__ = ("items", "kind", "name", "nodes", "parts", "span", "structure")
 
-    def __init__(self, kind: Literal["module", "run"], name: Name, items: list[Item]) -> None:
+    def __init__(self, kind: Kind, name: Name, items: list[Item]) -> None:
         self.kind = kind
         self.name = name
         self.items = items

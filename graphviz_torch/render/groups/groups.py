@@ -1,21 +1,23 @@
 """Groups: the tree that every collapsed drawing of a graph uses.
 
-Modules make the tree where they were recorded, one group for each call. Where a level holds more
-than a reader can take in, it is cut along the topological order: first into the repeats of a body
-(the steps of a loop, blocks without names), then into runs of equal size.
+The graphs that a graph was joined from are the outermost groups. Modules make the tree where they
+were recorded, one group for each call. Where a level holds more than a reader can take in, it is
+cut along the topological order: first into the repeats of a body (the steps of a loop, blocks
+without names), then into runs of equal size.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ...graph import Edge, Graph
 from ...graph.gc import uncollected
-from .cutting import Cutter, Item, Name, Part, flatten, split
+from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
 
 # Without modules, an order is good enough if every result is used within so many nodes.
 _NEAR = 100
@@ -28,7 +30,7 @@ class Group(NamedTuple):
     name: str  # one segment: "layers", "attn#2", "repeat 3", "nodes 101-200"
     path: str  # unique, without "/": a module's scope; a run's name behind what is around it
     parent: int | None
-    kind: Literal["module", "run"]
+    kind: Kind
     children: tuple[int, ...]  # groups directly inside, in topological order
     nodes: tuple[int, ...]  # nodes directly inside, in id order
     size: int  # number of all nodes inside
@@ -152,11 +154,15 @@ def _modules(
         leaves.setdefault(user, []).append(leaf)
     top: list[Item] = []
     parts: list[Part] = []
-    levels: dict[str, list[Item]] = {"": top}
+    starts = [start for start, _ in graph.parts]
+    parts += [Part("graph", Name(title, f"{title}#", 1, 1), []) for _, title in graph.parts]
+    top += parts
+    # The level of each scope: of the nodes before the first part, of those in it, and so on.
+    tables: list[dict[str, list[Item]]] = [{"": top}, *({"": part.items} for part in parts)]
 
-    def enter(scope: str) -> list[Item]:
+    def enter(levels: dict[str, list[Item]], scope: str) -> list[Item]:
         segments = scope.split(".")
-        level = top
+        level = levels[""]
         for depth, segment in enumerate(segments, 1):
             path = ".".join(segments[:depth])
             if path not in levels:
@@ -171,7 +177,8 @@ def _modules(
     for i in order:
         if i not in first:
             scope = nodes[i].scope
-            level = levels[scope] if scope in levels else enter(scope)
+            levels = tables[bisect_right(starts, i)]
+            level = levels[scope] if scope in levels else enter(levels, scope)
             if i in leaves:
                 level += leaves[i]
             level.append(i)
@@ -207,7 +214,7 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
         # "/" separates the segments of names in TensorBoard.
         path = part.name.text.replace("/", "|")
         outer = parent
-        while part.kind == "module" and outer is not None and parts[outer].kind == "run":
+        while part.kind == "module" and outer is not None and parts[outer].kind != "module":
             outer = parents[outer]
         if outer is not None:
             path = f"{paths[outer]}.{path}"

@@ -32,7 +32,7 @@ from ...graph import (
     GraphLike,
     Node,
     TensorMeta,
-    graph_of,
+    whole_of,
 )
 from .. import style
 from ..groups.groups import group
@@ -40,6 +40,7 @@ from .difference import Difference, difference
 from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
+_KINDS = ("module", "run", "graph")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500
@@ -54,15 +55,19 @@ def view_payload(
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes.
 
     Args:
-        graph: a graph, a recording, a tensor, or the `diff` of two graphs, which are drawn as one.
+        graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
+            `diff` of two graphs, which are drawn as one.
         title: what the view calls it; "" for a name from its outputs.
     """
     diff = graph if isinstance(graph, Difference) else None
-    given = graph_of(graph) if diff is None else diff.union()
+    if diff is None:
+        given, findings = whole_of(graph, findings=findings)
+    else:
+        given = diff.union()
     graph = _with_failed(given)
     columns = _Columns()
     header: dict[str, Any] = {
-        "title": title or title_of(graph if diff is None else diff),
+        "title": title or title_of(given if diff is None else diff),
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
@@ -274,7 +279,7 @@ def _add_groups(graph: Graph, columns: _Columns, header: dict[str, Any]) -> None
     header["groupName"] = columns.texts("groupName", [one.name for one in groups.groups])
     parents = [0 if one.parent is None else one.parent + 1 for one in groups.groups]
     columns.steps("groupParent", parents)
-    columns.numbers("groupKind", [int(one.kind == "run") for one in groups.groups])
+    columns.numbers("groupKind", [_KINDS.index(one.kind) for one in groups.groups])
     columns.steps("groupLike", [one.like for one in groups.groups])
 
 

@@ -189,6 +189,11 @@ export class Tree {
     return this.kinds[item - this.count] === 0;
   }
 
+  /** Is it one of the graphs that the whole was joined from? */
+  isPart(item: number): boolean {
+    return this.kinds[item - this.count] === 2;
+  }
+
   /** How many groups have this one's structure, itself included. */
   alikes(item: number): number {
     return this.alike.get(this.likes[item - this.count] as number) ?? 1;

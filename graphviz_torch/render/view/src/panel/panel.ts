@@ -38,7 +38,8 @@ export class Panel {
   private groupHeading(item: number): HTMLElement {
     const { tree } = this;
     const found = classOf(this.model, tree, item);
-    return this.heading(tree.name(item), `${found || (tree.isModule(item) ? "module call" : "run of nodes")} · ${tree.path(item)}`);
+    const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : "run of nodes";
+    return this.heading(tree.name(item), `${found || kind} · ${tree.path(item)}`);
   }
 
   private heading(title: string, ...subtitle: (string | Node)[]): HTMLElement {

@@ -1,0 +1,133 @@
+"""A recording is drawn whole: every graph of the step in a frame under its title."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from graphviz_torch import Recording, draw_graph, find, record, to_dot, to_html, to_mermaid
+from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
+from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.groups.groups import group
+from tests.render.dot.test_dot import HOSTILE
+from tests.render.drawing.test_page import size
+from tests.support.zoo import gan
+
+F32 = (TensorMeta((3,), "float32", "cpu"),)
+
+
+@pytest.fixture(scope="module")
+def step() -> Recording:
+    torch.manual_seed(0)
+    return gan()
+
+
+def named(label: str, length: int = 1) -> Graph:
+    """A row of operations, the last of them with this label."""
+    nodes = [Node(0, "AccumulateGrad", F32, "x", leaf="tensor")]
+    nodes += [Node(i, "SinBackward0", F32, operation="sin") for i in range(1, length)]
+    nodes.append(Node(length, "MulBackward0", F32, label, "mul", source="a.py:1"))
+    return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(length)), ((length, 0),))
+
+
+def recorded(*graphs: Graph) -> Any:
+    return SimpleNamespace(graphs=list(graphs), graph=graphs[-1])
+
+
+def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) -> None:
+    shown = draw_graph(step).graph
+    drawing = draw(shown, {})
+    titles = [title for _, title in shown.parts]
+    frames = {drawing.title(n): n for n in drawing.tree.opened}
+    assert set(titles) <= frames.keys()
+    for i, key in ((i, drawing.key(i)) for i in range(len(shown.nodes))):
+        part = titles[i >= shown.parts[1][0]]
+        assert drawing.tree.paths[key][0] == frames[part]
+    svg = draw_graph(step).pipe("svg")
+    assert max(size(svg)) <= 2400
+    assert set(titles) <= set(ET.fromstring(svg.replace(b"&#160;", b" ")).itertext())
+
+
+def test_every_format_shows_both_losses(step: Recording) -> None:
+    for text in (to_dot(step), to_mermaid(step).replace("#58;", ":")):
+        assert all(title in text for _, title in draw_graph(step).graph.parts)
+    assert "Autograd graph of critic_loss, generator_loss" in to_html(step)
+
+
+def test_modules_inside_a_part_keep_their_names_and_classes(step: Recording) -> None:
+    drawing = draw(draw_graph(step).graph, {})
+    described = [drawing.described(n) for n in sorted(drawing.tree.opened)]
+    assert described.count("generator · Sequential") == 2
+    assert "critic#2 · Sequential" in described
+
+
+def test_depth_counts_modules_and_not_the_parts_around_them(step: Recording) -> None:
+    whole = draw_graph(step).graph
+    closed = draw(whole, {"depth": 0})
+    assert sorted(closed.title(n) for n in closed.boxes) == sorted(
+        ["generator", "critic", "critic#2", "generator", "critic"]
+    )
+    assert len(closed.tree.opened) == 2
+
+
+def test_a_module_is_that_of_the_first_graph_that_has_it(step: Recording) -> None:
+    drawing = draw(draw_graph(step).graph, {"module": "critic"})
+    first = draw(step.graphs[0], {"module": "critic"})
+    assert drawing.nodes == first.nodes
+
+
+def test_losses_alike_are_not_drawn_as_one() -> None:
+    whole = draw_graph(recorded(named("a", 80), named("b", 80))).graph
+    drawing = draw(whole, {"fold": True})
+    roots = [group(whole).groups[n] for n in group(whole).roots]
+    assert roots[0].like == roots[1].like
+    assert {drawing.title(n) for n in (*drawing.tree.opened, *drawing.boxes)} >= {
+        "a · a.py:1",
+        "b · a.py:1",
+    }
+
+
+def test_a_recording_of_one_backward_looks_as_its_graph() -> None:
+    with record() as recording:
+        (torch.ones(3, requires_grad=True) * 2).sum().backward()
+    found = find(recording)
+    assert to_dot(recording, findings=found) == to_dot(recording.graph, findings=found)
+    assert to_mermaid(recording) == to_mermaid(recording.graph)
+    assert draw_graph(recording).graph is recording.graph
+
+
+def test_a_finding_marks_the_node_of_its_own_graph(step: Recording) -> None:
+    last = len(step.graphs[0].nodes) - 1
+    about = [
+        Finding("made-up", "warning", "x", nodes=(last,), steps=(0,)),
+        Finding("invented", "warning", "y", nodes=(len(step.graph.nodes) - 1,), steps=(1,)),
+    ]
+    dot = to_dot(step, findings=about)
+    lines = [re.match(r"\s*(\d+) ", line) for line in dot.splitlines() if "⚠" in line]
+    assert [int(line[1]) for line in lines if line] == [last, last + len(step.graph.nodes)]
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_hostile_title_comes_out_as_it_went_in(label: str) -> None:
+    svg = draw_graph(recorded(named(label), named("other"))).pipe("svg")
+    shown = "".join(ET.fromstring(svg.replace(b"&#160;", b" ")).itertext())
+    assert label.split("\n")[0][:39] in shown
+    assert "other · a.py:1" in shown
+
+
+def test_many_losses_fit_a_page() -> None:
+    drawn = draw_graph(recorded(*(named(f"loss_{i}", 30) for i in range(12)))).pipe("svg")
+    width, height = size(drawn)
+    assert max(width, height) <= 2400
+    assert max(width / height, height / width) <= 4
+
+
+def test_a_graph_without_nodes_has_a_part_of_its_own() -> None:
+    whole = draw_graph(recorded(Graph(()), named("a"))).graph
+    assert [title for _, title in whole.parts] == ["no output", "a · a.py:1"]
+    assert "a · a.py:1" in to_dot(whole)
