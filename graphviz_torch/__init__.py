@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.networkx import to_networkx
     from .integrations.rows import to_dict
     from .recording.recording import Recording, record
+    from .render.annotation import annotate_source
     from .render.dot.dot import to_dot
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
@@ -113,6 +114,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "find_across",
     "rules",
     # render
+    "annotate_source",
     "make_dot",
     "to_mermaid",
     "view_payload",
@@ -174,6 +176,7 @@ _ROOMS = {
     "integrations.networkx": "to_networkx",
     "integrations.rows": "to_dict",
     "recording.recording": "Recording record",
+    "render.annotation": "annotate_source",
     "render.dot.dot": "to_dot",
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",

@@ -232,3 +232,49 @@ def test_of_two_ranks_each_records_its_own_and_the_first_gathers(tmp_path: Path)
         for file in files
     ]
     assert rows == [4, 5]
+
+
+def test_fabric_needs_one_line() -> None:
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    model = Net()
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with record_steps(model, at=[0, 2]) as steps:
+        train(model, optimizer, 3, fabric.backward)
+    [finding] = steps.findings
+    assert finding.message.startswith("first.weight and first.bias got no gradient")
+    assert steps.recorded == 2
+
+
+LARGE = "the package is large: pip install wandb mlflow-skinny to run this"
+
+
+def test_graph_and_norms_go_to_a_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason=LARGE)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        wandb.init(project="steps", dir=tmp_path, mode="offline") as run,
+        record_steps(model, at=1, loggers=[run]),
+    ):
+        train(model, optimizer, 3)
+        logged = dict(run.summary)
+    assert logged["gradient_norm/last"] > 0
+    assert logged["graphviz_torch/step"] == 1
+    [page] = tmp_path.rglob("autograd_graph*.html")
+    assert "<html" in page.read_text()
+
+
+def test_graph_and_norms_go_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason=LARGE)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the skinny package has no database
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mlflow.start_run() as run, record_steps(model, at=1, loggers=[mlflow]):
+        train(model, optimizer, 3)
+    [norm] = mlflow.MlflowClient().get_metric_history(run.info.run_id, "gradient_norm/last")
+    assert norm.step == 1
+    assert norm.value > 0
+    [page] = tmp_path.rglob("step00001.html")
+    assert "<html" in page.read_text()

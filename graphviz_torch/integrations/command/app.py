@@ -35,7 +35,9 @@ def _app(parsed: argparse.Namespace) -> int:
     if not 0 < parsed.port < 65536:
         raise ValueError(f"--port {parsed.port}: pass a number from 1 to 65535.")
     if find_spec("streamlit") is None:
-        raise ImportError("the app needs Streamlit: pip install 'graphviz-torch[app]'.")
+        raise ImportError(
+            "the app needs Python 3.11 and Streamlit: pip install 'graphviz-torch[app]'."
+        )
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,

@@ -12,8 +12,9 @@ from torch.nn import Module
 
 from ...tracing.classes import classes_along
 
-# The children in which wrappers hold what they wrap: torch.compile, FSDP, activation checkpointing.
-_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# The children in which wrappers hold what they wrap: torch.compile, FSDP, activation checkpointing,
+# Lightning Fabric.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 
 
 class ParameterTable:

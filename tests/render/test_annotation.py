@@ -1,0 +1,67 @@
+"""Source with what each line made, held against the shapes that the program computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphviz_torch import Graph, Node, TensorMeta, annotate_source, record, trace
+
+PROGRAM = """\
+import torch
+w = torch.ones(3, 2, requires_grad=True)
+x = torch.ones(4, 3)
+a, b = (x @ w for _ in range(2))
+y = b.relu()
+z = (y.detach() + (a * b).sum()).mean()
+z.backward()
+"""
+
+
+def ran(folder: Path) -> tuple[Graph, Path]:
+    """The graph of the program, and its file."""
+    file = folder / "program.py"
+    file.write_text(PROGRAM)
+    with record() as recording:
+        exec(compile(PROGRAM, str(file), "exec"), {})
+    return recording.graph, file
+
+
+def test_each_line_shows_what_it_made_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
+    graph, file = ran(tmp_path)
+    rows = annotate_source(graph, file).splitlines()
+    assert [row[3:].partition("  # ")[0].rstrip() for row in rows] == PROGRAM.splitlines()
+    says = {int(row[:1]): row.partition("  # ")[2] for row in rows if "  # " in row}
+    # What line 5 made was cut off, and is not in the graph.
+    assert says == {
+        4: "mm f32[4, 2] \N{MULTIPLICATION SIGN}2",
+        6: "cut by detach; mul f32[4, 2]; sum f32[]; and 2 more",
+    }
+
+
+def test_a_file_that_python_has_read_is_found_by_its_name() -> None:
+    with record() as recording:
+        (torch.ones(2, requires_grad=True) * 2).sum().backward()
+    rows = annotate_source(recording).splitlines()
+    [row] = [row for row in rows if "# mul f32[2]; sum f32[]" in row and "rows" not in row]
+    assert "requires_grad=True) * 2).sum().backward()" in row
+
+
+def test_the_line_of_a_library_is_shown_in_the_library(tmp_path: Path) -> None:
+    (tmp_path / "modeling.py").write_text("def f(x):\n    return x.exp()\n")
+    exp = Node(0, "ExpBackward0", (TensorMeta((5,), "float32", "cpu"),), operation="exp")
+    graph = Graph((exp._replace(source="train.py:1 (modeling.py:2)"),), (), ((0, 0),))
+    text = annotate_source(graph, tmp_path / "modeling.py")
+    assert text.splitlines()[1] == "2      return x.exp()  # exp f32[5]"
+
+
+def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
+    graph = Graph((Node(0, "ExpBackward0", (None,), source="lost.py:3"),), (), ((0, 0),))
+    with pytest.raises(FileNotFoundError, match=r"lost\.py is not at hand: pass its path"):
+        annotate_source(graph)
+    with pytest.raises(ValueError, match=r"other\.py made nothing in this graph"):
+        annotate_source(graph, tmp_path / "other.py")
+    with pytest.raises(ValueError, match="knows no lines"):
+        annotate_source(trace(torch.ones(1, requires_grad=True) * 2))
