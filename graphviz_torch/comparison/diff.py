@@ -50,6 +50,13 @@ class GraphDiff:
     changed: tuple[Change, ...]
     added_edges: tuple[Edge, ...]  # with ids of b
     removed_edges: tuple[Edge, ...]  # with ids of a
+    titles: tuple[str, str] = ("", "")  # what a reader calls the two
+
+    @property
+    def direction(self) -> str:
+        """ "From MLP to Detached layer"; without titles, "From the first graph to the second"."""
+        before, after = self.titles
+        return f"From {before or 'the first graph'} to {after or 'the second'}"
 
     def __bool__(self) -> bool:
         edges = self.added_edges or self.removed_edges
@@ -85,8 +92,9 @@ class GraphDiff:
 
     def _counts(self) -> str:
         nodes = len({change.b for change in self.changed})
+        start = f"{self.direction}: " if any(self.titles) else ""
         return (
-            f"{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
+            f"{start}{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
             f"{len(self.removed)} removed, {nodes} changed; {len(self.a.edges)} -> "
             f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
             f"{len(self.removed_edges)} removed"
@@ -161,6 +169,7 @@ def diff(
     *,
     gradient_tolerance: float = GRADIENT_TOLERANCE,
     time_tolerance: float = TIME_TOLERANCE,
+    titles: tuple[str, str] = ("", ""),
 ) -> GraphDiff:
     """What changed from `a` to `b`, matched by structure, labels and modules, not by position.
 
@@ -168,6 +177,7 @@ def diff(
         gradient_tolerance: relative difference of a gradient's norm or largest value.
         time_tolerance: relative difference of a node's time: 1.0 is twice as long.
             Up to these two nothing changed; `math.inf` leaves gradients or times out.
+        titles: what to call the two graphs in the text and below the picture.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -202,6 +212,7 @@ def diff(
         changed=tuple(changes),
         added_edges=tuple(edge for edge in b.edges if edge not in known),
         removed_edges=tuple(edge for edge in a.edges if kept.get(edge) not in edges_b),
+        titles=titles,
     )
 
 

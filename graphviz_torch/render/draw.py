@@ -9,6 +9,7 @@ from ..graph import Graph, Names, SavedTensor, whole_of
 from .dot.dot import to_dot
 from .dot.picture import Picture
 from .options import DrawingOptions, drawing_options
+from .view.difference import Difference, summed_up
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -29,8 +30,8 @@ def draw_graph(
     line, as in a loop, the last is drawn. `recording.graphs` has each alone.
 
     Args:
-        target: a Graph, a recording, an output, a nesting of outputs, or an `nn.Module`, which
-            runs one forward with `inputs`.
+        target: a Graph, a recording, an output, a nesting of outputs, an `nn.Module`, which
+            runs one forward with `inputs`, or the `diff` of two graphs, which are drawn as one.
         inputs: what to call the module with.
         names: what to call the tensors, as in `trace`; None reads the caller's variables.
         timeout: seconds for the layout; a coarser picture takes over in time.
@@ -48,11 +49,16 @@ def draw_graph(
     """
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
+    said = ""
+    if isinstance(target, Difference):
+        said, options["marks"] = summed_up(target), target.marks()
+        target = target.union()
     found = options.get("findings", ())
     graph, options["findings"] = whole_of(target, *inputs, findings=found, names=names)
 
     def write(note: str = "", **coarser: Any) -> str:
-        return to_dot(graph, note=note, **{**options, **coarser})
+        both = " ".join(text for text in (said, note) if text)
+        return to_dot(graph, note=both, **{**options, **coarser})
 
     return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
 

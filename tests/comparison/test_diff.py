@@ -391,3 +391,10 @@ def test_a_notebook_shows_the_differences_in_colour_and_escapes_names() -> None:
     assert '<span style="color: #c22a1e">- sin' in page
     assert '<span style="color: #1a7f37">+ &lt;b&gt;' in page
     assert repr(diff(before, before)) == "<GraphDiff: No difference in 2 nodes and 1 edges.>"
+
+
+def test_the_direction_is_said_by_the_titles_of_the_two() -> None:
+    before, after = chain("exp", "sin"), chain("exp", "cos")
+    titled = diff(before, after, titles=("MLP", "Detached layer"))
+    assert titled.to_text().startswith("From MLP to Detached layer: 2 -> 2 nodes")
+    assert diff(before, after).direction == "From the first graph to the second"

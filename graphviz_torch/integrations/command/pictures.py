@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Graph
+from ... import Finding, Graph, GraphDiff
 from .files import PIPE, beside, read_graph, write_text
 from .options import add_options, given
 
@@ -64,17 +63,16 @@ def add_tensorboard(parser: argparse.ArgumentParser) -> None:
 
 
 def draw(
-    graph: Graph,
+    graph: Graph | GraphDiff,
     out: Path,
     format: str | None,
     found: list[Finding],
-    marks: Mapping[int, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Draw a graph to a file, whose name is printed, or out."""
+    """Draw a graph, or two that differ, to a file, whose name is printed, or out."""
     from ... import draw_graph
 
-    picture = draw_graph(graph, findings=found, marks=marks, **options)
+    picture = draw_graph(graph, findings=found, **options)
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")

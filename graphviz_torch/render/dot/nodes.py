@@ -14,6 +14,9 @@ from . import markup
 _Look = tuple[str, str]  # text and attributes
 _COLOR = re.compile(' COLOR="[^"]*"')
 
+# The outlines that are not drawn through.
+_LINES = {"removed": "dashed", "changed": "dotted"}
+
 
 class Nodes:
     """Writes the nodes of one drawing; afterwards `roles` holds what it drew."""
@@ -110,7 +113,8 @@ class Nodes:
         color = self.drawing.marks.outlines.get(key)
         if color is not None:
             attributes += f' color="{self.colors[color]}" penwidth=2.5'
-            attributes += ' style="rounded,filled,dashed"' if color == "removed" else ""
+            line = _LINES.get(color)
+            attributes += f' style="rounded,filled,{line}"' if line else ""
         return attributes
 
     def _inked(self, key: int, text: str) -> str:

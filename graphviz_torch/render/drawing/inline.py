@@ -2,7 +2,8 @@
 
 So are leaves, and carriers: operations that only hand one such leaf on, as the `t` of a linear
 module's weight does. A carrier that a reader must see stays a node: one that was named, that has
-several users, or that copies to another device.
+several users, or that copies to another device. So does a leaf that a `diff` added or removed,
+where its operation is in both graphs.
 """
 
 from __future__ import annotations
@@ -30,16 +31,31 @@ _CARRYING = {
 def inline_parameters(drawing: Drawing) -> Drawing:
     """The drawing with what is written inside the operations that use it."""
     graph = drawing.graph
-    return drawing.having(inner=_inner(graph, drawing.options["parameters"]))
+    return drawing.having(inner=_inner(graph, drawing.options["parameters"], _alone(drawing)))
 
 
-def _inner(graph: Graph, parameters: Parameters | None) -> Inner:
+def _alone(drawing: Drawing) -> set[int]:
+    """The leaves that were added or removed where an operation that uses them was not."""
+    marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
+    nodes, users = drawing.graph.nodes, drawing.graph.users() if marks else []
+    found = set()
+    for leaf in (i for i in marks if nodes[i].leaf):
+        ends = [edge.target for edge in users[leaf]]
+        for end in ends:  # which grows
+            if nodes[end].operation in _CARRYING:
+                ends += [edge.target for edge in users[end]]
+            elif marks.get(end) != marks[leaf]:
+                found.add(leaf)
+    return found
+
+
+def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inner:
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
     uses = Counter([edge.source for edge in graph.edges])
     scoped = any(node.scope for node in nodes)
     folded = set() if parameters == "nodes" else _leaves(leaves, uses, parameters, scoped)
-    folded.difference_update([node for node, _ in graph.outputs])
+    folded.difference_update([node for node, _ in graph.outputs], alone)
     many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
     if not folded and not many:
         return Inner(edges=graph.edges)

@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from ...graph import Edge, Graph, Node
 
+_MOST_EDGES = 2  # that a line names
+
 
 class Change(Protocol):
     """One thing about a node of both graphs that differs."""
@@ -38,6 +40,11 @@ class Difference(Protocol):
     changed: tuple[Any, ...]
     added_edges: tuple[Edge, ...]  # with ids of b
     removed_edges: tuple[Edge, ...]  # with ids of a
+    titles: tuple[str, str]  # what a reader calls the two
+
+    @property
+    def direction(self) -> str:
+        """ "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
         """Both graphs in one: the nodes of `b` in their order, those of `a` alone between them."""
@@ -65,6 +72,17 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
         "edges": list(_edges(diff)),
         "addedEdges": [at for at, edge in enumerate(edges) if edge in added],
     }
+
+
+def summed_up(diff: Difference) -> str:
+    """From which graph to which, and which edges of nodes of both went or came: a line of text.
+
+    The picture of both graphs shows all else.
+    """
+    edges = list(_edges(diff))
+    more = f" and {len(edges) - _MOST_EDGES} more" if len(edges) > _MOST_EDGES else ""
+    listed = f" Edges: {'; '.join(edges[:_MOST_EDGES])}{more}." if edges else ""
+    return f"{diff.direction}.{listed}"
 
 
 def _edges(diff: Difference) -> Iterator[str]:

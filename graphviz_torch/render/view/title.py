@@ -18,6 +18,8 @@ def title_of(graph: Graph | Difference) -> str:
     'Autograd graph'
     """
     if isinstance(graph, Difference):
+        if any(graph.titles):
+            return graph.direction
         before, after = _names(graph.a) or "a graph", _names(graph.b) or "a graph"
         return f"From {before} to {after}" if before != after else f"Two graphs of {after}"
     names = _names(graph)
