@@ -39,16 +39,21 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 def _diff(parsed: argparse.Namespace) -> int:
     from ... import diff
 
-    both = parsed.a, parsed.b
     if parsed.a == parsed.b == Path("-"):
         raise ValueError("only one of the two graphs can come from stdin.")
-    titles = tuple("standard input" if path == Path("-") else path.name for path in both)
-    difference = diff(*map(read_graph, both), titles=titles, **given(parsed, diff))
+    titles = _title(parsed.a), _title(parsed.b)
+    difference = diff(
+        read_graph(parsed.a), read_graph(parsed.b), titles=titles, **given(parsed, diff)
+    )
     if parsed.out != Path("-"):
         print(_json(difference) if parsed.format == "json" else difference.to_text())
     if parsed.out is not None:
         draw(difference, parsed.out, None, [])
     return int(_fails(difference, parsed.fail_on))
+
+
+def _title(path: Path) -> str:
+    return "standard input" if path == Path("-") else path.name
 
 
 def _fails(difference: GraphDiff, fail_on: str) -> bool:
