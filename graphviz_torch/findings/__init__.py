@@ -80,13 +80,21 @@ def find_across(graphs: Sequence[GraphLike]) -> list[Finding]:
     """What differs between the graphs of several ranks and must not; `graphs[i]` is rank i's.
 
     Raises TypeError for anything but a list of graphs or recordings.
+
+    >>> from graphviz_torch.graph import Graph
+    >>> list(find_across([Graph((), (), ()), Graph((), (), ())]))
+    []
     """
     ranks = _graphs(graphs, "graphs", "find_across([graph, graph, ...])")
     return _sorted(apply("ranks", ranks))
 
 
 def rules() -> tuple[tuple[str, str], ...]:
-    """Every rule: its id, and the sentence that says what it finds."""
+    """Every rule: its id, and the sentence that says what it finds.
+
+    >>> "cut-gradient" in dict(rules())
+    True
+    """
     return tuple((rule.id, rule.sentence) for rule in RULES)
 
 

@@ -17,6 +17,13 @@ def save(graph: GraphLike, path: str | Path) -> Path:
     Raises:
         ValueError: for a graph that could not be loaded again (see `load`); nothing is written.
         OSError: as `open` does.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save(Graph((), (), ()), Path(folder) / "step.json.gz")
+    ...     load(file) == Graph((), (), ())
+    True
     """
     return graph_of(graph).save(path)
 
@@ -32,6 +39,13 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph:
         ValueError: for a file that is not a graph: truncated, of a newer version, with a wrong type
             anywhere, an id that is out of range, or an edge that runs backwards.
         OSError: as `open` does.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save(Graph((), (), ()), Path(folder) / "step.json")
+    ...     len(load(file).nodes)
+    0
     """
     return read(path, Graph, max_bytes)
 

@@ -30,6 +30,13 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
     Raises:
         ValueError: if no time was measured: a trace has none, nor has a forward.
         OSError: if `path` cannot be written.
+
+    >>> from graphviz_torch import record
+    >>> import torch
+    >>> with record() as recording:
+    ...     torch.ones(2, requires_grad=True).exp().sum().backward()
+    >>> len(to_chrome_trace(recording)["traceEvents"]) > 0
+    True
     """
     value = graph_of(graph)
     ran = [node for node in value.nodes if node.order is not None and node.seconds is not None]

@@ -28,6 +28,13 @@ def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.
         OSError: if a file cannot be written.
+
+    >>> import tempfile, torch
+    >>> from pathlib import Path
+    >>> y = torch.ones(2, requires_grad=True).exp()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in to_model_explorer(y, Path(folder) / "step.json")]
+    ['step.json']
     """
     value, path = graph_of(graph), Path(path)
     collection = {

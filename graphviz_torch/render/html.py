@@ -79,6 +79,12 @@ def to_html(
         TypeError: if `graph` is none of these.
         FileNotFoundError: if the view was never built (see `view_script`).
         OSError: if `path` cannot be written.
+
+    >>> import torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> page = to_html((x * 2).sum())
+    >>> "<html" in page
+    True
     """
     page = _page(graph, title, findings)
     if path is not None:
@@ -120,6 +126,12 @@ def view_graph(
 
     Raises:
         TypeError: if `graph` is not a graph, a recording, a tensor or a `diff` of two graphs.
+
+    >>> import torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> view = view_graph((x * 2).sum())
+    >>> "<iframe" in view._repr_html_()
+    True
     """
     if isinstance(graph, Difference):
         return NotebookView(graph, findings, height)

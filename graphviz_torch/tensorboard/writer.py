@@ -45,6 +45,12 @@ def to_tensorboard(
         TypeError: if `graph` is not a graph, a recording or a tensor, or `logdir_or_writer` is
             neither a path nor a writer.
         ValueError: if the graph has no node, or can't be shown; the message names the node.
+
+    >>> import torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = to_tensorboard((x * 2).sum(), folder)
     """
     graph = graph_of(graph)
     require()
@@ -71,6 +77,15 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         ValueError: if the graph has no node, or can't be shown; the message names the node.
+
+    >>> import torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = to_pbtxt((x * 2).sum(), Path(folder) / "graph.pbtxt")
+    ...     "node {" in Path(folder, "graph.pbtxt").read_text()
+    True
     """
     require()
     from .graph_def import graph_def

@@ -34,6 +34,11 @@ def walk(outputs: Any) -> list[GradFn]:
 
     Raises:
         TypeError, ValueError: as `trace`.
+
+    >>> import torch
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> [fn.name() for fn in walk((x * 2).sum())]
+    ['torch::autograd::AccumulateGrad', 'MulBackward0', 'SumBackward0']
     """
     return list(connected([root for root, _ in roots(outputs)])[0])
 
