@@ -107,7 +107,9 @@ class _Nodes:
         """The lines of all that is in an open group."""
         framed = part.framed and part.group is not None
         if framed and part.group is not None:
-            yield f'subgraph c{part.group}["{_text([self.drawing.described(part.group)])}"]'
+            said = [self.drawing.described(part.group)]
+            said += wording.fold_figures(self.drawing, part.group)
+            yield f'subgraph c{part.group}["{_text(said)}"]'
         for child in part.children:
             if isinstance(child, Open):
                 yield from self.lines(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
@@ -9,6 +10,8 @@ from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .drawing.drawing import Contents, Drawing, Line
 from .style import role
+
+_MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
 
 def copies(graph: Graph) -> dict[int, str]:
@@ -88,6 +91,16 @@ def figures(contents: Contents) -> list[str]:
     return [line for line in says if line]
 
 
+def fold_figures(drawing: Drawing, number: int) -> list[str]:
+    """The small print of an open group that stands for others: the figures of all of them."""
+    if number not in drawing.totals:
+        return []
+    contents = replace(drawing.totals[number], devices=())
+    first, *others = figures(contents)
+    said = [f"all {len(drawing.tree.repeated[number])}: {first}", ", ".join(others).strip(", ")]
+    return [line for line in said if line]
+
+
 def passing(graph: Graph, line: Line) -> str | None:
     """What passes along an edge; None where one of its ends tells."""
     outputs = graph.nodes[line.edge.source].outputs
@@ -133,6 +146,25 @@ def failed_operands(drawing: Drawing) -> list[int]:
     return [key for key in dict.fromkeys(keys) if key is not None]
 
 
+def _closed(drawing: Drawing) -> str:
+    """Which groups are closed, the largest first, and how to open them."""
+    assert drawing.groups is not None
+    groups = drawing.groups.groups
+    boxes = sorted(drawing.boxes, key=lambda number: (-groups[number].size, number))
+    names = [_short(drawing.title(number).partition("  ")[0]) for number in boxes[:_MOST_CLOSED]]
+    if len(boxes) > len(names):
+        names.append(f"{len(boxes) - len(names):,} more")
+    said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    path = next((groups[n].path for n in boxes if groups[n].kind != "graph"), "")
+    one = f'module="{path}"' if 0 < len(path) <= _LONGEST else "module="
+    are = "is" if len(boxes) == 1 else "are"
+    return f"{said} {are} closed ({one} opens one, depth= or limit= more)"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
 def omissions(drawing: Drawing, cuts: int = 0) -> str:
     """What a drawing does not show, such as some cuts, and why an empty one is empty."""
     count = len(drawing.graph.nodes)
@@ -140,7 +172,7 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
         return "this graph has no nodes"
     parts = []
     if drawing.boxes:
-        parts.append("closed groups hold the rest (depth=, module= open them)")
+        parts.append(_closed(drawing))
     if drawing.tree.repeated:
         parts.append("of blocks alike only the first is drawn (fold=False draws each)")
     if cuts:

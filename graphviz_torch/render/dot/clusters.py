@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .. import wording
 from ..drawing.drawing import Drawing
 from ..style import GROUNDS, category, palette, pick
 from . import markup
@@ -80,15 +81,20 @@ def _write(
         if isinstance(entry, tuple):
             device, start = entry
             here = f"{name}_d{dot_id(start)}"
-            title, line = device, colors["group_line"]
+            title, line, small = device, colors["group_line"], []
             fill = pick(GROUNDS[devices[device]], theme)
         else:
             here = f"{name}_{entry}"
             title, line = drawing.described(int(entry)), colors["cluster_line"]
+            small = wording.fold_figures(drawing, int(entry))
             fill = colors["cluster"]
+        head = f"<B>{markup.escape(title)}</B>"
+        for text in small:
+            head += f'<BR ALIGN="LEFT"/>{markup.small(markup.escape(text), colors["muted"])}'
+        head += '<BR ALIGN="LEFT"/>' if small else ""
         result += [
             f"{tab}subgraph cluster{here} {{",
-            f"{tab}\tgraph [label=<<B>{markup.escape(title)}</B>> labelloc=t labeljust=l"
+            f"{tab}\tgraph [label=<{head}> labelloc=t labeljust=l"
             f' style="rounded,filled" fillcolor="{fill}" color="{line}"]',
             *_write(drawing, inner, here, devices, tab + "\t"),
             f"{tab}}}",

@@ -29,7 +29,7 @@ def legend(drawing: Drawing, roles: frozenset[Role], notes: list[str]) -> str:
     ]
     if len(findings) > _MOST_FINDINGS:
         rows.append(_text(f"and {len(findings) - _MOST_FINDINGS} more findings", colors["muted"]))
-    rows += [_text(markup.escape(note), colors["muted"]) for note in notes]
+    rows += [_text(_lines(note), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""
 

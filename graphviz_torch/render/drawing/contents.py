@@ -1,19 +1,30 @@
-"""The step that counts what is inside a closed group."""
+"""The step that counts what is inside a closed group, and in the blocks that one is open for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from .drawing import Contents, Drawing
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """The drawing with the figures of each closed group."""
-    if not drawing.boxes:
+    """The drawing with the figures of each closed group, and of all blocks that one is open for."""
+    alike = drawing.tree.repeated
+    folds = {number: alike[number] for number in drawing.tree.opened if number in alike}
+    if not drawing.boxes and not folds:
         return drawing
     repeats = _repeats(drawing)
-    figures = {number: _figures(drawing, number, repeats[number]) for number in drawing.boxes}
-    return drawing.having(contents=figures)
+    return drawing.having(
+        contents={
+            number: _figures(drawing, _ids(drawing, [number]), _directly(drawing, repeats[number]))
+            for number in drawing.boxes
+        },
+        totals={
+            number: _figures(drawing, _ids(drawing, members), [])
+            for number, members in folds.items()
+        },
+    )
 
 
 def _repeats(drawing: Drawing) -> dict[int, list[int]]:
@@ -34,11 +45,20 @@ def _repeats(drawing: Drawing) -> dict[int, list[int]]:
     return found
 
 
-def _figures(drawing: Drawing, number: int, repeats: list[int]) -> Contents:
+def _ids(drawing: Drawing, groups: Iterable[int]) -> list[int]:
+    """All nodes in these groups."""
     assert drawing.groups is not None
-    graph, tree = drawing.graph, drawing.groups
-    ids = sorted([i for inner in tree.below(number) for i in tree.groups[inner].nodes])
-    others = sorted([i for inner in repeats for i in tree.groups[inner].nodes])
+    return _directly(drawing, [n for number in groups for n in drawing.groups.below(number)])
+
+
+def _directly(drawing: Drawing, groups: Iterable[int]) -> list[int]:
+    assert drawing.groups is not None
+    tree = drawing.groups.groups
+    return sorted([i for number in groups for i in tree[number].nodes])
+
+
+def _figures(drawing: Drawing, ids: list[int], others: list[int]) -> Contents:
+    graph = drawing.graph
     nodes = [graph.nodes[i] for i in ids]
     parameters = [node for node in nodes if node.leaf == "parameter"]
     metas = [meta for node in parameters for meta in node.outputs if meta is not None]

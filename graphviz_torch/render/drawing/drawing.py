@@ -155,6 +155,8 @@ class Drawing:
     )  # key -> keys or ids named below it
     columns: Columns = Columns()
     contents: Mapping[int, Contents] = field(default_factory=dict)  # by closed group
+    # By open group that stands for others like it: of all of them together.
+    totals: Mapping[int, Contents] = field(default_factory=dict)
     marks: Marks = Marks()
     shading: Shading = Shading()
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
+from graphviz_torch import Graph, record, simulate_accelerator, to_dot, to_mermaid, trace
 from graphviz_torch.graph import Edge, Finding, GradientStats, Node, SavedTensor, TensorMeta
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.style import NONFINITE
+from graphviz_torch.render.wording import omissions
 from tests.support.models import MLP, Transformer, chain, tokens
 
 F32 = TensorMeta((3,), "float32", "cpu")
@@ -378,3 +379,48 @@ def test_tensors_of_several_shapes_that_pass_together_are_only_counted() -> None
 
     graph = recorded(Both(), torch.ones(2, 4, requires_grad=True))
     assert 'label=" 2 tensors "' in to_dot(graph, depth=0, fold=False)
+
+
+def blocks(count: int) -> Graph:
+    """Of a backward through blocks alike, each with a smaller gradient than the one behind it."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.fc(x).tanh()) * 0.1
+
+    model = nn.Sequential(*(Block() for _ in range(count)))
+    return recorded(model, torch.ones(2, 4))
+
+
+def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> None:
+    graph = blocks(12)
+    norms = [s.norm for n in graph.nodes if n.scope for s in n.grad_outputs if s is not None]
+    drawing = draw(graph, {"fold": True})
+    (fold,) = [n for n in drawing.tree.opened if n in drawing.tree.repeated]
+    total = drawing.totals[fold]
+    inside = [node for node in graph.nodes if node.module]
+    assert (len(total.nodes), total.elements) == (len(inside), 12 * 2 * (16 + 4))
+    assert total.gradients == (min(norms), max(norms))
+    assert total.saved_bytes == sum(node.saved_bytes for node in inside)
+    said = f"all 12: {len(inside)} nodes, 480 parameters"
+    assert said in to_dot(graph, fold=True)
+    assert said in to_mermaid(graph, fold=True).replace("#58;", ":")
+
+
+def test_the_footer_names_what_is_closed_and_how_to_open_it() -> None:
+    graph = blocks(12)
+    few = omissions(draw(graph, {"fold": False, "depth": 0}))
+    assert few == (
+        f"{len(graph.nodes)} nodes: 0, 1 and 10 more are closed "
+        '(module="0" opens one, depth= or limit= more)'
+    )
+    path = re.search(r'module="(.*?)"', few)
+    assert path is not None
+    assert draw(graph, {"module": path[1]}).nodes
+    assert omissions(draw(blocks(1), {"fold": False, "depth": 1})) == (
+        '11 nodes: fc and out are closed (module="0.fc" opens one, depth= or limit= more)'
+    )
