@@ -1,34 +1,68 @@
-"""How long visitors of the app wait who come all at once.
+"""How long visitors of the app wait who come all at once, each with an expression of their own.
 
-Run `python -m tests.bench.bench_visitors [50]`. Each has a page of one browser and an expression of
-their own, and must see the answer to it. The browser draws so many pages on this machine too: its
-work is in the figures.
+Run `python -m tests.bench.bench_visitors [50]`: the app's part, so many sessions without a browser.
+With `--browser` they are pages of one browser, which draws all of them on this machine too.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from app.jobs import job as jobs
+from app.jobs.values import Choice, Run
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import served, visit_at_once
 
 
-def main(count: int) -> None:
-    """Visit, and print the figures."""
+def in_a_browser(count: int) -> list[float]:
+    """Seconds until each page of a browser shows its answer."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         with served(Path(folder) / "log") as address:
             seconds = visit_at_once(browser, address, count)
         browser.close()
-    middle, last = statistics.median(seconds), max(seconds)
-    print(f"{count} visitors at once, each with their own answer: median {middle:.1f} s, ", end="")
-    print(f"first {min(seconds):.1f} s, last {last:.1f} s")
+    return seconds
+
+
+def in_jobs(count: int) -> list[float]:
+    """Seconds until the job of each visitor gave its answer, which is checked."""
+    seconds: list[float] = []
+    jobs.run("math:sqrt", 4, seconds=120)  # the server has loaded torch
+    began = time.perf_counter()
+
+    def visit(number: int) -> None:
+        choice = Choice("expression", "sim1", program=f"y = sum(x * {number})", inputs="x = 1, 1")
+        call = ".backward:play", choice, True
+        with jobs.Job[Run](*call, seconds=20, visitor=f"{number}") as job:
+            for _ in job:
+                pass
+        assert job.result.opened is not None
+        [leaf] = [node for node in job.result.opened.graph.nodes if node.leaf]
+        [stats] = leaf.grad_outputs
+        assert stats is not None
+        assert stats.values == (number, number)
+        seconds.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(1, count + 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seconds
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int, nargs="?", default=50)
+    parser.add_argument("--browser", action="store_true")
+    options = parser.parse_args()
+    found = (in_a_browser if options.browser else in_jobs)(options.count)
+    print(f"{len(found)} of {options.count} visitors at once have their own answer: ", end="")
+    print(f"median {statistics.median(found):.1f} s, last {max(found):.1f} s")
