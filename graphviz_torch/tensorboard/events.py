@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -12,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2  # type: ignore[import-untyped]
+from tensorboard.plugins.custom_scalar import layout_pb2  # type: ignore[import-untyped]
+from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-untyped]
+    CONFIG_SUMMARY_TAG,
+    create_summary_metadata,
+)
 from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
     EventFileWriter,
 )
@@ -98,6 +105,30 @@ def buckets(
     value.tensor.tensor_shape.dim.add(size=len(rows))
     value.tensor.tensor_shape.dim.add(size=3)
     value.tensor.double_val.extend(number for row in rows for number in row)
+    return summary
+
+
+def image(tag: str, png: bytes) -> summary_pb2.Summary:
+    """A summary for the Images tab."""
+    summary = summary_pb2.Summary()
+    shown = summary.value.add(tag=tag).image
+    shown.width, shown.height = struct.unpack(">II", png[16:24])  # of the header of every PNG
+    shown.colorspace = 4
+    shown.encoded_image_string = png
+    return summary
+
+
+def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
+    """A layout for the Custom Scalars tab: for each title, a chart of all scalars with its tags."""
+    content = layout_pb2.Layout()
+    group = content.category.add(title=category)
+    for title, tags in lines.items():
+        patterns = [f"^{re.escape(tag)}$" for tag in tags]
+        group.chart.add(title=title).multiline.tag.extend(patterns)
+    summary = summary_pb2.Summary()
+    value = summary.value.add(tag=CONFIG_SUMMARY_TAG, metadata=create_summary_metadata())
+    value.tensor.dtype = types_pb2.DT_STRING
+    value.tensor.string_val.append(content.SerializeToString())
     return summary
 
 

@@ -1,24 +1,29 @@
 """Gradients and transfers over the steps of a training, in TensorBoard's other tabs.
 
-Scalars: the gradient norm of each layer. Histograms: all of them in one ridge plot, the layers in
-order of depth where a histogram has its buckets, so that a vanishing gradient is a slope. Text:
-the transfers of a step. Everything takes plain values; `watch` writes its norms by it.
+Images: the gradient norm of each layer by depth. Custom Scalars: charts of them over the steps; the
+numbers are under Scalars. Histograms: all in one ridge plot, the layers in order of depth where a
+histogram has its buckets. Text: the transfers of a step. Everything takes plain values; `watch`
+writes its norms by it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..findings import find
 from ..graph import GradientStats, Graph, GraphLike, Transfer, graph_of
 from ..graph.units import bytes_text
+from ..render.dot.layout import LayoutError
+from .depth import depth_png
 from .writer import require
 
 _COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
+_LINES = 12  # of a chart of all layers
 _ROWS = 500  # of the table of transfers; the rest is one row
 
 
@@ -51,21 +56,28 @@ def add_gradients(
     step: int,
     tag: str = "gradient norm",
 ) -> None:
-    """Write gradient norms by layer: a scalar for each, and one ridge plot of all by depth.
+    """Write gradient norms by layer: a picture by depth, charts over the steps, a ridge plot.
+
+    The picture is for the Images tab. The charts, for the Custom Scalars tab, have the lines of
+    many layers in one, and more for the parts of a large model. The ridge plot is a histogram.
 
     Args:
         gradients: a recording, its graph, or norms by layer, first layer first.
         logdir_or_writer: a directory, or a `SummaryWriter`.
         step: the training step.
-        tag: scalars are "<tag>/<layer>", the ridge plot is "<tag> by depth". There, layer i has
-            the bucket from i to i + 1, and its norm for a count; the card's (i) lists the layers.
+        tag: scalars are "<tag>/<layer>", the picture is "<tag> of each layer", the ridge plot
+            "<tag> by depth". There, layer i has the bucket from i to i + 1, and its norm for a
+            count; the card's (i) lists the layers.
+
+    Warns:
+        RuntimeWarning: if there is no Graphviz for the picture; the numbers are written.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         ValueError: if there is no gradient.
     """
     require()
-    from .events import buckets, scalars, writing
+    from .events import image, writing
 
     norms = (
         dict(gradients) if isinstance(gradients, Mapping) else gradient_norms(graph_of(gradients))
@@ -75,15 +87,52 @@ def add_gradients(
             "no gradient was recorded: run backward inside `with record(model) as recording:` "
             "and pass recording.graph."
         )
+    summaries = norm_summaries(norms, tag, charted=True)
+    try:
+        png = depth_png(norms, f"{tag} of each layer, step {step}")
+        summaries.append(image(f"{tag} of each layer", png))
+    except LayoutError as error:
+        message = f"add_gradients() writes no picture: {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    with writing(logdir_or_writer) as write:
+        for summary in summaries:
+            write(summary, step)
+
+
+def norm_summaries(norms: Mapping[str, float], tag: str, *, charted: bool) -> list[Any]:
+    """The scalars and the ridge plot of a step; if `charted`, the layout of the charts, too."""
+    from .events import buckets, charts, scalars
+
     # The ridge has no place for NaN and Inf: they are 0 there, and NaN and Inf in the scalars.
     rows = [
         (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
         for i, norm in enumerate(norms.values())
     ]
     layers = ", ".join(f"{i}: `{layer}`" for i, layer in enumerate(norms))
-    with writing(logdir_or_writer) as write:
-        write(scalars({f"{tag}/{layer}": norm for layer, norm in norms.items()}), step)
-        write(buckets(f"{tag} by depth", rows, description=f"Layers: {layers}"), step)
+    return [
+        *([charts(tag, chart_lines(norms, tag))] if charted else []),
+        scalars({f"{tag}/{layer}": norm for layer, norm in norms.items()}),
+        buckets(f"{tag} by depth", rows, description=f"Layers: {layers}"),
+    ]
+
+
+def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
+    """The tags of each chart over the steps: all layers, or some of them, and those of each part.
+
+    A chart has at most a dozen lines, from the first layer to the last; a part has all of its own.
+
+    >>> list(chart_lines([f"{part}.{i}" for part in ("up", "down") for i in range(8)], "norm"))
+    ['12 of 16 layers, first to last', 'up', 'down']
+    """
+    tags = [f"{tag}/{layer}" for layer in layers]
+    if len(tags) <= _LINES:
+        return {"all layers": tags}
+    some = [tags[i * (len(tags) - 1) // (_LINES - 1)] for i in range(_LINES)]
+    found = {f"{_LINES} of {len(tags)} layers, first to last": some}
+    for layer in tags:
+        part = layer.removeprefix(f"{tag}/").partition(".")[0]
+        found.setdefault(part, []).append(layer)
+    return found
 
 
 def add_distribution(

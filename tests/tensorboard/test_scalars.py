@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from graphviz_torch.graph import (
     Edge,
@@ -19,13 +22,17 @@ from graphviz_torch.graph import (
     Transfer,
 )
 from graphviz_torch.recording.recording import record
+from graphviz_torch.render.style import COLORS
 from graphviz_torch.tensorboard import scalars as steps
+from graphviz_torch.tensorboard.depth import depth_dot
 from tests.support.models import MLP
 
 pytest.importorskip("tensorboard")
 from tensorboard import plugin_util
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util.tensor_util import make_ndarray
+from torch.utils.tensorboard import SummaryWriter
 
 HALF = TensorMeta((128, 128), "float16", "sim:0")
 
@@ -152,3 +159,54 @@ def test_each_step_is_an_entry_of_the_text_tab(tmp_path: Path) -> None:
     events = read(tmp_path)
     assert [event.step for event in events.Tensors("transfers")] == [1, 2]
     assert events.SummaryMetadata("transfers").plugin_data.plugin_name == "text"
+
+
+def test_a_step_is_one_picture_by_depth_and_a_layout_of_charts_over_the_steps(
+    tmp_path: Path,
+) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(14)))
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in (0, 1):
+            with record(model) as recording:
+                model(torch.ones(2, 3)).sum().backward()
+            steps.add_gradients(recording, writer, step=step)
+    events = read(tmp_path)
+    first, second = events.Images("gradient norm of each layer")
+    assert (first.step, second.step) == (0, 1)
+    with Image.open(BytesIO(first.encoded_image_string)) as picture:
+        assert picture.size == (first.width, first.height)
+    layout = layout_pb2.Layout.FromString(
+        make_ndarray(events.Tensors("custom_scalars__config__")[0].tensor_proto).item()
+    )
+    (category,) = layout.category
+    tags = events.Tags()["scalars"]
+    drawn = {
+        chart.title: {
+            tag for pattern in chart.multiline.tag for tag in tags if re.match(pattern, tag)
+        }
+        for chart in category.chart
+    }
+    whole = drawn.pop("12 of 14 layers, first to last")
+    assert {"gradient norm/0", "gradient norm/13"} < whole
+    assert len(whole) == 12
+    assert set().union(*drawn.values()) == set(tags)
+
+
+def test_bars_are_as_long_as_the_logarithm_of_the_norm() -> None:
+    norms = {"a<b": 1e-4, "mid": 1e-2, "last": 1.0, "zero": 0.0, "bad": math.nan}
+    dot = depth_dot(norms, "step 0")
+    first, middle, last = (int(width) for width in re.findall(r'TRUE" WIDTH="(\d+)"', dot))
+    assert middle - first == pytest.approx(last - middle, abs=1)
+    assert "a&lt;b" in dot
+    assert dot.count(COLORS["error"][0]) == 2
+
+
+def test_without_graphviz_the_numbers_are_written_and_the_picture_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHVIZ_DOT", str(tmp_path / "no-such-dot"))
+    with pytest.warns(RuntimeWarning, match="writes no picture"):
+        steps.add_gradients({"fc": 1.0}, tmp_path, step=0)
+    events = read(tmp_path)
+    assert events.Scalars("gradient norm/fc")[0].value == 1
+    assert events.Tags()["images"] == []

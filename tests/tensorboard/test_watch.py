@@ -180,6 +180,7 @@ def test_a_summary_writer_gets_the_norms_and_a_ridge_of_them_by_depth(tmp_path: 
         (event,) = events.Scalars(f"gradient_norm/{layer}")
         assert event.value == pytest.approx(norm.item())
     (ridge,) = events.Tensors("gradient_norm by depth")
+    assert len(events.Tensors("custom_scalars__config__")) == 1
     counts = make_ndarray(ridge.tensor_proto)[:, 2]
     assert counts.tolist() == pytest.approx([norm.item() for norm in norms])
 
