@@ -42,21 +42,24 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
 
     >>> telling("pow", ("exponent=2",)), telling("convolution", ("groups=1", "stride=(2, 2)"))
     (' 2', ' stride 2')
+    >>> telling("permute", ("dims=(2, 0, 1)",))
+    ' 2, 0, 1'
     """
     known = dict(text.partition("=")[::2] for text in attributes)
     parts = [
         form.format(value)
         for name, attribute, form, usual in _TELLING
         if title.startswith(name) and attribute in known
-        if (value := _shortly(known[attribute], attribute == "kernel_size")) != usual
+        if (value := _shortly(known[attribute], attribute)) != usual
     ]
     return f" {', '.join(parts)}" if parts else ""
 
 
-def _shortly(value: str, every: bool) -> str:
-    """A value as text; unless `every`, what is the same in all directions once: "(2, 2)" -> "2"."""
+def _shortly(value: str, attribute: str) -> str:
+    """A value as text; but of a kernel, equal sizes are written once: "(2, 2)" -> "2"."""
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
-    same = parts[0] if len(set(parts)) == 1 and not every else f"{TIMES}".join(parts)
+    once = len(set(parts)) == 1 and attribute != "kernel_size"
+    same = parts[0] if once else (", " if attribute == "dims" else TIMES).join(parts)
     return same.replace("-", MINUS) if value.startswith("-") else same
 
 
