@@ -68,7 +68,7 @@ def main() -> None:
         sizes = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', (folder / file).read_text())
         assert sizes is not None
         width, height = map(int, sizes.groups())
-        count = len(recording.graph.nodes)
+        count = len(picture.graph.nodes)
         cells.append(
             {"title": title, "file": file, "nodes": count, "width": width, "height": height}
         )
