@@ -111,7 +111,7 @@ class Program:
         frames = outwards(frame, self.frame)
         if self.frame is not None and self.frame not in frames:
             frames.append(self.frame)
-        return outwards_names(frames, self._names)
+        return outwards_names(frames, self._names)[0]
 
     def _names(self, variables: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
         modules = [value for value in variables.values() if issubclass(type(value), Module)]

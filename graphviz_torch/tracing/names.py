@@ -50,8 +50,8 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     """
     if names is None:
         frames = outwards(caller())
-        inside = outwards_names(frames, _of_containers)
-        return [*outwards_names(frames, _of_variables), *_of_outputs(outputs), *inside]
+        variables, inside = outwards_names(frames, _of_variables, _of_containers)
+        return [*variables, *_of_outputs(outputs), *inside]
     if isinstance(names, torch.nn.Module):
         return [*_of_module(names, ""), *_of_outputs(outputs)]
     if isinstance(names, Mapping):
@@ -71,23 +71,24 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
 
 
 def outwards_names(
-    frames: list[FrameType], read: Callable[[Mapping[str, Any]], Iterable[tuple[str, Tensor]]]
-) -> list[tuple[str, Tensor]]:
-    """Names and tensors in the variables of several frames, the innermost first.
+    frames: list[FrameType], *readers: Callable[[Mapping[str, Any]], Iterable[tuple[str, Tensor]]]
+) -> list[list[tuple[str, Tensor]]]:
+    """Names and tensors in the variables of several frames, the innermost first, by reader.
 
     What a function is given goes by the name that it has further out, if it has one there.
 
     Args:
-        read: gives names and tensors of variables.
+        readers: each gives names and tensors of variables.
     """
-    found: list[tuple[str, Tensor]] = []
+    found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
     for frame in reversed(frames):
-        further = {id(tensor): name for name, tensor in reversed(found)}
-        given = arguments(frame)
-        found = [
-            (further.get(id(tensor), name) if name in given else name, tensor)
-            for name, tensor in read(local_variables(frame))
-        ] + found
+        given, variables = arguments(frame), local_variables(frame)
+        for i, read in enumerate(readers):
+            further = {id(tensor): name for name, tensor in reversed(found[i])}
+            found[i] = [
+                (further.get(id(tensor), name) if name in given else name, tensor)
+                for name, tensor in read(variables)
+            ] + found[i]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ...graph import Node
+from ...graph import Node, TensorMeta
 from .. import labels, wording
 from ..drawing.drawing import Drawing
 from ..style import FORMS, Role, Theme, palette, pick, role
@@ -70,11 +70,8 @@ class Nodes:
     def _look(self, node: Node, what: Role) -> _Look:
         """Text and attributes that nodes of one operation, output and role have in common."""
         self.roles.add(what)
-        title = markup.escape(node.title + labels.telling(node.title, node.attributes))
-        if node.leaf:
-            title = markup.SPACE + markup.small(title, self.colors["muted"])
-        meta = markup.small(markup.escape(labels.tensors(node.outputs)), self.colors["muted"])
-        return f"{title}<BR/>{markup.SPACE}{meta}", _attributes(what, self.theme)
+        text = _text(node.title, node.attributes, bool(node.leaf), node.outputs, self.theme)
+        return text, _attributes(what, self.theme)
 
     def _full(self, node: Node) -> str:
         text, attributes = self._look(node, role(node, self.outputs, self.copies))
@@ -86,8 +83,8 @@ class Nodes:
             text += self._inner(node, edge.source)
         text = "<BR/>".join([text, *self._signs(i)])
         attributes += self._added(i, role(node, (), self.copies))
-        where = " · ".join(part for part in (node.scope, node.source) if part)
-        if where:
+        if node.scope or node.source:
+            where = " · ".join([part for part in (node.scope, node.source) if part])
             attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
         return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
 
@@ -154,6 +151,23 @@ class Nodes:
         attributes = _attributes("group", self.theme) + self._added(~number, "group")
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
+
+
+@lru_cache(maxsize=4096)
+def _text(
+    title: str,
+    attributes: tuple[str, ...],
+    leaf: bool,
+    outputs: tuple[TensorMeta | None, ...],
+    theme: Theme,
+) -> str:
+    """What every node of an operation and output says."""
+    muted = palette(theme)["muted"]
+    called = markup.escape(title + labels.telling(title, attributes))
+    if leaf:
+        called = markup.SPACE + markup.small(called, muted)
+    meta = markup.small(markup.escape(labels.tensors(outputs)), muted)
+    return f"{called}<BR/>{markup.SPACE}{meta}"
 
 
 @lru_cache

@@ -78,6 +78,8 @@ def divided(drawing: Drawing, parts: tuple[tuple[int, ...], ...], i: int) -> int
 
 def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     """The keys in a topological order that follows the tree of groups as far as it can."""
+    if drawing.groups is None and all([source < target for source, target in drawing.ends]):
+        return drawing.nodes
     users: dict[int, list[int]] = defaultdict(list)
     waiting: Counter[int] = Counter()
     for source, target in drawing.ends:
@@ -106,13 +108,14 @@ def _sizes(drawing: Drawing) -> dict[int, tuple[float, float]]:
     for i in drawing.nodes:
         node = graph.nodes[i]
         letters = max(len(node.title) * 1.25, len(labels.tensors(node.outputs)), 8)
-        high = _TITLE + _SMALL * (1 + sum(g is not None for g in node.grad_outputs)) + _MARGIN
-        alone = alone_in.get(i)
-        kind = node.module_class.rpartition("/")[2]
-        for name in (node.label, alone and f"{alone} · {kind}"):
-            if name:
-                high += _TITLE
-                letters = max(letters, 1.35 * len(name))
+        gradients = sum([g is not None for g in node.grad_outputs]) if node.grad_outputs else 0
+        high = _TITLE + _SMALL * (1 + gradients) + _MARGIN
+        names = [node.label] if node.label else []
+        if i in alone_in:
+            names.append(f"{alone_in[i]} · {node.module_class.rpartition('/')[2]}")
+        for name in names:
+            high += _TITLE
+            letters = max(letters, 1.35 * len(name))
         for line in node.note.splitlines():
             high += _SMALL
             letters = max(letters, len(line))
@@ -157,11 +160,13 @@ def _measure(
             outside = len(path)  # frames that open above it
             for source in sources[key]:
                 if source in inside and source in rank:
-                    same = _common(path, paths[source])
-                    outside = min(outside, len(path) - same)
-                    ends = (len(paths[source]) - same) * _FRAME_BOTTOM
-                    below[rank[source]] = max(below[rank[source]], ends)
-                    level = max(level, rank[source] + 1)
+                    here = rank[source]
+                    if path or paths[source]:  # frames
+                        same = _common(path, paths[source])
+                        outside = min(outside, len(path) - same)
+                        ends = (len(paths[source]) - same) * _FRAME_BOTTOM
+                        below[here] = max(below[here], ends)
+                    level = max(level, here + 1)
                     if key < 0 or source < 0:
                         label = _LABEL
                 elif source not in inside:

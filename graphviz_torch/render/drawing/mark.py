@@ -16,6 +16,9 @@ def mark(drawing: Drawing) -> Drawing:
     """The drawing with its marks. What is in a closed group, or inside a node, marks that."""
     signs: dict[int, list[Sign]] = {}
     outlines: dict[int, str] = {}
+    differences = drawing.options["marks"] or {}
+    if not (drawing.findings or differences or drawing.before or drawing.behind):
+        return drawing
     nodes, failure = drawing.graph.nodes, drawing.graph.failure
 
     def add(node: int, text: str, color: str) -> None:
@@ -32,7 +35,6 @@ def mark(drawing: Drawing) -> Drawing:
             named = tuple(n for n in named if failure and n == failure.node)
         for node in named:
             add(node, f"{WARNINGS[finding.severity]} {finding.rule}", finding.severity)
-    differences = drawing.options["marks"] or {}
     for node, difference in differences.items():
         text = f"{SIGNS[difference]} {difference}"
         host = drawing.inner.host(node)

@@ -86,7 +86,11 @@ class Open:
     @cached_property
     def paths(self) -> dict[int, Path]:
         """The frames around each key."""
-        return {_key(part): path for part, path, _ in self.parts if type(part) is not Open}
+        return {
+            part.node if type(part) is Leaf else ~part.group: path
+            for part, path, _ in self.parts
+            if not isinstance(part, Open)
+        }
 
     @cached_property
     def homes(self) -> dict[int, int | None]:
@@ -101,8 +105,3 @@ class Open:
             if not isinstance(part, Leaf) and part.repeats and part.group is not None:
                 found[part.group] = (part.group, *part.repeats)
         return found
-
-
-def _key(part: Open | Box | Leaf) -> int:
-    assert not isinstance(part, Open)
-    return part.node if isinstance(part, Leaf) else ~part.group
