@@ -78,7 +78,7 @@ def divided(drawing: Drawing, parts: tuple[tuple[int, ...], ...], i: int) -> int
 
 def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     """The keys in a topological order that follows the tree of groups as far as it can."""
-    if drawing.groups is None and all([source < target for source, target in drawing.ends]):
+    if drawing.groups is None and all(source < target for source, target in drawing.ends):
         return drawing.nodes
     users: dict[int, list[int]] = defaultdict(list)
     waiting: Counter[int] = Counter()
