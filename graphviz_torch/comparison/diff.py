@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..graph import Edge, GradientStats, Graph, GraphLike, Node, graph_of
+from ..graph.column import declared, recorded
 from .matching import match
 
 Mark = Literal["added", "removed", "changed"]
-What = Literal["shape", "dtype", "device", "attribute", "gradient", "time"]
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
@@ -33,7 +33,8 @@ class Change:
 
     a: int  # the node's id in the first graph
     b: int  # and in the second
-    what: What
+    # "shape", "dtype", "device", "attribute", "gradient", "time", or a compared field's title.
+    what: str
     before: str
     after: str
 
@@ -247,6 +248,11 @@ def _changes(
             yield Change(
                 a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
             )
+    for name, column in declared(Node).items():
+        if column.compared:
+            values = getattr(a, name), getattr(b, name)
+            if all(map(recorded, values)) and values[0] != values[1]:
+                yield Change(a.id, b.id, column.title, *map(column.words, values))
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from .column import Column
 from .text import short_repr
+from .units import bytes_text, seconds_text
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
@@ -103,6 +105,10 @@ class SavedTensor(NamedTuple):
         return short_repr(self)
 
 
+def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
+    return bytes_text(sum(tensor.nbytes for tensor in saved))
+
+
 class Node(NamedTuple):
     """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users."""
 
@@ -113,19 +119,22 @@ class Node(NamedTuple):
     operation: str = ""  # the forward's name: "addmm"; "" for a leaf
     leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
     module: str = ""  # as in named_modules(): "encoder.layers.0"
-    scope: str = ""  # the module's path with the number of a repeated call: "encoder.cell#2"
+    # The module's path with the number of a repeated call: "encoder.cell#2".
+    scope: Annotated[str, Column("module")] = ""
     # The user's line that made it, "train.py:41"; where that called into an installed library, with
     # the library's: "train.py:41 (modeling_gpt2.py:312)".
-    source: str = ""
-    note: str = ""  # what a reader must know: "torch.compile region"
-    saved: tuple[SavedTensor, ...] = ()
+    source: Annotated[str, Column("source")] = ""
+    # What a reader must know: "torch.compile region".
+    note: Annotated[str, Column("note", detail=True)] = ""
+    saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
     grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
     order: int | None = None  # position in the backward run, from 0
-    seconds: float | None = None  # in backward, on the device's own clock
+    # In backward, on the device's own clock.
+    seconds: Annotated[float | None, Column("time", seconds_text)] = None
     # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)".
     module_class: str = ""
     # What autograd keeps of the operation that is not a tensor: "exponent=2".
-    attributes: tuple[str, ...] = ()
+    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from operator import attrgetter
+from typing import Literal, NamedTuple, get_type_hints
 
 from ..graph import Graph, Node, short_dtype
+from ..graph.column import declared
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 
@@ -40,7 +42,7 @@ class Name(NamedTuple):
 
 def in_values(color_by: ColorBy | None) -> bool:
     """Has each closed group a value of its own under this `color_by`?"""
-    return callable(color_by) or color_by in _VALUES
+    return callable(color_by) or color_by in _VALUES or isinstance(_of_field(color_by), Value)
 
 
 def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
@@ -57,7 +59,11 @@ def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
         return _NAMES[color_by]
     if color_by in _VALUES:
         return _VALUES[color_by]
-    known = ", ".join(map(repr, (*_NAMES, "trainable", *_VALUES)))
+    field = _of_field(color_by)
+    if field is not None:
+        return field
+    fields = [name for name, column in declared(Node).items() if column.color]
+    known = ", ".join(map(repr, (*_NAMES, "trainable", *_VALUES, *fields)))
     raise ValueError(
         f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
     )
@@ -106,6 +112,17 @@ _VALUES: dict[str, Value] = {
         summed=True,
     ),
 }
+
+
+def _of_field(name: str | None) -> Value | Name | None:
+    """How to read a field that declares itself a `color_by`."""
+    column = declared(Node).get(name) if name else None
+    if name is None or column is None or not column.color:
+        return None
+    if get_type_hints(Node)[name] in (str, str | None):
+        return Name(lambda node: column.text(getattr(node, name)), column.title)
+    title, advice = column.title, "Run it inside record()."
+    return Value(attrgetter(name), column.words, title, advice, title, missing="no value")
 
 
 def name_of(color_by: ColorBy) -> str:

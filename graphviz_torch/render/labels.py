@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
+from ..graph.column import details as declared_details
 from ..graph.units import number_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -97,6 +98,14 @@ def gradient(stats: GradientStats) -> str:
 def number(value: object) -> str:
     """Four significant digits: "2.667", "1.20e-5"."""
     return number_text(value) if isinstance(value, (int, float)) else str(value)
+
+
+def details(node: Node) -> list[str]:
+    """The lines of what a field declares as a detail of its node, such as a note."""
+    found: list[str] = []
+    for name, column in declared_details(Node):
+        found += column.text(getattr(node, name)).splitlines()
+    return found
 
 
 def count(value: float) -> str:

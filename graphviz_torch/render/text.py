@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
-from ..graph.units import bytes_text, seconds_text
+from ..graph.column import Column, declared
+from ..graph.units import seconds_text
 from . import labels
 
+# The declared fields that come first; the others follow in their own order.
+_FIRST = ("seconds", "saved", "scope", "source", "attributes", "note")
 _WIDEST = 48  # characters of one cell; a longer name is cut
 
 
@@ -63,15 +67,16 @@ def _nodes(graph: Graph) -> str:
         "output": lambda node: labels.tensors(node.outputs),
         "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
         "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
-        "time": lambda node: "" if node.seconds is None else seconds_text(node.seconds),
-        "saved": lambda node: bytes_text(node.saved_bytes) if node.saved else "",
-        "module": lambda node: _plain(node.scope),
-        "source": lambda node: _plain(node.source),
-        "attributes": lambda node: _plain(", ".join(node.attributes)),
-        "note": lambda node: _plain(node.note),
     }
+    fields = declared(Node)
+    for name in dict.fromkeys((*_FIRST, *fields)):
+        columns[fields[name].title] = partial(_cell, name, fields[name])
     rows = [[cell(node) for cell in columns.values()] for node in graph.nodes]
     return _table(list(columns), rows, right=("id",))
+
+
+def _cell(name: str, column: Column, node: Node) -> str:
+    return _plain(column.text(getattr(node, name)))
 
 
 def _end(graph: Graph, edge: Edge) -> str:

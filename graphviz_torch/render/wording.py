@@ -43,7 +43,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, str]) -> list[str]:
     found += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
-    found += node.note.splitlines()
+    found += labels.details(node)
     if node.id in many:
         found.append(f"written inside its {many[node.id]:,} users")
     return found

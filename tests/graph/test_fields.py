@@ -6,6 +6,10 @@ answer comes from doing so, not from the code.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from graphviz_torch import (
 )
 from graphviz_torch.graph.json import to_json
 
+ROOT = Path(__file__).parents[2]
 META = TensorMeta((4, 2), "float32", "cpu")
 STATS = GradientStats(1.0, 0.5, 0.1, 0.0)
 # An operation between two others, with every field recorded.
@@ -119,3 +124,49 @@ def test_a_field_is_seen_where_its_row_says(field: str, tmp_path: Path) -> None:
         for taker in TAKERS
     ]
     assert found == rows()[field]
+
+
+def declaration() -> str:
+    """The line that CONTRIBUTING gives as an example of a field."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    return next(line for line in text.splitlines() if line.startswith("    temperature: "))
+
+
+USE = """
+from graphviz_torch import Graph, Node, TensorMeta, diff, to_dot, to_mermaid, to_text
+from graphviz_torch.graph.json import from_json, to_json
+meta = TensorMeta((4,), "float32", "cpu")
+a, b = (Graph((Node(0, "MulBackward0", (meta,), temperature=t),)) for t in (40.0, 71.5))
+assert from_json(to_json(b)) == b
+plain = to_text(Graph((Node(0, "MulBackward0", (meta,)),)))
+assert "71.5 C" in to_text(b) and "temperature" in to_text(b) and "temperature" not in plain
+assert "71.5 C" in to_dot(b) and "71.5 C" in to_mermaid(b)
+assert "temperature 40.0 C -> 71.5 C" in str(diff(a, b))
+assert not diff(b, b) and not diff(b, Graph((Node(0, "MulBackward0", (meta,)),)))
+assert ">temperature<" in to_dot(b, color_by="temperature").replace("B>", ">").replace("</>", "<")
+"""
+
+
+def test_a_declared_field_is_taken_by_all_and_one_without_a_row_fails(tmp_path: Path) -> None:
+    package = tmp_path / "graphviz_torch"
+    ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.ts", "*.js", "*.map")
+    shutil.copytree(ROOT / "graphviz_torch", package, ignore=ignored)
+    values = package / "graph" / "values.py"
+    last = '    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()\n'
+    before, found, after = values.read_text().partition(last)
+    assert found
+    values.write_text(f"{before}{last}{declaration()}\n{after}")
+    shutil.copytree(ROOT / "tests" / "graph", tmp_path / "tests" / "graph", ignore=ignored)
+    (tmp_path / "CONTRIBUTING.md").write_text("")
+
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    used = run(USE)
+    assert used.returncode == 0, used.stderr
+    guard = "from tests.graph.test_fields import test_every_field_of_a_node_has_a_row as t; t()"
+    assert "AssertionError" in run(guard).stderr

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from ...graph import Node, TensorMeta
+from ...graph.column import details, recorded
 from .. import labels, wording
 from ..drawing.drawing import Drawing
 from ..style import FORMS, Role, Theme, palette, pick, role
@@ -39,20 +40,15 @@ class Nodes:
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
         special.update(drawing.alone)
+        for name, _ in details(Node):
+            special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
         usual: dict[
             tuple[str, int, tuple[str, ...]], str
         ] = {}  # text of operations that have no more to say
         result: dict[int, str] = {}
         for i in drawing.nodes:
             node = nodes[i]
-            if (
-                i in special
-                or node.label
-                or node.leaf
-                or node.source
-                or node.note
-                or node.grad_outputs
-            ):
+            if i in special or node.label or node.leaf or node.source or node.grad_outputs:
                 result[i] = self._full(node)
                 continue
             kind = node.operation or node.name, id(node.outputs), node.attributes

@@ -116,7 +116,7 @@ def _sizes(drawing: Drawing) -> dict[int, tuple[float, float]]:
         for name in names:
             high += _TITLE
             letters = max(letters, 1.35 * len(name))
-        for line in node.note.splitlines():
+        for line in labels.details(node):
             high += _SMALL
             letters = max(letters, len(line))
         for edge in inside.get(i, ()):

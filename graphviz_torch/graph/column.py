@@ -1,0 +1,52 @@
+"""What a field of `Node` declares beside its type: how it prints, and who may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+
+class Column(NamedTuple):
+    """A declaration, as in `seconds: Annotated[float | None, Column("time", seconds_text)]`."""
+
+    title: str  # of its column in `to_text`, and of its differences
+    words: Callable[[Any], str] = str  # a recorded value as text
+    detail: bool = False  # is it printed below the node in pictures, a line for each of its lines
+    # Does `diff` tell where both nodes have a value and these differ; what needs a tolerance has
+    # its own rule in comparison/diff.py.
+    compared: bool = False
+    color: bool = False  # is the field's name a `color_by`: a scale for numbers, else categories
+
+    def text(self, value: Any) -> str:
+        """A value in words; "" where nothing was recorded."""
+        return self.words(value) if recorded(value) else ""
+
+
+def recorded(value: Any) -> bool:
+    """Does a field hold more than "not recorded"?
+
+    >>> recorded(0.0), recorded(None), recorded(""), recorded(())
+    (True, False, False, False)
+    """
+    return value is not None and value != "" and value != ()
+
+
+@cache
+def declared(cls: type) -> Mapping[str, Column]:
+    """The declarations of a class by field, in the order of its fields.
+
+    >>> from graphviz_torch.graph import Node
+    >>> declared(Node)["scope"].title
+    'module'
+    """
+    found: dict[str, Column] = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        found.update((name, part) for part in get_args(hint)[1:] if isinstance(part, Column))
+    return found
+
+
+@cache
+def details(cls: type) -> tuple[tuple[str, Column], ...]:
+    """The declarations of what pictures print below a node."""
+    return tuple((name, column) for name, column in declared(cls).items() if column.detail)
