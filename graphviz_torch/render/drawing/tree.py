@@ -87,7 +87,7 @@ class Open:
     def paths(self) -> dict[int, Path]:
         """The frames around each key."""
         return {
-            part.node if type(part) is Leaf else ~part.group: path
+            part.node if isinstance(part, Leaf) else ~part.group: path
             for part, path, _ in self.parts
             if not isinstance(part, Open)
         }
