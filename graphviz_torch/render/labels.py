@@ -57,7 +57,7 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
 
 
 def _shortly(value: str, attribute: str) -> str:
-    """A value as text; but of a kernel, equal sizes are written once: "(2, 2)" -> "2"."""
+    """A value as text. Equal sizes are written once, "(2, 2)" as "2", except a kernel's."""
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
     once = len(set(parts)) == 1 and attribute != "kernel_size"
     same = parts[0] if once else (", " if attribute == "dims" else TIMES).join(parts)
