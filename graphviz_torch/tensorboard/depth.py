@@ -34,8 +34,11 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
         if good and norm > 0:
             width = 2 + _WIDTH * (math.log10(norm) - low) / (high - low)
             size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="10"'
-            cell = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
-            bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cell}</TR></TABLE>'
+            cells = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
+            # Graphviz centres a table in its cell, so one cell more fills the width.
+            rest = f'FIXEDSIZE="TRUE" WIDTH="{2 + _WIDTH - width + 1:.0f}" HEIGHT="10"'
+            cells += f"<TD {rest}></TD>"
+            bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cells}</TR></TABLE>'
         color = colors["muted" if good and norm else "error"]
         rows.append(
             f'<TR><TD ALIGN="RIGHT">{escape(layer)}</TD><TD ALIGN="LEFT" WIDTH="{_WIDTH:.0f}">{bar}'

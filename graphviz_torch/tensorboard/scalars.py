@@ -24,6 +24,7 @@ from .writer import require
 
 _COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _LINES = 12  # of a chart of all layers
+_PART = re.compile(r"[^.]+(\.\d+)?")  # of the path of a layer: a child, or a block of a list
 _ROWS = 500  # of the table of transfers; the rest is one row
 
 
@@ -119,20 +120,27 @@ def norm_summaries(norms: Mapping[str, float], tag: str, *, charted: bool) -> li
 def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
     """The tags of each chart over the steps: all layers, or some of them, and those of each part.
 
-    A chart has at most a dozen lines, from the first layer to the last; a part has all of its own.
+    The first chart has at most a dozen lines, from the first layer to the last. A part is a block
+    of a list, or a child of the model, with all of its layers; layers alone in theirs share one.
 
-    >>> list(chart_lines([f"{part}.{i}" for part in ("up", "down") for i in range(8)], "norm"))
-    ['12 of 16 layers, first to last', 'up', 'down']
+    >>> list(chart_lines(["embed", *(f"blocks.{i}.{j}" for i in (0, 1) for j in range(8))], "norm"))
+    ['12 of 17 layers, first to last', 'blocks.0', 'blocks.1', 'other layers']
     """
+    layers = list(layers)
     tags = [f"{tag}/{layer}" for layer in layers]
     if len(tags) <= _LINES:
         return {"all layers": tags}
     some = [tags[i * (len(tags) - 1) // (_LINES - 1)] for i in range(_LINES)]
-    found = {f"{_LINES} of {len(tags)} layers, first to last": some}
-    for layer in tags:
-        part = layer.removeprefix(f"{tag}/").partition(".")[0]
-        found.setdefault(part, []).append(layer)
-    return found
+    parts: dict[str, list[str]] = {}
+    for layer in layers:
+        name = _PART.match(layer)
+        parts.setdefault(name[0] if name else layer, []).append(f"{tag}/{layer}")
+    alone = [tag for lines in parts.values() if len(lines) == 1 for tag in lines]
+    return {
+        f"{_LINES} of {len(tags)} layers, first to last": some,
+        **{part: lines for part, lines in parts.items() if len(lines) > 1},
+        **({"other layers": alone} if alone else {}),
+    }
 
 
 def add_distribution(

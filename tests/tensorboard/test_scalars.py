@@ -195,7 +195,7 @@ def test_a_step_is_one_picture_by_depth_and_a_layout_of_charts_over_the_steps(
 def test_bars_are_as_long_as_the_logarithm_of_the_norm() -> None:
     norms = {"a<b": 1e-4, "mid": 1e-2, "last": 1.0, "zero": 0.0, "bad": math.nan}
     dot = depth_dot(norms, "step 0")
-    first, middle, last = (int(width) for width in re.findall(r'TRUE" WIDTH="(\d+)"', dot))
+    first, middle, last = (int(width) for width in re.findall(r'WIDTH="(\d+)" HEIGHT="10" BG', dot))
     assert middle - first == pytest.approx(last - middle, abs=1)
     assert "a&lt;b" in dot
     assert dot.count(COLORS["error"][0]) == 2
