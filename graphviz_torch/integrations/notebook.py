@@ -54,7 +54,7 @@ def load(shell: Any) -> None:
             return None
         found = find(recording)
         try:
-            view = view_graph(recording.graph, findings=found)._repr_html_()
+            view = view_graph(recording, findings=found)._repr_html_()
         except FileNotFoundError:  # a checkout in which the view was not built
             view = ""
         return RecordedCell(recording.graph, found, view)
