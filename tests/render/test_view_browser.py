@@ -35,6 +35,8 @@ def test_a_small_graph_opens_whole_and_says_the_gradients(opened: Open) -> None:
     assert text.count("[2.0000, 2.6667, 3.3333]") == 2
     assert "f32[3]" in text
     assert "cpu" in text
+    for told in ("add 2", "pow 2", "add 3", "mean"):  # y = mean((x + 2)**2 + 3)
+        assert told in text
 
 
 def test_a_parameter_is_written_in_the_operation_that_uses_it(opened: Open) -> None:

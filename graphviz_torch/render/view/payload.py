@@ -36,6 +36,7 @@ from ...graph import (
 )
 from .. import style
 from ..groups.groups import group
+from ..labels import telling
 from .difference import Difference, difference
 from .title import title_of
 
@@ -89,6 +90,7 @@ def view_payload(
     places = [attributes.at(getattr(node, "attributes", ())) for node in graph.nodes]
     columns.numbers("attributes", places)
     header["attributes"] = attributes.rows
+    header["telling"] = columns.texts("telling", _telling(graph.nodes, places))
     header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
@@ -104,6 +106,13 @@ def view_payload(
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
     return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+
+
+def _telling(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
+    """What tells each operation from another of its kind; equal ones are read once."""
+    kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
+    texts = {kind: telling(node.title, node.attributes) for kind, node in kinds.items()}
+    return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
 
 
 def _with_failed(graph: Graph) -> Graph:

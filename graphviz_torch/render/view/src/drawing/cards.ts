@@ -31,7 +31,7 @@ export const PADDING = 8;
 export const TITLE_LEFT = 28;
 const TITLE_RIGHT = 10;
 const MOST_LABEL = 26;
-const MOST_NAME = 24;
+const MOST_NAME = 32;
 const MOST_MODULE = 18;
 const MOST_TEXT = 30;
 const MOST_PARAMETERS = 4;
@@ -90,7 +90,7 @@ export class Cards {
     const { model } = this;
     const label = model.text("label", node);
     const role = this.role(node);
-    const name = model.leaf[node] ? (label ? "" : role) : model.operation(node);
+    const name = model.leaf[node] ? (label ? "" : role) : model.described(node);
     const lines: Span[][] = [
       [
         ...(label ? [{ text: shorten(label, MOST_LABEL), look: "strong" as const }] : []),

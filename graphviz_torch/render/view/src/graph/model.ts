@@ -40,7 +40,7 @@ export interface Edge {
   readonly inputNr: number;
 }
 
-export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass";
+export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "source" | "note" | "moduleClass" | "telling";
 
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
@@ -108,7 +108,7 @@ export class Model {
     this.marks = new Map(header.difference?.marks);
     this.addedEdges = new Set(header.difference?.addedEdges);
     this.outputs = new Set(header.outputs.map(([node]) => node));
-    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass"] as const)
+    for (const name of ["name", "operation", "module", "scope", "source", "note", "moduleClass", "telling"] as const)
       this.texts.set(name, { at: payload.column(name, count), table: header[name] });
     this.texts.set("label", this.labels(payload.column("label", count), header.label));
     this.attributesOf = payload.column("attributes", count);
@@ -190,6 +190,11 @@ export class Model {
   /** What a drawing calls the node: the forward's name, else autograd's. */
   operation(node: number): string {
     return this.text("operation", node) || this.text("name", node);
+  }
+
+  /** The operation with what tells it from another of its kind: "pow 2". */
+  described(node: number): string {
+    return this.operation(node) + this.text("telling", node);
   }
 
   caption(node: number): string {

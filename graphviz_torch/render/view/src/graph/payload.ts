@@ -45,6 +45,8 @@ export interface Header {
   note: string[];
   moduleClass: string[];
   attributes: string[][];
+  /** What tells an operation from another of its kind, with a space before it: " 2" of a pow. */
+  telling: string[];
   columns: [string, "number" | "step" | "signed" | "measured", number, number][];
 }
 
