@@ -2,7 +2,8 @@
 
 `cuda_stand_in.c` has two devices and writes down what it is asked for: that is the witness. Its
 kernels compute nothing, so no value is looked at. It needs a CUDA build of torch, a C compiler and
-no GPU; each test runs a child, `python tests/test_cuda_stand_in.py NAME`, that has it loaded.
+no GPU; each test runs a child, `python tests/recording/test_cuda_stand_in.py NAME`, that has it
+loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ranks of tests/test_distributed.py do, under torchrun: `ranks.py SCENE`."""
+"""What the ranks of tests/tracing/test_distributed.py do, under torchrun: `ranks.py SCENE`."""
 
 from __future__ import annotations
 
