@@ -408,7 +408,9 @@ def test_what_an_optimizer_holds_that_does_not_step_in_the_block_is_in_an_optimi
         spare(critic(actor(torch.ones(4, 3)))).mean().backward()
         optimizers[0].step()
     found = only("not-in-optimizer", recording.graph)
+    file, _, line = found.where.rpartition(":")
+    used = f"{file}:{int(line) - 1}"  # the line before the step
     assert found.message == (
-        "spare.weight and spare.bias got a gradient, but no optimizer holds them: SGD, which steps "
-        f"at {found.where}, does not."
+        f"spare.weight and spare.bias got a gradient at {used}, but no optimizer holds them: SGD, "
+        f"which steps at {found.where}, does not."
     )
