@@ -29,7 +29,7 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
 
     Args:
         model_or_graph: a recording or its graph, whose findings say why a gradient is missing; or
-            a module after `backward()`, of which only the names are known.
+            a module after `backward()`; only its parameters' names are then known.
         to: names of parameters or modules that must get a gradient; None: all. A name that is not
             there, or that needs no gradient, fails too.
 
@@ -146,7 +146,7 @@ def assert_same_graph(graph: Any, expected: Any) -> None:
             _structure(new).save(path)
             return
         advice = f"\nIf the change is meant: pytest --graphviz-torch-update, to write {path} anew."
-        assert path.exists(), f"there is no stored graph {path}.{advice}"
+        assert path.exists(), f"the stored graph {path} does not exist.{advice}"
         old = load(path)
     else:
         old = graph_of(expected)

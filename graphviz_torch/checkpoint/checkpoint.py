@@ -119,7 +119,8 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is no checkpoint, wants to run code, or does not fit and `strict`.
+        ValueError: if the file is not a checkpoint, wants to run code, or does not fit and
+            `strict`.
     """
     path = Path(path)
     value = _read(path, map_location)
@@ -242,14 +243,15 @@ def _read(path: Path, map_location: Any) -> Any:
         ) as error:
             if "deserialize object on" in str(error):  # a device that is absent: torch says it well
                 raise
-            raise ValueError(f"{path} is no checkpoint of PyTorch's: {error}") from error
+            raise ValueError(f"{path} is not a checkpoint of PyTorch's: {error}") from error
     return to_device(value, map_location) if simulated else value
 
 
 def _refusal(path: Path, message: str) -> str:
     wanted = re.search(r"(?:GLOBAL|class|function)\s+`?([\w.]+\.[\w.]+)", message)
     if wanted is None:
-        return f"{path} is no checkpoint of PyTorch's, or a damaged one: {message.splitlines()[0]}"
+        first = message.splitlines()[0]
+        return f"{path} is not a checkpoint of PyTorch's, or a damaged one: {first}"
     return (
         f"{path} was refused: it asks to load {wanted[1]}, and a pickle that names more than "
         "tensors and plain values can run any code. Nothing was run. Ask whoever made it for a "

@@ -26,7 +26,7 @@ def join(path: str, name: str) -> str:
 
 
 def children(thing: Any) -> list[tuple[str, Any]] | None:
-    """Name and value of what a container holds; None for what is no container."""
+    """Name and value of what a container holds; None for what is not a container."""
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in _entries(thing)]
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):
@@ -62,7 +62,7 @@ def rebuilt(thing: Any, values: list[Any]) -> Any:
 
 
 def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Path and value of everything in a structure that is no container, each place once."""
+    """Path and value of everything in a structure that is not a container, each place once."""
     stack = [(name, tree)]
     entered: set[int] = set()
     while stack:
@@ -76,7 +76,7 @@ def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of an object that is no container: those of its attributes, and in them."""
+    """The tensors of an object that is not a container: those of its attributes, and in them."""
     parts = children(thing)
     if parts is None:
         parts = list(getattr(thing, "__dict__", {}).items())

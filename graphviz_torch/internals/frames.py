@@ -82,7 +82,7 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame by name, in the order in which they were bound.
 
     In a function, the globals that it reads follow. Names that start with "_" are private, and
-    those that are no identifiers Python's own: left out.
+    those that are not identifiers Python's own: left out.
     """
     values = frame.f_locals
     found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}

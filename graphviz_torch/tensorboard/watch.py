@@ -181,7 +181,8 @@ def watch(
         A context manager with `remove()`; it counts from now on, entered or not.
 
     Raises:
-        TypeError: if `model` is no module, `writer` has no `add_scalar`, or `every` is no integer.
+        TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an
+            integer.
         ValueError: if `every` is less than 1.
 
     >>> class Printer:

@@ -5,7 +5,7 @@ the group's store: the key-value server at which the ranks met, on gloo and NCCL
 rank that gathers waits for others, and not beyond its timeout.
 
 Seen: nodes for collectives that autograd records, such as DTensor's and those of
-`torch.distributed.nn`. Not seen: what DDP and FSDP send from hooks, which are no nodes.
+`torch.distributed.nn`. Not seen: what DDP and FSDP send from hooks, which are not nodes.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
         names: a dict (values that are modules give their parameters under "key.parameter"), a
             module, `{}` for no names; None reads the variables of the first caller outside this
             package, in the order in which they were bound, and of the user's frames that lead
-            there: what a function is given goes by the name that it has further out.
+            there: an argument has the name that its caller gave it.
         outputs: what is traced; its keys and fields name its tensors, after the names above.
 
     Raises:
@@ -75,7 +75,7 @@ def outwards_names(
 ) -> list[list[tuple[str, Tensor]]]:
     """Names and tensors in the variables of several frames, the innermost first, by reader.
 
-    What a function is given goes by the name that it has further out, if it has one there.
+    An argument has the name that its caller gave it, if there is one.
 
     Args:
         readers: each gives names and tensors of variables.
@@ -150,7 +150,7 @@ def _of_containers(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
-        if path.strip("[]0123456789"):  # a position alone is no name
+        if path.strip("[]0123456789"):  # a position alone is not a name
             yield path, tensor
 
 

@@ -92,7 +92,7 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
         with certainty; `transfers` holds the copies between devices that backward will make.
 
     Raises:
-        TypeError: if `outputs` is no tensor and no nesting, or `names` none of the above.
+        TypeError: if `outputs` is neither a tensor nor a nesting, or `names` none of the above.
         ValueError: if no tensor in it has an autograd graph.
 
     >>> import torch

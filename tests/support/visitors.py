@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 ROOT = Path(__file__).parents[2]
 SIZES = {390: 844, 1280: 900, 1920: 1080}
-WAIT = 120_000  # ms: a busy machine is no failure
+WAIT = 120_000  # ms: a busy machine is not a failure
 # The script has run, every part and the page's style are there, and nothing fades in any more.
 STILL = """() => !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
     && [...document.querySelectorAll("style")].some((each) => each.textContent.includes("stMain"))

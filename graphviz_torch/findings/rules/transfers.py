@@ -70,7 +70,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
     known = [
         (i, t)
         for i, t in _forward(reading)
-        # A number that is read again and again is no waste of bytes, but a wait.
+        # A number that is read again and again does not waste bytes; it waits.
         if _origin(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
     for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):

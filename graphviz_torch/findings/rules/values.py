@@ -19,7 +19,7 @@ VANISHES = 1e-5
 # Worth knowing from here on: the first weights learn a thousand times slower than the last.
 SHRINKS = 1e-3
 EXPLODES = 1e3
-# Fewer nodes than this are no depth: two Linear layers with an activation and a loss have 7.
+# Fewer nodes than this are not a depth: two Linear layers with an activation and a loss have 7.
 MIN_CHAIN = 8
 # Trained transformers are healthy with 97 of 100 ReLU outputs at zero (Li et al. 2022, "The lazy
 # neuron phenomenon"), so only what lets almost nothing through is dead.

@@ -111,8 +111,8 @@ def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
 
     Autograd does not tell an undefined output from a true scalar on the CPU, so for a scalar that
     nothing uses this goes by the node. Undefined is what lies on another device than its siblings,
-    an output of a custom Function (an argument that is no tensor, or not differentiable), and of a
-    double backward a gradient that was not asked for, unless those asked for are scalars too.
+    an output of a custom Function (an argument that is not a tensor, or not differentiable), and of
+    a double backward a gradient that was not asked for, unless those asked for are scalars too.
     """
     elsewhere = any(meta is not None and meta.device != "cpu" for meta in outputs)
     asked = any(meta is not None and meta.shape for meta in outputs)

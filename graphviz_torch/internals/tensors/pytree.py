@@ -19,8 +19,8 @@ _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a nesting with the path to each: `{"loss": [t]}` -> `[("loss[0]", t)]`.
 
-    Lists, tuples, dicts and dataclasses are entered, in order; anything else that is no tensor is
-    passed over. The path of a tensor on its own is "".
+    Lists, tuples, dicts and dataclasses are entered, in order; what else is not a tensor is passed
+    over. The path of a tensor on its own is "".
 
     Args:
         ask: let a subclass say itself what it holds, as one does that loads that when asked. False

@@ -117,7 +117,7 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     joined, spare = (_memory.row(name, ends[-1], dtype) for name in ("row", "beside"))
     torch.cat(list(map(Tensor.ravel, memories.values())), out=joined)
     row, beside = joined.numpy(), spare.numpy()
-    with np.errstate(all="ignore"):  # what overflows or is no number is looked at again
+    with np.errstate(all="ignore"):  # what overflows or is not a number is looked at again
         high = np.maximum.reduceat(np.abs(row, out=beside), starts)
         low = np.minimum.reduceat(beside, starts)
         squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
@@ -146,7 +146,7 @@ def _blocks(row: Tensor) -> Iterable[Any]:
 
 @np.errstate(all="ignore")  # a norm may overflow
 def _again(blocks: Iterable[Any], elements: int) -> Numbers:
-    """The numbers of a gradient with elements that are no numbers, or too large or small to square.
+    """The numbers of a gradient with elements that are not finite, or whose squares are not.
 
     Args:
         blocks: its elements, in arrays.

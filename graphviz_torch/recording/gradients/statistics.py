@@ -213,7 +213,7 @@ class Descriptions:
 
 @contextmanager
 def _hide_operators() -> Iterator[None]:
-    """Our own operators are no part of the user's program: no graph and no mode sees them.
+    """Our own operators are not part of the user's program: no graph and no mode sees them.
 
     One that PyTorch does not have for some kind of tensor is not to end it.
     """

@@ -61,7 +61,7 @@ class ParameterTable:
             self._modules[id(module_)] = (module_, path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
-                    # A wrapper goes by the name of what it wraps.
+                    # A wrapper has the name of what it wraps.
                     below = "" if name in _WRAPPED else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         self._first = self._first or len(self._modules)
@@ -142,5 +142,5 @@ class ParameterTable:
 
 def wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
     """What this module is a wrapper of, if it is one."""
-    inside = module._modules  # of a scripted module it is no dict, and has no `get`
+    inside = module._modules  # of a scripted module it is not a dict, and has no `get`
     return next((inside[name] for name in _WRAPPED if name in inside), None)

@@ -128,7 +128,7 @@ class GraphHistory:
             return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
-            gc.collect()  # what only waits for this is no leak
+            gc.collect()  # what only waits for this is not a leak
             before = line.before(step)
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)

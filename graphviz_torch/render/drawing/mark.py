@@ -31,7 +31,7 @@ def mark(drawing: Drawing) -> Drawing:
 
     for finding in drawing.findings:
         named = finding.nodes
-        if finding.rule == "failed":  # an operation that failed is no node; one in backward is
+        if finding.rule == "failed":  # an operation that failed in forward has no node
             named = tuple(n for n in named if failure and n == failure.node)
         for node in named:
             add(node, f"{WARNINGS[finding.severity]} {finding.rule}", finding.severity)
