@@ -12,27 +12,22 @@ from hypothesis import HealthCheck, given, settings
 
 from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
 from graphviz_torch.graph import Failure, Parameter, Step
-from tests.graph.test_json import graphs
-from tests.support.graphs_by_hand import (
-    CASES,
+from tests.findings.by_hand.cases import CASES
+from tests.findings.by_hand.graphs import (
     CUT,
-    GPU,
     META,
     MIB,
     chain,
     cut,
-    deep,
     lost,
     mixed,
     model,
-    moved,
     parameter,
-    read,
-    root,
-    sent,
     stats,
-    units,
 )
+from tests.findings.by_hand.transfers import GPU, moved, read, sent
+from tests.findings.by_hand.values import deep, root, units
+from tests.graph.test_json import graphs
 
 
 def only(rule: str, graph: Graph) -> list[Finding]:
@@ -44,25 +39,26 @@ def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
     assert len(table) == len(rules())
     assert set(CASES) == set(table) - {"growing-graph", "skipped-parameter"}
     assert all(sentence.endswith(".") and len(sentence) > 30 for sentence in table.values())
-    assert all(misses for _, _, _, misses in CASES.values())
+    assert all(case.near_misses for case in CASES.values())
 
 
 @pytest.mark.parametrize("rule", CASES)
 def test_the_rule_finds_what_it_is_for(rule: str) -> None:
-    graph, severity, message, _ = CASES[rule]
-    (found,) = only(rule, graph)
-    assert (found.severity, found.message) == (severity, message)
+    case = CASES[rule]
+    (found,) = only(rule, case.graph)
+    assert (found.severity, found.message) == (case.severity, case.message)
     assert found.cause
     assert found.advice[0].isupper()
-    assert all(0 <= node < len(graph.nodes) for node in found.nodes)
-    assert all(0 <= transfer < len(graph.transfers) for transfer in found.transfers)
+    assert all(0 <= node < len(case.graph.nodes) for node in found.nodes)
+    assert all(0 <= transfer < len(case.graph.transfers) for transfer in found.transfers)
 
 
 @pytest.mark.parametrize(
-    ("rule", "number"), [(rule, i) for rule, case in CASES.items() for i in range(len(case[3]))]
+    ("rule", "number"),
+    [(rule, i) for rule, case in CASES.items() for i in range(len(case.near_misses))],
 )
 def test_the_rule_is_silent_on_the_near_miss(rule: str, number: int) -> None:
-    assert only(rule, CASES[rule][3][number]) == []
+    assert only(rule, CASES[rule].near_misses[number]) == []
 
 
 def test_a_graph_of_which_nothing_was_recorded_has_no_findings() -> None:
@@ -81,7 +77,7 @@ def test_the_advice_is_the_line_to_write() -> None:
     assert unused.advice.startswith("Replace x.cuda() with x = x.cuda() at train.py:12")
     (mix,) = only("mixed-devices", mixed("cpu", "cuda:0"))
     assert mix.advice == 'Move what lies elsewhere: x = x.to("cuda:0").'
-    (pageable,) = only("pageable-copy", CASES["pageable-copy"][0])
+    (pageable,) = only("pageable-copy", CASES["pageable-copy"].graph)
     assert 'x.to("cuda:0", non_blocking=True)' in pageable.advice
 
 

@@ -1,0 +1,37 @@
+"""Graphs made by hand, by rule: one that triggers it, and near ones that must not."""
+
+from __future__ import annotations
+
+from tests.findings.by_hand import (
+    cuts,
+    devices,
+    dropped,
+    failures,
+    freezing,
+    leaves,
+    losses,
+    memory,
+    paths,
+    terms,
+    training,
+    transfers,
+    values,
+)
+from tests.findings.by_hand.graphs import Case
+
+FAMILIES = (
+    devices,
+    leaves,
+    failures,
+    training,
+    paths,
+    cuts,
+    terms,
+    freezing,
+    dropped,
+    losses,
+    values,
+    transfers,
+    memory,
+)
+CASES: dict[str, Case] = {rule: case for family in FAMILIES for rule, case in family.CASES.items()}

@@ -1,0 +1,14 @@
+"""For each rule of cuts: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from tests.findings.by_hand.graphs import Case, cut
+
+CASES: dict[str, Case] = {
+    "cut-gradient": Case(
+        cut(),
+        "warning",
+        "head.weight got no gradient: h was cut by detach() at net.py:7.",
+        [cut(has_grad=True), cut(requires_grad=False), cut(module_called=False, node=None)],
+    ),
+}

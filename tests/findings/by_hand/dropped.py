@@ -1,0 +1,39 @@
+"""For each rule of dropped gradients: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Graph
+from tests.findings.by_hand.graphs import Case, chain, lost, stats
+
+
+def passed(*norms: float | None, step: str = "MulBackward0") -> Graph:
+    """body.weight, a step and a sum in a row, with the gradient that backward had at each."""
+    graph = chain("body.weight", step, "SumBackward0")
+    given = {
+        i: (None,) if norm is None else stats(norm, zeros=float(norm == 0))
+        for i, norm in enumerate(norms)
+    }
+    graph = graph.annotate(order={i: 2 - i for i in range(3)}, grad_outputs=given)
+    return replace(graph, parameters=(lost("body.weight", node=0),))
+
+
+CASES: dict[str, Case] = {
+    "dropped-gradient": Case(
+        passed(None, 1.0, 1.0, step="ScaleBackward0"),
+        "error",
+        "body.weight got no gradient: scale received one and gave none on the way there.",
+        [passed(1.0, 1.0, 1.0), passed(0.0, 1.0, 1.0), passed(None, None, None)],
+    ),
+    "zero-gradient": Case(
+        passed(0.0, 1.0, 1.0, step="RoundBackward0"),
+        "warning",
+        "body.weight got a gradient of zeros only: round has slope 0 everywhere.",
+        [
+            passed(1.0, 1.0, 1.0, step="RoundBackward0"),  # it came by another way
+            passed(0.0, 0.0, 0.0, step="RoundBackward0"),  # there was none to pass on
+            passed(0.0, 1.0, 1.0),  # a factor that is 0 now, as in LoRA at its start
+        ],
+    ),
+}

@@ -1,0 +1,53 @@
+"""For each rule of freezing and modes: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Failure, Graph
+from tests.findings.by_hand.graphs import Case, event, lost, model, parameter, told
+
+NO_GRAD = Failure(
+    "RuntimeError", "element 0 of tensors does not require grad", "backward", "t.py:9"
+)
+
+
+CASES: dict[str, Case] = {
+    "frozen": Case(
+        model(lost("head.weight", requires_grad=False)),
+        "info",
+        "head.weight is frozen: requires_grad is False.",
+        [model(lost("head.weight"))],
+    ),
+    "attribute-without-effect": Case(
+        told(event("attribute", label="body", detail="requires_grad")),
+        "warning",
+        "requires_grad was set on the module body at train.py:7: that is an attribute of the "
+        "module and freezes nothing.",
+        [
+            replace(
+                told(event("attribute", label="body.weight", detail="require_grad")),
+                parameters=(parameter("body.weight", requires_grad=False), parameter("a.weight")),
+            )
+        ],
+    ),
+    "everything-frozen": Case(
+        Graph(
+            (),
+            parameters=(parameter("fc.weight", requires_grad=False),),
+            events=(event("frozen"),),
+            failure=NO_GRAD,
+        ),
+        "error",
+        "All 1 parameters are frozen at train.py:7: requires_grad is False, so the loss needs no "
+        "gradient.",
+        [Graph((), parameters=(parameter("fc.weight"),), failure=NO_GRAD)],
+    ),
+    "trained-in-eval-mode": Case(
+        told(event("eval", label="drop", operation="Dropout", detail="1", nodes=(0,))),
+        "warning",
+        "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
+        "eval() was called at train.py:7.",
+        [model(events=(event("eval", label="drop", operation="Dropout", nodes=(0,)),))],
+    ),
+}

@@ -1,0 +1,53 @@
+"""For each rule of leaves: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Failure
+from tests.findings.by_hand.graphs import COLUMN, Case, event, told
+
+NONE = Failure("TypeError", "unsupported operand: 'NoneType'", "", "train.py:7")
+
+NON_LEAF = Failure("ValueError", "can't optimize a non-leaf Tensor", "", "train.py:7", (COLUMN,))
+
+
+CASES: dict[str, Case] = {
+    "loss-is-a-leaf": Case(
+        told(event("leaf", label="loss", operation="requires_grad", nodes=(0,)), outputs=((0, 0),)),
+        "error",
+        "backward started from loss, which was made a leaf by requires_grad at train.py:7: a leaf "
+        "has no history, so nothing else gets a gradient.",
+        [told(event("leaf", label="x", nodes=(0,)))],  # backward starts from what follows
+    ),
+    "gradient-of-a-result": Case(
+        told(event("grad", label="y", operands=(COLUMN,), nodes=(1,)), failure=NONE),
+        "error",
+        "y.grad at train.py:7 is None: y is not a leaf, for it was computed at train.py:5 by "
+        "addmm.",
+        [told(failure=NONE)],
+    ),
+    "optimizer-got-a-result": Case(
+        told(failure=NON_LEAF),
+        "error",
+        "The optimizer at train.py:7 got y, which is not a leaf: it was computed at train.py:5 by "
+        "addmm.",
+        [told(failure=NONE)],
+    ),
+    "data-replaced": Case(
+        told(event("data", label="x", operands=(COLUMN,), nodes=(1,))),
+        "warning",
+        "x.data = y at train.py:7 takes the values and cuts the gradient: what y came from learns "
+        "nothing through x.",
+        [told()],
+    ),
+    "not-registered": Case(
+        replace(
+            told(event("unregistered", label="layers", detail="list", nodes=(0,))), parameters=()
+        ).annotate(source={1: "net.py:3"}),
+        "warning",
+        "body.weight got a gradient at net.py:3, but no optimizer holds them: layers, set at "
+        "train.py:7, is a plain list, so they are not registered.",
+        [told()],
+    ),
+}

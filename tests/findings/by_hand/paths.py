@@ -1,0 +1,40 @@
+"""For each rule of paths to parameters: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from graphviz_torch.graph import Graph
+from tests.findings.by_hand.graphs import Case, cut, lost, model, parameter
+
+CASES: dict[str, Case] = {
+    "never-called": Case(
+        model(lost("head.0.weight", module_called=False), lost("head.0.bias", module_called=False)),
+        "warning",
+        "head.0.weight and head.0.bias got no gradient: head was never called.",
+        [
+            model(parameter("head.weight", module_called=False)),  # used without its module
+            model(lost("head.weight", module_called=False, requires_grad=False)),
+            # An earlier backward gave it one.
+            model(lost("head.weight", module_called=False, got_gradient=True)),
+            # No backward ran in the block: nothing has a gradient yet.
+            Graph(
+                (),
+                parameters=(
+                    lost("a.weight", module_called=True),
+                    lost("b.weight", module_called=False),
+                ),
+            ),
+        ],
+    ),
+    "unused-result": Case(
+        model(lost("head.weight")),
+        "warning",
+        "head.weight got no gradient: head ran, but the loss does not depend on its result.",
+        [model(lost("head.weight", module_called=False)), cut()],
+    ),
+    "not-in-optimizer": Case(
+        model(parameter("head.weight", stepped=False)),
+        "warning",
+        "head.weight got a gradient, but no optimizer holds it.",
+        [model(parameter("head.weight")), model(lost("head.weight", stepped=False))],
+    ),
+}

@@ -1,0 +1,57 @@
+"""For each rule of terms of a loss: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Cut, Edge, Graph, Node
+from tests.findings.by_hand.graphs import CUT, META, NUMBER, Case, chain, parameter
+
+
+def summed(cut: Cut = CUT) -> Graph:
+    """The loss is the sum of two terms: one of body.weight, and one that was cut."""
+    graph = chain("body.weight", "SumBackward0", "AddBackward0")
+    graph = graph.annotate(
+        outputs=dict.fromkeys((1, 2), (NUMBER,)), order={i: 2 - i for i in range(3)}
+    )
+    cut = replace(cut, before=0, after=(2,), where="net.py:7")
+    return replace(
+        graph, cuts=(cut,), parameters=(parameter("body.weight", node=0, got_gradient=True),)
+    )
+
+
+def two_terms(stepped: bool | None, cut_off: bool = True) -> Graph:
+    """The loss is the sum of a term of body.weight, which is stepped, and one of head.weight."""
+    graph = chain("body.weight", "SumBackward0", "AddBackward0")
+    head = (
+        Node(3, "AccumulateGrad", (META,), "head.weight", leaf="parameter"),
+        Node(4, "SumBackward0", (NUMBER,), operation="sum"),
+    )
+    edges = (*graph.edges, Edge(3, 4), Edge(4, 2, 0, 1))
+    graph = replace(graph, nodes=graph.nodes + head, edges=edges)
+    graph = graph.annotate(outputs={1: (NUMBER,), 2: (NUMBER,)}, order={2: 0, 1: 1, 0: 2})
+    graph = graph.annotate(source={2: "train.py:8"})
+    cuts = (replace(CUT, before=None, after=(4,)),) if cut_off else ()
+    known = parameter("body.weight", node=0, got_gradient=True, stepped=True)
+    other = parameter("head.weight", node=3, got_gradient=True, stepped=stepped, in_optimizer=True)
+    return replace(graph, cuts=cuts, parameters=(known, other))
+
+
+CASES: dict[str, Case] = {
+    "unstepped-term": Case(
+        two_terms(False),
+        "warning",
+        "A term of the loss at train.py:8 reaches only head.weight, which the optimizer of this "
+        "step does not hold: h was cut by detach() at net.py:7.",
+        [two_terms(True), two_terms(None)],
+    ),
+    "constant-term": Case(
+        summed(),
+        "warning",
+        "A term of the loss has no gradient and trains nothing: h was cut by detach() at net.py:7.",
+        [
+            replace(summed(), cuts=(replace(CUT, before=1, after=(1,)),)),  # within a term
+            summed().annotate(outputs={2: (META,)}),  # not a single number
+        ],
+    ),
+}
