@@ -84,9 +84,7 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     In a function, the globals that it reads follow. Names that start with "_" are private, and
     those that are not identifiers Python's own: left out.
     """
-    values = frame.f_locals
-    found = {k: value for k, value in values.items() if k.isidentifier() and k[0] != "_"}
-    _clear(frame, values)
+    found = {k: value for k, value in _read(frame).items() if k.isidentifier() and k[0] != "_"}
     shared = frame.f_globals
     read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
     return found | {name: shared[name] for name in read if name not in found}
@@ -94,18 +92,22 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
 
 def variables(frame: FrameType, *names: str) -> list[Any]:
     """Some variables of a frame; None for one that it does not have."""
+    values = _read(frame)
+    return [values.get(name) for name in names]
+
+
+def _read(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's variables; the frame keeps none of its own that nobody else has.
+
+    Before 3.13 a function's frame keeps the dict that it gave until the function ends, and so
+    would keep tensors alive.
+    """
     values = frame.f_locals
-    found = [values.get(name) for name in names]
-    _clear(frame, values)
-    return found
-
-
-def _clear(frame: FrameType, values: Any) -> None:
-    # Before 3.13 a function's frame keeps what it gave until the function ends, and so would keep
-    # tensors alive. Cleared if nobody else has it: two names, getrefcount's argument, the frame.
+    copy = dict(values)
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    if snapshot and sys.getrefcount(values) <= 4:
+    if snapshot and sys.getrefcount(values) <= 3:  # this name, getrefcount's argument, the frame
         values.clear()
+    return copy
 
 
 def hide(error: BaseException) -> None:
