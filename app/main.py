@@ -22,7 +22,6 @@ def package() -> str:
 
 
 NAME = package()
-importlib.import_module(f"{NAME}.jobs.job").start()  # it loads torch while the page is drawn
 
 
 def page(name: str) -> Callable[[], None]:
@@ -34,7 +33,7 @@ def page(name: str) -> Callable[[], None]:
     return draw
 
 
-st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
+st.set_page_config("graphviz_torch", layout="wide")
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
 st.navigation(
     [
@@ -52,3 +51,7 @@ st.navigation(
     ],
     position="top",
 ).run()
+
+# What no first page waits for: Streamlit loads NumPy for an icon, and the jobs' server loads torch.
+st.set_page_config(page_icon=str(FOLDER / "icon.svg"))
+importlib.import_module(f"{NAME}.jobs.job").start()

@@ -58,10 +58,12 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.dot.dot import to_dot
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
-    from .render.html import to_html, view_graph, view_payload, view_script
+    from .render.html import to_html, view_graph
     from .render.mermaid import to_mermaid
     from .render.summary import Summary, summary
     from .render.text import to_text
+    from .render.view import view_script
+    from .render.view.payload import view_payload
     from .tensorboard.add_graph import add_autograd_graph
     from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
     from .tensorboard.watch import watch
@@ -180,10 +182,12 @@ _ROOMS = {
     "render.dot.dot": "to_dot",
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",
-    "render.html": "to_html view_graph view_payload view_script",
+    "render.html": "to_html view_graph",
     "render.summary": "Summary summary",
     "render.mermaid": "to_mermaid",
     "render.text": "to_text",
+    "render.view": "view_script",
+    "render.view.payload": "view_payload",
     "tensorboard.add_graph": "add_autograd_graph",
     "tensorboard.scalars": "add_distribution add_gradients add_transfers",
     "tensorboard.watch": "watch",

@@ -65,20 +65,25 @@ class _Server:
     def run(self) -> None:
         """Until the app closes the door."""
         warm = False
+        if not self.selector.select(0):  # nobody waits yet
+            warm = self.warm_up()
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is self.door:
                     if not self.admit():
                         return
-                    if not warm:
-                        import_module(".backward", __package__).warm_up()
-                        warm = True
+                    warm = warm or self.warm_up()
                 elif key.fileobj is self.woken:
                     with contextlib.suppress(BlockingIOError):
                         self.woken.recv(4096)
                     self.reap()
                 elif key.data in self.children:
                     self.kill(key.data)
+
+    def warm_up(self) -> bool:
+        """Load now what later jobs would load, each for itself."""
+        import_module(".backward", __package__).warm_up()
+        return True
 
     def admit(self) -> bool:
         """Fork for the next pair of sockets; False once there is none."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from graphviz_torch import Finding, GradientStats, Graph, Node, TensorMeta, Transfer, rules
+import graphviz_torch
+from graphviz_torch import Finding, GradientStats, Graph, Node, TensorMeta, Transfer
 
 from . import text
 from .graph_view import view
@@ -46,7 +47,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
     if not findings:
         if not ran:
             return
-        checks = rules()
+        checks = graphviz_torch.rules()  # loaded here: the first page does not need it
         with st.expander(f"{len(checks)} checks: nothing found", icon=":material/check:"):
             st.markdown("\n".join(f"- {text.escape(sentence)}" for _, sentence in checks))
         return

@@ -48,7 +48,10 @@ def linked(
             node = value["node"]
             select(key, node if isinstance(node, int) else None)
 
-    _component(name)(data={**data, "selected": selected(key)}, key=widget, on_picked_change=picked)
+    # In a tuple: of each value of a dict Streamlit asks whether it is a data frame, and for that it
+    # loads pandas, a second of the first page.
+    drawn = ({**data, "selected": selected(key)},)
+    _component(name)(data=drawn, key=widget, on_picked_change=picked)
 
 
 def table(

@@ -1,5 +1,5 @@
 // The lines of a program: a click on a line selects a node that it made, the next click the next.
-export default function ({ data, parentElement, setTriggerValue }) {
+export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const list = document.createElement("ol");
   list.setAttribute("aria-label", data.label);

@@ -73,7 +73,10 @@ def begin(opened: Opened, *, key: str) -> None:
 
 def draw_downloads(opened: Opened, *, key: str) -> None:
     """A button for each format."""
-    with st.expander("Take it with you", icon=":material/download:"):  # noqa: SIM117
+    title, icon = "Take it with you", ":material/download:"
+    with st.expander(title, icon=icon, key=f"{key} downloads", on_change="rerun") as part:
+        if not part.open:
+            return
         with st.container(horizontal=True, gap="small"):
             for name, (file, mime) in FORMATS.items():
                 st.download_button(

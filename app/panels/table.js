@@ -7,7 +7,7 @@ function written(text, kind) {
   return text.split(/(?<=[./_])/).flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
 }
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const draw = () => {
     const order = orders.get(place);

@@ -10,7 +10,7 @@ function element(name, attributes, text) {
   return made;
 }
 
-export default function ({ data, parentElement, setTriggerValue }) {
+export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const few = data.steps.length + data.copies.length <= 120;
   const draw = () => {

@@ -92,8 +92,10 @@ def draw() -> None:
             recording.show(made.opened, key="run", ran=backward)
         recording.draw_downloads(made.opened, key="run")
     if made is not None and made.script:
-        with st.expander("The same as a script", icon=":material/content_copy:"):
-            st.code(made.script, language=None, line_numbers=True)
+        title, icon = "The same as a script", ":material/content_copy:"
+        with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
+            if part.open:  # the browser then loads what shows code
+                st.code(made.script, language=None, line_numbers=True)
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:

@@ -21,15 +21,6 @@ from .view.difference import Difference
 from .view.payload import view_payload
 from .view.title import title_of
 
-__all__ = [
-    "NotebookView",
-    "to_html",
-    "view_graph",
-    "view_payload",
-    "view_script",
-    "view_style",
-]
-
 _STILL_SECONDS = 5.0
 
 _MOUNT = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from app.jobs import devices
 from app.jobs.backward import play
 from app.jobs.values import Choice
 from app.models import example, gallery
-from tests.support.app_pages import column, drawn, has, lines, page, press
+from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
@@ -227,6 +229,18 @@ def test_the_cards_stand_before_a_model_is_chosen() -> None:
 
 def test_the_first_page_shows_what_a_run_gives_now() -> None:
     assert example.forward() == play(example.CHOICE, backward=False)
+
+
+def test_the_first_page_loads_neither_torch_nor_what_streamlit_needs_for_data_frames() -> None:
+    text = f"""
+import sys
+from streamlit.testing.v1 import AppTest
+assert not AppTest.from_file({MAIN!r}, default_timeout=120).run().exception
+heavy = "torch", "pandas", "graphviz_torch.render.dot", "graphviz_torch.findings"
+print(*{{*heavy}} & {{*sys.modules}})
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
 
 
 def test_devices_are_there_for_the_block_and_others_are_refused() -> None:

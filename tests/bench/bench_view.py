@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 from graphviz_torch import record, to_html
 from graphviz_torch.graph import Edge, Graph
-from graphviz_torch.render.html import view_payload, view_script
+from graphviz_torch.render.view import view_script
+from graphviz_torch.render.view.payload import view_payload
 from tests.bench.view_peers import bench_model_explorer, bench_tensorboard, bench_torchviz
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.models import MLP, Transformer, tokens

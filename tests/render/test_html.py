@@ -28,7 +28,9 @@ from graphviz_torch.graph import (
 from graphviz_torch.render import html, view
 from graphviz_torch.render.dot.dot import to_dot
 from graphviz_torch.render.dot.layout import layout
-from graphviz_torch.render.html import to_html, view_graph, view_payload, view_script
+from graphviz_torch.render.html import to_html, view_graph
+from graphviz_torch.render.view import view_script
+from graphviz_torch.render.view.payload import view_payload
 
 META = TensorMeta((8, 128), "float32", "cpu")
 HOSTILE = "</script><script>alert(1)</script><!--\"'&\u2028☃"

@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from graphviz_torch.graph import Graph
-from graphviz_torch.render.html import view_payload, view_script
+from graphviz_torch.render.view import view_script
+from graphviz_torch.render.view.payload import view_payload
 from tests.support.viewed import Open, bring, cards, find, mlp, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]

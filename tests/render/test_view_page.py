@@ -15,7 +15,9 @@ from playwright.sync_api import Browser
 
 from graphviz_torch import to_html
 from graphviz_torch.graph import Failure, Finding, Graph
-from graphviz_torch.render.html import view_graph, view_payload, view_script
+from graphviz_torch.render.html import view_graph
+from graphviz_torch.render.view import view_script
+from graphviz_torch.render.view.payload import view_payload
 from tests.support.viewed import Open, block, mlp, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from graphviz_torch.graph import short_dtype
-from graphviz_torch.render.html import view_script
+from graphviz_torch.render.view import view_script
 
 pytest_plugins = ["tests.support.view_fixtures"]
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "units.json").read_text("utf-8"))

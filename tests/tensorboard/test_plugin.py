@@ -24,7 +24,7 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.graph.graphs_plugin import GraphsPlugin
 from werkzeug.test import Client
 
-from graphviz_torch.render.html import view_payload
+from graphviz_torch.render.view.payload import view_payload
 from graphviz_torch.tensorboard.events import blob, pack, unpack, writing
 from graphviz_torch.tensorboard.plugin import AutogradPlugin, HealthPillsPlugin
 from graphviz_torch.tensorboard.plugin.pills import pills

@@ -9,7 +9,8 @@ from tensorboard.plugins import base_plugin  # type: ignore[import-untyped]
 from werkzeug import Request, Response
 
 from ...findings import find
-from ...render.html import view_payload, view_script
+from ...render.view import view_script
+from ...render.view.payload import view_payload
 from ..events import GRAPHS
 from .store import Store
 from .wsgi import refuse, respond, routes, where
