@@ -46,6 +46,7 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
     found = [(i, f) for i, each in enumerate(graphs) for f in apply("graph", Reading(each))]
+    found += [(i, f) for f in apply("end", Reading(graphs[-1])) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, sum(entry.reads != "ranks" for entry in RULES))

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from ..graph import Finding, Graph, Severity
 from .reading import Reading
 
-# "graph": one graph; "steps": the graphs of consecutive steps; "ranks": one graph per rank.
-Reads = Literal["graph", "steps", "ranks"]
+# "graph": one graph; "end": the last graph of a recording, with all that the program did;
+# "steps": the graphs of consecutive steps; "ranks": one graph per rank.
+Reads = Literal["graph", "end", "steps", "ranks"]
 
 
 @dataclass(frozen=True, slots=True)

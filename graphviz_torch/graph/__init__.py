@@ -4,6 +4,7 @@ from .argument import GraphLike, Names, graph_of
 from .graph import Graph
 from .values import (
     FAILURE_RULES,
+    NO_PARAMETERS,
     Cause,
     Cut,
     Edge,
@@ -32,6 +33,7 @@ from .whole import whole_of
 
 __all__ = [
     "FAILURE_RULES",
+    "NO_PARAMETERS",
     "Cause",
     "Cut",
     "Edge",

@@ -250,6 +250,7 @@ class RetainedGraphs:
     label: str = ""  # the caller's variable that holds them, if one holds those of several steps
     where: str = ""  # the line that made what is held
     node: int | None = None  # id of the node that makes them part of this graph
+    added: str = ""  # the line that added it to that variable
 
     __repr__ = short_repr
 
@@ -350,6 +351,9 @@ class Event:
 
     __repr__ = short_repr
 
+
+# What PyTorch says of an optimizer that is given nothing (2.13).
+NO_PARAMETERS = "optimizer got an empty parameter list"
 
 # The rules that tell why a recording ended.
 FAILURE_RULES = (

@@ -15,6 +15,7 @@ from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.optimizers import optimized_parameters
 from ..internals.tensors.metadata import tensor_meta
 from .backward import Backward
+from .events.code import called, codes
 from .events.events import Events
 from .failures.cause import explained
 from .failures.operands import Failed
@@ -120,7 +121,7 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
         cuts=tuple(cuts),
         step=Step(
             loss_scale=_loss_scale(backward),
-            retained=_retained(backward, program),
+            retained=_retained(backward, program, line),
             stale_gradients=line(backward.uncleared),
         ),
     )
@@ -165,14 +166,15 @@ def _loss_scale(backward: Backward) -> float | None:
     return None
 
 
-def _retained(backward: Backward, program: Program) -> RetainedGraphs | None:
+def _retained(backward: Backward, program: Program, line: Line) -> RetainedGraphs | None:
     if backward.retention is None:
         return None
     steps, number, label, inside = backward.retention
     if number is None:
         return RetainedGraphs(steps, label)
     node = backward.node(number) if inside else None
-    return RetainedGraphs(steps, label, program.source(number), node)
+    added = called(codes(program), "append", label) if label and not inside else None
+    return RetainedGraphs(steps, label, program.source(number), node, line(added))
 
 
 def _transfers(

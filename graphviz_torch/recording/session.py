@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..graph import Graph, SavedKind, Transfer
+from ..graph import NO_PARAMETERS, Graph, SavedKind, Transfer
 from ..graph.gc import uncollected
 from ..internals.frames import user_frame
 from ..internals.grad_scaler import loss_scale
@@ -34,7 +34,7 @@ from .calls import Calls
 from .copies import Copies
 from .cuts import Cuts
 from .events.listener import EventListener
-from .events.training import look_at_attributes, look_for_steps
+from .events.training import look_at_attributes, look_for_plain_lists, look_for_steps
 from .failures.in_place import Changes
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
@@ -204,6 +204,8 @@ class Session:
             failed = Failed(known, place=place)
             if _REFUSED in known.message:
                 failed = replace(failed, operands=refused_operands(error))
+            if NO_PARAMETERS in known.message:
+                self.program.attempt(look_for_plain_lists, self.events.events, self.program)
         if self.backwards and self.backwards[-1].error == known:
             failed = replace(failed, raised=None if place == failed.place else place)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...graph import Cause, Failure, Finding, Node
+from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ..reading import Reading
 from ..rule import finding, rule
 from ..words import at, listing
@@ -37,6 +37,8 @@ _ADVICE = {
     "returned an invalid gradient": "Return gradients of the shapes of what forward took.",
     "returned an incorrect number of gradients": "Return a gradient, or None, for everything that "
     "forward took.",
+    "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
+    "registers none, and a generator that was used before is empty.",
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"
     " autocast.",
 }
@@ -105,6 +107,8 @@ def failed(reading: Reading) -> Iterator[Finding]:
         return
     if _NON_LEAF in failure.message:
         return  # optimizer-got-a-result tells it
+    if NO_PARAMETERS in failure.message and reading.events("unregistered"):
+        return  # not-registered tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Event, Finding, Operand
+from ...graph import NO_PARAMETERS, Event, Finding, Operand
 from ..reading import Reading
 from ..rule import finding, rule
 from ..words import at, listing
@@ -98,8 +98,19 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
 def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer holds: a layer in
     a plain list or dict, or one made in forward."""
-    nodes = reading.graph.nodes
+    nodes, failure = reading.graph.nodes, reading.graph.failure
     for event in reading.events("unregistered"):
+        if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:
+            raised = failure.raised or failure.where
+            yield finding(
+                "error",
+                f"The optimizer{at(raised)} got no parameters: {event.label}"
+                f"{_set(event)} is a plain {event.detail}, so what is in it is not registered.",
+                cause="not in the model",
+                advice=_container(event),
+                where=raised,
+            )
+            continue
         users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.label
@@ -113,10 +124,9 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             advice = f"Pass {event.label}.parameters() to an optimizer too, if it should learn."
         else:
             message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
-            made = f", set{at(event.where)}," if event.where else ""
-            message += f"{event.label}{made} is a plain {event.detail}, so they are not registered."
-            kind = "Dict" if event.detail == "dict" else "List"
-            advice = f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
+            message += f"{event.label}{_set(event)} is a plain {event.detail}, so they are not "
+            message += "registered."
+            advice = _container(event)
         yield finding(
             "info" if event.detail == "outside" else "warning",
             message,
@@ -125,6 +135,15 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             where=line,
             nodes=event.nodes,
         )
+
+
+def _set(event: Event) -> str:
+    return f", set{at(event.where)}," if event.where else ""
+
+
+def _container(event: Event) -> str:
+    kind = "Dict" if event.detail == "dict" else "List"
+    return f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
 
 
 def _by(reading: Reading, event: Event) -> str:

@@ -145,7 +145,8 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
         message = f"{alive}, and backward runs through them again: {reading.call(kept.node)}"
         message += f"{at(kept.where)} was computed from one of them."
     elif kept.label and kept.where:
-        message = f"{alive}: {kept.label} keeps what {kept.where} made, with its history."
+        message = f"{alive}: {kept.label} keeps what {kept.where} made, with its history"
+        message += f", appended{at(kept.added)}." if kept.added else "."
     else:
         made = f"what {kept.where} made" if kept.where else "a result of each"
         message = f"{alive}: {made} is kept, with its history."

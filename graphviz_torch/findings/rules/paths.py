@@ -93,12 +93,14 @@ def _replaced(reading: Reading) -> set[str]:
 @rule()
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer holds it."""
+    told = {event.label for event in reading.events("attribute")}  # they were to be frozen
     idle = [
         p
         for p in reading.graph.parameters
         if p.requires_grad
         and p.stepped is False
         and p.name in reading.received
+        and p.name not in told
         and not p.in_optimizer
     ]
     if not idle or reading.graph.failure is not None:
@@ -115,7 +117,11 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     message += f"{them}."
     if step is not None:
         message = f"{message[:-1]}: {step.label}, which steps{at(step.where)}, does not."
-    if others and not any(p.stepped for p in reading.graph.parameters):
+    if others and any(p.stepped for p in reading.graph.parameters):
+        message = f"{message[:-1]}, and holds {others[0].detail} that the model does not have: was "
+        message += "a layer replaced after the optimizer was made?"
+        advice = "Make the optimizer after the model is complete, from its parameters()."
+    elif others:
         step = others[0]
         message = f"{names} got a gradient, but {step.label}, which steps{at(step.where)}, holds "
         message += f"{step.detail} other parameters: was the model replaced after that was made?"

@@ -26,18 +26,32 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(reads="end")
 def lost_gradient(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them."""
     steps = sum(event.times for event in reading.events("step"))
-    for event in reading.events("clear"):
+    cleared = reading.events("clear")
+    whole = any(event.operation != "backward" for event in cleared)
+    for event in cleared:
+        if event.operation == "backward":
+            if steps and not whole:
+                yield finding(
+                    "warning",
+                    f"What backward{at(event.where)} adds to the gradients is cleared before any "
+                    f"step uses it{times(event)}.",
+                    cause="gradients cleared before the step",
+                    advice="Run this backward before the optimizer's step, or add its loss to the "
+                    "other one.",
+                    where=event.where,
+                )
+            continue
         # Without a step at all, an optimizer's zero_grad() tells that there should be one.
         few = event.times < steps if steps else event.times < 2 or not event.operation
-        if few:
+        if few and not (steps and event.operation):
             continue
         call = f"{event.operation}.zero_grad()" if event.operation else "zero_grad()"
         yield finding(
-            "warning",
+            "info" if few else "warning",  # what an epoch leaves over may be dropped on purpose
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
             f"{'' if steps else ', and no optimizer ever stepped'}.",
             cause="gradients cleared before the step",
@@ -49,7 +63,7 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(reads="end")
 def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, or while
     they were still multiplied by the loss scale."""
@@ -99,7 +113,7 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(reads="end")
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler stepped before its optimizer had stepped once."""
     for event in reading.events("schedule"):

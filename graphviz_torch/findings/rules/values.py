@@ -36,6 +36,8 @@ _NONFINITE_ADVICE = {
     "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
     "rsqrt": "Add a small number before rsqrt: its slope at 0 is infinite.",
     "log": "Clamp what goes into log away from 0, or use log_softmax.",
+    **dict.fromkeys(("log2", "log10"), "Clamp what goes into it away from 0."),
+    "log1p": "Clamp what goes into log1p away from -1.",
     "pow": "Clamp the base away from 0: a power below 1 has an infinite slope there.",
     "div": "Add a small number to the divisor.",
     "reciprocal": "Add a small number to the divisor.",
@@ -296,12 +298,17 @@ def _first_nonfinite(reading: Reading) -> int | None:
             made = node if node in order else None
         else:
             # A sum has no culprit of its own: among several, those with infinite slopes.
-            made = min(users, key=lambda u: (nodes[u].title not in _NONFINITE_ADVICE, order[u]))
+            made = min(users, key=lambda u: (not _is_steep(nodes[u].title), order[u]))
         if made is not None:
             ready = max((order[user] for user in users), default=-1)
             if first is None or (ready, made) < first:
                 first = (ready, made)
     return None if first is None else first[1]
+
+
+def _is_steep(title: str) -> bool:
+    """Has the operation an infinite slope somewhere, whatever it is given."""
+    return title in _NONFINITE_ADVICE and title not in ("mul", "where")
 
 
 def _input(reading: Reading, edge: Edge) -> str:

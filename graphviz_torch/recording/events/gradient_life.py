@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -25,6 +26,15 @@ _CLIPPING = inspect.getfile(clip_grad)
 _OPTIMIZER = inspect.getfile(Optimizer)
 _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 _TORCH = torch.__file__.removesuffix("__init__.py")
+
+
+@dataclass(slots=True)
+class _Run:
+    """The last backward that a line ran, and what has become of its gradients so far."""
+
+    reached: set[int]  # id() of parameters
+    used: bool = False  # by a step, or by the program itself
+    cleared: bool = False
 
 
 class GradientLife:
@@ -45,10 +55,15 @@ class GradientLife:
         self._scaled = False  # are the gradients multiplied by the loss scale
         self._clearing: tuple[Place | None, str] | None = None
         self._clips: set[str] = set()  # what was noted of clipping since the last of those
+        self._runs: dict[Place | None, _Run] = {}
+        self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
 
-    def backward(self, reached: Iterable[int], scaled: bool) -> None:
-        """A backward has added to the gradients of the parameters with these id()."""
+    def backward(self, reached: set[int], scaled: bool, place: Place | None) -> None:
+        """A backward at a line has added to the gradients of the parameters with these id()."""
         before = len(self._fresh)
+        self._judge(place)
+        if reached:
+            self._runs[place] = _Run(reached, used=self._stepping)
         self._fresh.update(reached)
         self._used = self._used or self._stepping  # by the step that called for it
         if len(self._fresh) > before:
@@ -59,7 +74,8 @@ class GradientLife:
 
     def unscaled(self) -> None:
         """The scaler has divided them by the loss scale; it may now skip the step."""
-        self._scaled, self._used = False, True
+        self._scaled = False
+        self._use()
 
     def stepped(self) -> None:
         """It has stepped."""
@@ -68,6 +84,8 @@ class GradientLife:
     def step(self, used: set[int]) -> None:
         """An optimizer is about to step with the gradients of the parameters with these id()."""
         self._used = self._used or not used.isdisjoint(self._fresh)
+        for run in self._runs.values():
+            run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
         self._stepping = True
         self._stepped |= used
         self._clips.clear()
@@ -82,7 +100,9 @@ class GradientLife:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
                 self._clear(parameter, frame)  # it sets to None, or to zeros, what it reads
             elif user_frame(frame) is frame:
-                self._used = True
+                self._use()
+        elif gradient is not None and parameter.is_leaf and user_frame(frame) is frame:
+            self._use()  # of an input: what the backward was for
 
     def write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was set."""
@@ -90,12 +110,29 @@ class GradientLife:
             if value is None:
                 self._clear(parameter, frame)
             else:
-                self._used = True  # the program makes gradients of its own
+                self._use()  # the program makes gradients of its own
+
+    def _use(self) -> None:
+        self._used = True
+        for run in self._runs.values():
+            run.used = run.used or not run.cleared
+
+    def _judge(self, place: Place | None) -> None:
+        """A line runs backward again: was what it made before in vain?"""
+        run = self._runs.get(place)
+        if run is None or place is None:
+            return
+        if run.used:
+            self._lines_used.add(place)
+        elif run.cleared and place not in self._lines_used:
+            self._events.note("clear", place, operation="backward")
 
     def _clear(self, parameter: Tensor, frame: FrameType) -> None:
         if self._clearing is None:
             name = "optimizer" if frame.f_code.co_filename == _OPTIMIZER else ""
             self._clearing = self._place(frame), name
+        for run in self._runs.values():
+            run.cleared = run.cleared or id(parameter) in run.reached
         self._forget({id(parameter)})
 
     def _forget(self, parameters: set[int]) -> None:

@@ -69,7 +69,7 @@ class EventListener:
         self._scaled = self._scaled or backward.loss_scale is not None
         if backward.accumulates and backward.error is None:
             reached = backward.reached & self._program.table.own()
-            self.life.backward(reached, backward.loss_scale is not None)
+            self.life.backward(set(reached), backward.loss_scale is not None, backward.place)
 
     def step(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
@@ -80,8 +80,12 @@ class EventListener:
         named = (name for name, value in variables.items() if value is optimizer)
         name = next(named, type(optimizer).__name__)
         self._schedules.step(self.events, self._program, optimizer, name, self._scaled)
-        strangers = len(parameters - self._program.table.own())
-        self.events.note("step", place, name, detail=str(strangers))
+        strangers = parameters - self._program.table.own()
+        if len(strangers) < len(parameters):  # of another model that learns, they say nothing
+            with unseen_calls():
+                held = parameters_of(optimizer)
+                strangers = {id(p) for p in held if id(p) in strangers and p.grad is None}
+        self.events.note("step", place, name, detail=str(len(strangers)))
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Is what backward starts from a leaf?"""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,12 +14,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...internals.frames import OWN, local_variables
+from ...internals.frames import local_variables
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import Place
+from .code import called, codes, stored
 from .events import Events
 
 # What people write for requires_grad; `trainable` is Keras's.
@@ -47,13 +47,13 @@ def look_at_modes(events: Events, program: Program) -> None:
     if found:
         kinds = ", ".join(dict.fromkeys(type(module).__name__ for _, module in found))
         leaves = [id(p) for _, p in table.parameters()]
-        place = _called(_codes(program), "eval")
+        place = called(codes(program), "eval")
         events.note("eval", place, found[0][0], kinds, str(len(found)), leaves=leaves)
 
 
 def look_at_attributes(events: Events, program: Program) -> None:
     """Note attributes on modules and parameters that look like requires_grad and do nothing."""
-    codes = None
+    known = None
     for module, path in program.table.modules():
         own = vars(module)
         found = [("", "requires_grad")] if "requires_grad" in own else []
@@ -64,9 +64,9 @@ def look_at_attributes(events: Events, program: Program) -> None:
         switched_off = [name for name, value in own.items() if value is False]
         found += [("", name) for name in switched_off if _MISSPELT.fullmatch(name)]
         for name, attribute in found:
-            codes = codes if codes is not None else list(_codes(program))
+            known = known if known is not None else list(codes(program))
             label = ".".join(filter(None, (path, name)))
-            events.note("attribute", _stored(codes, attribute), label, detail=attribute)
+            events.note("attribute", stored(known, attribute), label, detail=attribute)
 
 
 def look_for_strangers(
@@ -99,8 +99,22 @@ def look_for_strangers(
     for (how, name), keys in groups.items():
         place = None
         if how in ("list", "dict"):
-            place = _stored(_codes(program), name.rpartition(".")[2])
+            place = stored(codes(program), name.rpartition(".")[2])
         events.note("unregistered", place, name, detail=how, leaves=keys)
+
+
+def look_for_plain_lists(events: Events, program: Program) -> None:
+    """Note the plain lists and dicts of layers in a model, which register no parameters."""
+    frame = program.frame
+    values = {} if frame is None else local_variables(frame)
+    found = program.table.modules()
+    found += [(m, n) for n, m in values.items() if issubclass(type(m), torch.nn.Module)]
+    for module, path in {id(module): (module, path) for module, path in reversed(found)}.values():
+        for name, kind, items in _plain_lists(module):
+            if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):
+                place = stored(codes(program, type(module)), name)
+                label = f"{path}.{name}" if path else name
+                events.note("unregistered", place, label, detail=kind)
 
 
 class Schedules:
@@ -128,7 +142,7 @@ class Schedules:
                 self._waiting.remove(waiting)
                 # A scaler may have skipped the steps before.
                 if getattr(scheduler, "_step_count", 0) > 1 and not scaled:  # private (2.13)
-                    place = _called(_codes(program), "step", name)
+                    place = called(codes(program), "step", name)
                     events.note("schedule", place, name, detail=label)
 
 
@@ -162,12 +176,8 @@ def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
         if any(each is parameter for each in module._parameters.values()):
             owner = module
     for module, path in program.table.modules():
-        for name, value in vars(module).items():
-            if name.startswith("_") or not isinstance(value, (list, tuple, dict)):
-                continue
-            items = value.values() if isinstance(value, dict) else value
+        for name, kind, items in _plain_lists(module):
             if any(_has(item, owner) for item in items):
-                kind = "dict" if isinstance(value, dict) else "list"
                 return kind, f"{path}.{name}" if path else name
     owner_name = type(owner).__name__
     if owner is not parameter:
@@ -182,50 +192,17 @@ def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
     return "", ""
 
 
+def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, str, Iterable[Any]]]:
+    """The lists and dicts among the attributes of a module: name, kind, items."""
+    for name, value in vars(module).items():
+        if not name.startswith("_") and isinstance(value, (list, tuple)):
+            yield name, "list", value
+        elif not name.startswith("_") and isinstance(value, dict):
+            yield name, "dict", value.values()
+
+
 def _has(item: Any, owner: Any) -> bool:
     if item is owner:
         return True
     inside = item.modules() if isinstance(item, torch.nn.Module) else ()
     return any(module is owner for module in inside)
-
-
-def _codes(program: Program) -> Iterator[CodeType]:
-    """Code of the program: of the frames around the recording, and of its classes of modules."""
-    stack: list[CodeType] = []
-    frame, files = program.frame, program.stack.files
-    while frame is not None:
-        if files[frame.f_code.co_filename] == OWN:
-            stack.append(frame.f_code)
-        frame = frame.f_back
-    for kind in {type(module) for module, _ in program.table.modules()}:
-        functions = (getattr(value, "__code__", None) for value in vars(kind).values())
-        stack += [code for code in functions if code and files[code.co_filename] == OWN]
-    while stack:
-        code = stack.pop()
-        yield code
-        stack += [part for part in code.co_consts if isinstance(part, CodeType)]
-
-
-def _called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | None:
-    """Where a method of this name is called, of this variable; None where that is not sure."""
-    found: set[Place] = set()
-    for code in codes:
-        before = ""
-        for step in dis.get_instructions(code) if method in code.co_names else ():
-            loaded = step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval == method
-            if loaded and (not name or before == name):
-                found.add((code, step.offset))
-            before = step.argval if step.opname.startswith("LOAD_") else ""
-    return found.pop() if len(found) == 1 else None
-
-
-def _stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
-    """Where an attribute of this name is written; None where that is not sure."""
-    found = {
-        (code, step.offset)
-        for code in codes
-        if attribute in code.co_names
-        for step in dis.get_instructions(code)
-        if step.opname == "STORE_ATTR" and step.argval == attribute
-    }
-    return found.pop() if len(found) == 1 else None

@@ -84,6 +84,8 @@ class CallStack:
         table = self._table
         path = table.path(module)
         if path is None:
+            path = table.take_in(module)
+        if path is None:
             path = table.add(module, _variable(module, frame) if len(table) else "")
         counts, scope, below = self._counts, "", path
         if not running:

@@ -67,6 +67,24 @@ class ParameterTable:
         self._first = self._first or len(self._modules)
         return self._modules[id(module)][1]
 
+    def take_in(self, module: Module) -> str | None:
+        """The path of a module that was put into the model, perhaps in the place of another.
+
+        None for one that is not there, or has nothing that could learn.
+        """
+        if not (module._parameters or module._modules):
+            return None
+        modules = list(self._modules.values())
+        own = modules[: self._own or self._first]
+        if not any(part is module for known, _ in own for part in known._modules.values()):
+            return None
+        self._modules, self._classes, self._first = {}, None, 0
+        self.add(*own[0])
+        self._own = self._own and len(self._modules)
+        for known, path in modules[len(own) :]:
+            self.add(known, path)
+        return self.path(module)
+
     def classes(self) -> Mapping[str, str]:
         """The classes of the modules along each path."""
         if self._classes is None or len(self._modules) != self._classes[0]:

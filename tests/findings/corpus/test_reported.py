@@ -17,13 +17,6 @@ NOT_YET = frozenset(
     [
         "custom_loss_is_a_new_tensor",
         "penalty_never_added",
-        "teacher_compared_with_itself",
-        "layer_replaced_by_pruning",
-        "every_layer_in_a_list",
-        "epoch_begins_with_zero_grad",
-        "adversarial_backward_after_the_step",
-        "logarithm_hidden_by_where",
-        "list_of_losses",
         "function_that_ignores_one_gradient",
         "residual_of_a_straight_through_result",
     ]

@@ -207,3 +207,18 @@ def training_on_an_accelerator(record: Record) -> None:
                 optimizer.step()
                 total += loss.detach()
             total.item()
+
+
+@healthy
+def trained_on_samples_attacked_by_the_sign_of_their_gradient(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x, y = batch()
+            x.requires_grad_()
+            F.cross_entropy(model(x), y).backward()
+            attacked = (x + 0.1 * x.grad.sign()).detach() if x.grad is not None else x
+            optimizer.zero_grad()  # of the model's gradients, which nothing was to use
+            F.cross_entropy(model(attacked), y).backward()
+            optimizer.step()

@@ -1,0 +1,53 @@
+"""Where the text of a program does something: read from its compiled code, without running it."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterable, Iterator
+from types import CodeType
+
+from ...internals.frames import OWN
+from ..program import Program
+from ..source_lines import Place
+
+
+def codes(program: Program, *classes: type) -> Iterator[CodeType]:
+    """Code of the program: of the frames around the recording, and of its classes of modules."""
+    stack: list[CodeType] = []
+    frame, files = program.frame, program.stack.files
+    while frame is not None:
+        if files[frame.f_code.co_filename] == OWN:
+            stack.append(frame.f_code)
+        frame = frame.f_back
+    for kind in {*classes, *(type(module) for module, _ in program.table.modules())}:
+        functions = (getattr(value, "__code__", None) for value in vars(kind).values())
+        stack += [code for code in functions if code and files[code.co_filename] == OWN]
+    while stack:
+        code = stack.pop()
+        yield code
+        stack += [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
+def called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | None:
+    """Where a method of this name is called, of this variable; None where that is not sure."""
+    found: set[Place] = set()
+    for code in codes:
+        before = ""
+        for step in dis.get_instructions(code) if method in code.co_names else ():
+            loaded = step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval == method
+            if loaded and (not name or before == name):
+                found.add((code, step.offset))
+            before = step.argval if step.opname.startswith("LOAD_") else ""
+    return found.pop() if len(found) == 1 else None
+
+
+def stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
+    """Where an attribute of this name is written; None where that is not sure."""
+    found = {
+        (code, step.offset)
+        for code in codes
+        if attribute in code.co_names
+        for step in dis.get_instructions(code)
+        if step.opname == "STORE_ATTR" and step.argval == attribute
+    }
+    return found.pop() if len(found) == 1 else None
