@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from graphviz_torch import simulate_accelerator
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now is not collected again: half a million objects at each collect."""
+    gc.collect()
+    gc.freeze()
 
 
 def _installed() -> dict[str, object]:

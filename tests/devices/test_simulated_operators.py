@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.devices.simulated.tensor import SimulatedTensor
+from tests.support.operators import quick_samples as quick_samples
 
 pytest.importorskip("expecttest", reason="PyTorch's own list of operators needs it")
 from torch.testing._internal.common_methods_invocations import op_db
@@ -85,6 +86,7 @@ def difference(op: Any, sample: Any, device: torch.device) -> str:
 
 
 @pytest.mark.timeout(900)  # 20 s on a quiet machine
+@pytest.mark.usefixtures("quick_samples")
 def test_every_operator_gives_the_cpus_values_and_gradients_but_for_a_known_list() -> None:
     failed: dict[str, str] = {}
     rounded = set()

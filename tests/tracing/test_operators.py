@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from graphviz_torch import Graph, trace
 from graphviz_torch.internals.tensors.pytree import flatten
 from graphviz_torch.tracing.tracer import walk
 from tests.support.autograd_reference import counted, meta
+from tests.support.operators import quick_samples as quick_samples
 
 SAMPLES = 4
 DTYPES = (torch.float32, torch.complex64, torch.bfloat16, torch.float64)
@@ -63,14 +63,7 @@ def nones(graph: Graph) -> list[tuple[int, int]]:
     return [(n.id, nr) for n in graph.nodes for nr, m in enumerate(n.outputs) if m is None]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Samples seed the generators; each absent device would format a traceback for it."""
-    for device in (torch.cuda, torch.mtia, torch.xpu):
-        monkeypatch.setattr(device, "manual_seed_all", lambda seed: None)
-    gc.freeze()  # the list alone is half a million objects, to look at again and again
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("quick_samples")
 
 
 @pytest.mark.filterwarnings("ignore")
