@@ -33,7 +33,8 @@ def page(name: str) -> Callable[[], None]:
     return draw
 
 
-st.set_page_config("graphviz_torch", layout="wide")
+# Before the navigation: without it, the browser asks the network for the icon of the page.
+st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
 st.navigation(
     [
@@ -52,6 +53,4 @@ st.navigation(
     position="top",
 ).run()
 
-# What no first page waits for: Streamlit loads NumPy for an icon, and the jobs' server loads torch.
-st.set_page_config(page_icon=str(FOLDER / "icon.svg"))
-importlib.import_module(f"{NAME}.jobs.job").start()
+importlib.import_module(f"{NAME}.jobs.job").start()  # it loads torch: a first graph waits for none
