@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from .job_queue import JobQueue, Ticket
+from .server import SPENT, WAIT
 
 T = TypeVar("T")
 
@@ -47,7 +48,10 @@ class Queued:
 
 
 class Job(Generic[T]):
-    """A call in its own process, which is killed after `seconds` or when the block is left.
+    """A call in its own process, which is killed when the block is left or its time is spent.
+
+    The limit is time of computing, so that a busy machine makes a visitor wait and fails nobody. A
+    job that does not compute is killed after ten times its limit.
 
     Iterating gives what the function reports (it may call `report(value)`), `Queued` while all
     places are taken, and None at least every 0.1 s; after that `result` is there.
@@ -59,7 +63,7 @@ class Job(Generic[T]):
     Args:
         function: where it is, "module:name"; ":name" stands for one in `backward.py`'s package.
         arguments: plain values.
-        seconds: after so many it is killed.
+        seconds: of computing, all its threads together; after so many it is killed.
         visitor: whose job it is; a visitor's second job waits for the end of the first.
     """
 
@@ -111,7 +115,7 @@ class Job(Generic[T]):
         end = time.monotonic() + _START  # the server may still load torch
         while self._outcome is None:
             if time.monotonic() > end:
-                message = f"Stopped after {self.seconds:g} s, the limit of a run."
+                message = f"Stopped after {WAIT * self.seconds:g} s without a result."
                 self._outcome = "error", ("Timeout", message)
             elif not self._connection.poll(_BEAT):
                 yield None
@@ -119,14 +123,19 @@ class Job(Generic[T]):
                 try:
                     kind, value = pickle.loads(self._connection.recv_bytes())
                 except (EOFError, OSError):
-                    message = "The run's process ended: a crash in native code, or no memory left."
-                    kind, value = "error", ("Crash", message)
+                    kind, value = "error", self._ending()
                 if kind == "begun":
-                    end = time.monotonic() + self.seconds
+                    end = time.monotonic() + WAIT * self.seconds
                 elif kind == "report":
                     yield value
                 else:
                     self._outcome = kind, value
+
+    def _ending(self) -> tuple[str, str]:
+        """Why the process ended without a result; the server says it once the process is dead."""
+        if self._life is not None and self._life.recv(1) == SPENT:
+            return "Timeout", f"Stopped after {self.seconds:g} s of computing, the limit of a run."
+        return "Crash", "The run's process ended: a crash in native code, or no memory left."
 
     @property
     def result(self) -> T:
@@ -147,7 +156,7 @@ class Job(Generic[T]):
 def _leave(life: socket.socket, ticket: Ticket) -> None:
     """Free the place once the job is dead."""
     with life:
-        life.recv(1)  # b"", from the server, or because it died
+        life.recv(1)  # from the server, or because it died
         ticket.leave()
 
 

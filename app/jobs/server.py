@@ -2,12 +2,14 @@
 
 The app sends two sockets for a job: one for its messages, one for its life. When the app closes its
 end of the second, the server kills the job and all that it started. When the job is dead and its
-folder is removed, the server closes its own end: that is how the app knows.
+folder is removed, the server closes its own end: that is how the app knows. Before that it sends
+`SPENT` where the job's time was over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 3 << 30  # that a job may allocate beyond what the server has; CPU memory
+WAIT = 10  # times its limit of computing may pass before a job has a result
+SPENT = b"x"
 MAX_RESULT = 128 << 20  # bytes of what a job gives back
 MAX_MESSAGE = 2_000  # characters of an error
 
@@ -124,13 +128,17 @@ class _Server:
     def reap(self) -> None:
         """Remove the folders of the jobs that ended, and tell the app."""
         for process, child in list(self.children.items()):
-            if os.waitpid(process, os.WNOHANG)[0] == 0:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if not ended:
                 continue
             with contextlib.suppress(OSError):  # what it started and left behind
                 os.killpg(process, signal.SIGKILL)
             shutil.rmtree(child.folder, ignore_errors=True)
             with contextlib.suppress(KeyError):
                 self.selector.unregister(child.life)
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+                with contextlib.suppress(OSError):  # the app has left
+                    child.life.send(SPENT)
             child.life.close()
             del self.children[process]
 
@@ -162,12 +170,12 @@ def _work(connection: Connection, folder: Path) -> None:
     except (EOFError, ConnectionError):
         return
     # The server kills a job in time; this is for a job whose server died.
-    signal.alarm(int(seconds) + 2)
+    signal.alarm(int(WAIT * seconds) + 2)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     _connection = connection
     outcome: tuple[str, Any]
     try:
-        _limit()
+        _limit(math.ceil(seconds))
         module, _, function = name.partition(":")
         outcome = "result", getattr(import_module(module), function)(*arguments)
         message = pickle.dumps(outcome)
@@ -184,12 +192,14 @@ def _work(connection: Connection, folder: Path) -> None:
     sys.stderr.flush()
 
 
-def _limit() -> None:
+def _limit(seconds: int) -> None:
     import torch
 
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # then SIGXCPU ends it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # One core for each visitor: the threads of several jobs that wait for each other spin.
     torch.set_num_threads(1)
-    statm = Path("/proc/self/statm")  # Linux; on other systems only the time is limited
+    statm = Path("/proc/self/statm")  # Linux; on other systems memory has no limit
     # A CUDA context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
         used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

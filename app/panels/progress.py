@@ -72,7 +72,7 @@ def wait(
                 continue
             if bar is None:
                 bar = _bar(place, key, what)
-            limit = queue or f"{said or f'{seconds:.0f} s'}, at most {job.seconds:g} s"
+            limit = queue or f"{said or f'{seconds:.0f} s'}, at most {job.seconds:g} s of computing"
             share = seconds / job.seconds if done is None else done
             bar.progress(0.0 if queue else min(1.0, share), f"{escape(doing)}: {limit}")
     place.empty()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import altair as alt
 import streamlit as st
 
@@ -9,7 +11,7 @@ from ..jobs import devices
 from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
 from ..panels import recording, text
 from ..panels.figures import draw_graph, draw_transfers
-from ..panels.results import forget, result
+from ..panels.results import SECONDS, forget, result
 
 _LEGEND = alt.Legend(orient="top", symbolOpacity=1, symbolDash=[1, 0])
 _AXIS = alt.Axis(tickCount=5)
@@ -58,6 +60,7 @@ def _draw_worth() -> None:
         f"Measuring {work}",
         ".measurement:compare",
         work,
+        seconds=SECONDS * (os.cpu_count() or 1),
         on_report=lambda share: (share, f"{100 * share:.0f} %"),
     )
     if measured is not None:

@@ -72,12 +72,23 @@ def test_what_goes_wrong_in_a_job_is_an_error_there_and_harms_no_other(
     assert run("math:sqrt", 4) == 2.0
 
 
-def test_a_job_past_its_time_is_ended() -> None:
-    with Job("time:sleep", 60, seconds=0.3) as job:
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [(("time:sleep", 600), "after 10 s without"), (("builtins:eval", BUSY), "after 1 s of comp")],
+)
+def test_a_job_past_its_time_is_ended(call: tuple[Any, ...], said: str) -> None:
+    with Job(*call, seconds=1) as job:
         beats = list(job)
-    with pytest.raises(JobError, match=r"after 0.3 s, the limit"):
+    with pytest.raises(JobError, match=said):
         _ = job.result
     assert len(beats) >= 2
+
+
+def test_the_limit_counts_what_a_job_computes_and_not_how_long_it_waits_for_a_processor() -> None:
+    with Job[str]("builtins:eval", "__import__('time').sleep(2) or 'done'", seconds=1) as job:
+        for _ in job:
+            pass
+    assert job.result == "done"
 
 
 def test_leaving_the_block_ends_the_process() -> None:
