@@ -7,7 +7,8 @@ prints a line a mutation with the test that failed, and how many of them were ca
 
 `--count` mutations (60) are drawn with `--seed` (0) from `--rooms` (recording findings render).
 `--map FILE` keeps which test runs which line (needs pytest-cov, and one run of the tests);
-without it each mutation is tried with the tests of its room. `--tree` names another checkout.
+without it each mutation is tried with the tests of its room. `--jobs` are tried at a time (as
+many as there are processors). `--tree` names another checkout.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +121,7 @@ def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[st
         data = Path(folder) / "coverage"
         environment = os.environ | {"COVERAGE_FILE": str(data), "PYTHONPATH": str(root)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-        command += ["--cov=graphviz_torch", "--cov-context=test", "--cov-report="]
+        command += ["-n", "auto", "--cov=graphviz_torch", "--cov-context=test", "--cov-report="]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}")
@@ -168,23 +170,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
     parser.add_argument("--map", type=Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--tree", type=Path, default=Path(__file__).parents[2])
     options = parser.parse_args()
     root = options.tree.resolve()
     everything = [f"tests/{room}" for room in options.rooms if (root / "tests" / room).exists()]
     everything = everything or ["tests"]
     known = {} if options.map is None else tests_by_line(root, options.map, everything)
-    caught = 0
     chosen = drawn(root, options.rooms, options.count, options.seed)
-    for mutation in chosen:
+
+    def tried(mutation: Mutation) -> bool:
         tests = known.get(mutation.file, {}).get(str(mutation.line), [])
         tests = random.Random(0).sample(tests, min(len(tests), _MOST_TESTS))
         room = f"tests/{mutation.file.split('/')[1]}"
         test = caught_by(mutation, root, tests or [room] if (root / room).exists() else everything)
-        caught += bool(test)
-        print(
-            f"{mutation.file}:{mutation.line}  {mutation.kind}  {test or 'NOT CAUGHT'}", flush=True
-        )
+        what = f"{mutation.file}:{mutation.line}  {mutation.kind}"
+        print(f"{what}  {test or 'NOT CAUGHT'}", flush=True)
+        return bool(test)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        caught = sum(pool.map(tried, chosen))
     print(f"{caught} of {len(chosen)} caught")
 
 
