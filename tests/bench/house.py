@@ -1,10 +1,17 @@
-"""The house in one table: rooms, files, lines, who imports whom. `python -m tests.bench.house`"""
+"""The house in one table: rooms, files, lines, who imports whom. `python -m tests.bench.house`
+
+With the name of a file, as `house.svg`, it draws the rooms as it draws any graph.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
+
+from graphviz_torch import Edge, Graph, Node, draw_graph
 
 PACKAGE = Path(__file__).parents[2] / "graphviz_torch"
 
@@ -27,19 +34,54 @@ def imports(file: Path) -> set[str]:
     return found - {room(inside)}
 
 
+class Room(NamedTuple):
+    """Files, lines, and the rooms that it imports from."""
+
+    files: int
+    lines: int
+    imports: set[str]
+
+
+def rooms() -> dict[str, Room]:
+    """The rooms by name, each after those that it imports from."""
+    files: dict[str, list[Path]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if "node_modules" not in file.parts:
+            files.setdefault(room(file.relative_to(PACKAGE).parts), []).append(file)
+    known = {
+        name: Room(
+            len(inside),
+            sum(len(file.read_text().splitlines()) for file in inside),
+            set().union(*map(imports, inside)) - {"(root)"},  # the public names: the front door
+        )
+        for name, inside in files.items()
+    }
+    order = TopologicalSorter({name: room.imports for name, room in known.items()}).static_order()
+    return {name: known[name] for name in order}
+
+
+def drawn(house: dict[str, Room]) -> Graph:
+    """A node a room, an edge from what is imported to who imports it."""
+    ids = {name: i for i, name in enumerate(house)}
+    nodes = tuple(
+        Node(i, name, (), note=f"{house[name].files} files, {house[name].lines} lines")
+        for name, i in ids.items()
+    )
+    edges = tuple(
+        Edge(ids[source], ids[name], 0, nr)
+        for name, room in house.items()
+        for nr, source in enumerate(sorted(room.imports))
+    )
+    return Graph(nodes, edges)
+
+
 def main() -> None:
-    files = [f for f in sorted(PACKAGE.rglob("*.py")) if "node_modules" not in f.parts]
-    count: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
-    arrows: dict[str, set[str]] = {}
-    for file in files:
-        name = room(file.relative_to(PACKAGE).parts)
-        count[name] += 1
-        lines[name] += len(file.read_text().splitlines())
-        arrows.setdefault(name, set()).update(imports(file))
-    print(f"{'room':14}{'files':>6}{'lines':>7}  imports")
-    for name in sorted(count):
-        print(f"{name:14}{count[name]:6}{lines[name]:7}  {' '.join(sorted(arrows[name]))}")
+    house = rooms()
+    for name, room in house.items():
+        imported = " ".join(sorted(room.imports))
+        print(f"{name:14}{room.files:4} files {room.lines:6} lines   imports {imported or '-'}")
+    for path in sys.argv[1:]:
+        print(draw_graph(drawn(house)).render(outfile=path))
 
 
 if __name__ == "__main__":
