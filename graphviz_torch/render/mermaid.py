@@ -39,6 +39,9 @@ _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 # Mermaid writes entities with these while it reads.
 _INNER = frozenset("ﬂ°¶ß")
+# What Mermaid looks for in the text that it read: $$ for mathematics, \n for a line, fa:fa- for icons.
+_MEANT = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
+_APART = "\u200b"  # of no width
 
 
 @drawing_options
@@ -107,9 +110,10 @@ class _Nodes:
         """The lines of all that is in an open group."""
         framed = part.framed and part.group is not None
         if framed and part.group is not None:
-            said = [self.drawing.described(part.group)]
-            said += wording.fold_figures(self.drawing, part.group)
-            yield f'subgraph c{part.group}["{_text(said)}"]'
+            yield f'subgraph c{part.group}["{_text([self.drawing.described(part.group)])}"]'
+            figures = wording.fold_figures(self.drawing, part.group)
+            if figures:  # below a title of several lines Mermaid leaves no room for the nodes
+                yield f't{part.group}["{_text(figures)}"]'
         for child in part.children:
             if isinstance(child, Open):
                 yield from self.lines(child)
@@ -211,7 +215,8 @@ def _id(key: int) -> str:
 
 def _text(lines: list[Any]) -> str:
     """Lines of text inside quotes, with all that Mermaid or HTML would read as something else."""
-    return "<br/>".join("".join(map(_letter, str(line))) for line in lines)
+    text = "<br/>".join("".join(map(_letter, str(line))) for line in lines)
+    return _MEANT.sub(rf"\g<0>{_APART}", text)
 
 
 def _letter(letter: str) -> str:
