@@ -31,7 +31,13 @@ Into = torch.nn.Module | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDiff:
-    """How a file differs from the module that it shall be loaded into."""
+    """How a file differs from the module that it shall be loaded into.
+
+    >>> from graphviz_torch import compare_checkpoint
+    >>> from torch import nn
+    >>> compare_checkpoint(nn.Linear(2, 1), nn.Linear(2, 1, bias=False).state_dict()).missing
+    ('bias',)
+    """
 
     missing: tuple[str, ...] = ()  # in the module, not in the file
     unexpected: tuple[str, ...] = ()  # in the file, not in the module
@@ -75,6 +81,16 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
     Raises:
         TypeError: for what could not be loaded again with `weights_only=True`, named by its place.
+
+    >>> import torch
+    >>> from graphviz_torch import load_checkpoint
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with TemporaryDirectory() as folder:
+    ...     path = save_checkpoint({"model": model, "epoch": 3}, Path(folder, "last.pt"))
+    ...     load_checkpoint(path)["epoch"]
+    3
     """
     path = Path(path)
     state = _state(value, "")
@@ -93,7 +109,11 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
 
 def graph_beside(path: str | Path) -> Path:
-    """Where `save_checkpoint` writes a graph: "model.pt" -> "model.pt.graph.json"."""
+    """Where `save_checkpoint` writes a graph: "model.pt" -> "model.pt.graph.json".
+
+    >>> graph_beside("model.pt").name
+    'model.pt.graph.json'
+    """
     return Path(f"{path}.graph.json")
 
 
@@ -121,6 +141,16 @@ def load_checkpoint(
         FileNotFoundError: if there is no such file.
         ValueError: if the file is not a checkpoint, wants to run code, or does not fit and
             `strict`.
+
+    >>> import torch
+    >>> from graphviz_torch import save_checkpoint
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> with TemporaryDirectory() as folder:
+    ...     state = load_checkpoint(save_checkpoint(model, Path(folder, "model.pt")), restored)
+    >>> torch.equal(restored.weight, model.weight)
+    True
     """
     path = Path(path)
     value = _read(path, map_location)
@@ -150,6 +180,10 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
         TypeError: if `into` holds something that has no state, or the state is not a dict of
             tensors.
         ValueError: if a tensor of the file has no values.
+
+    >>> from torch import nn
+    >>> print(compare_checkpoint(nn.Linear(2, 1), nn.Linear(3, 1).state_dict()))
+    of another shape: weight is f32[1, 3] cpu in the file, f32[1, 2] cpu in the module
     """
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)

@@ -27,7 +27,16 @@ from ..tracing.tracer import connected, roots
 
 
 class NodeDifference(NamedTuple):
-    """Where two modules part: a node of the first one's graph."""
+    """Where two modules part: a node of the first one's graph.
+
+    >>> import torch
+    >>> from graphviz_torch import verify
+    >>> model = torch.nn.Linear(2, 1)
+    >>> other = torch.nn.Linear(2, 1)
+    >>> _ = other.load_state_dict({"weight": model.weight + 1, "bias": model.bias})
+    >>> print(verify(model, other, torch.ones(4, 2), tolerance=1e-4).first)
+    node 1, weight: its value differs by up to 1
+    """
 
     node: int
     what: Literal["value", "gradient", "operation"]
@@ -40,7 +49,15 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` found."""
+    """What `verify` found.
+
+    >>> import torch
+    >>> from graphviz_torch import verify
+    >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> _ = restored.load_state_dict(model.state_dict())
+    >>> bool(verify(model, restored, torch.ones(4, 2)))
+    True
+    """
 
     graph: Graph  # of the first module
     outputs: float  # largest absolute difference
@@ -88,6 +105,12 @@ def verify(
 
     Raises:
         ValueError: if an output needs no gradient, as `trace`.
+
+    >>> import torch
+    >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> _ = restored.load_state_dict(model.state_dict())
+    >>> bool(verify(model, restored, torch.ones(4, 2)))
+    True
     """
     ours = _run(model, inputs)
     theirs = _run(restored, inputs)

@@ -41,7 +41,17 @@ class Change:
 
 @dataclass(frozen=True)
 class GraphDiff:
-    """What `b` has and `a` has not, the other way round, and what changed; false if nothing did."""
+    """What `b` has and `a` has not, the other way round, and what changed; false if nothing did.
+
+    >>> import torch
+    >>> from graphviz_torch import diff, trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> changed = diff(trace((x * 2).sum()), trace((x * 2).sin().sum()))
+    >>> print(changed)
+    3 -> 4 nodes: 1 added, 0 removed, 0 changed; 2 -> 3 edges: 2 added, 1 removed
+    + sin f32[3] cpu
+    - edge mul -> sum, input 0
+    """
 
     a: Graph
     b: Graph

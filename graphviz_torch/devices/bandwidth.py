@@ -38,7 +38,13 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What copies between the CPU and a GPU reach, by size."""
+    """What copies between the CPU and a GPU reach, by size.
+
+    >>> from graphviz_torch import measure_bandwidth
+    >>> print(measure_bandwidth("cpu").table())
+            bytes  in GB/s
+    cpu was not measured: only a CUDA device has pinned memory to compare
+    """
 
     rates: tuple[Rate, ...]
     absent: tuple[tuple[str, str], ...] = ()  # device and why it was not measured
@@ -81,6 +87,9 @@ def measure_bandwidth(
     Args:
         sizes: bytes of a copy, each at least 1.
         seconds: time to measure for, at least, for each number.
+
+    >>> measure_bandwidth("cpu").absent
+    (('cpu', 'only a CUDA device has pinned memory to compare'),)
     """
     present, absent = present_devices([device])
     rates = []

@@ -12,6 +12,14 @@ def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
 
     Raises:
         ValueError: if the graph has no Gather, so that no DataParallel made it.
+
+    >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
+    >>> halves = [Node(i, "ViewBackward0", (TensorMeta((4, 2), "float32", f"cuda:{i}"),))
+    ...           for i in range(2)]
+    >>> whole = Node(2, "GatherBackward", (TensorMeta((8, 2), "float32", "cuda:0"),))
+    >>> graph = Graph((*halves, whole), (Edge(0, 2, input_nr=0), Edge(1, 2, input_nr=1)), ((2, 0),))
+    >>> batch_division(graph)
+    [('cuda:0', 4), ('cuda:1', 4)]
     """
     graph = graph_of(graph)
     gathers = [node for node in graph.nodes if node.name == "GatherBackward"]

@@ -41,7 +41,13 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """The same work, by size and device."""
+    """The same work, by size and device.
+
+    >>> from graphviz_torch import compare_devices
+    >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8], seconds=0.001)
+    >>> compared.work, compared.devices()
+    ('matmul', ['cpu'])
+    """
 
     work: str
     timings: tuple[Timing, ...]
@@ -160,6 +166,10 @@ def compare_devices(
 
     Raises:
         ValueError: for an unknown name, and if no device is left.
+
+    >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8, 16], seconds=0.001)
+    >>> [timing.size for timing in compared.of("cpu")]
+    [8, 16]
     """
     if isinstance(work, str):
         if work not in WORKS:

@@ -22,7 +22,14 @@ _ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One tensor that was moved."""
+    """One tensor that was moved.
+
+    >>> import torch
+    >>> from graphviz_torch import simulate_accelerator, to_device
+    >>> with simulate_accelerator() as [device]:
+    ...     x = to_device(torch.ones(3), device, report=lambda moves: print(moves.moved[0]))
+    tensor: float32[3], 12 bytes, cpu -> sim:0
+    """
 
     name: str
     tensor: TensorMeta  # as it arrived
@@ -40,7 +47,15 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What `to_device` moved, and what stayed where it was: pairs of name and reason."""
+    """What `to_device` moved, and what stayed where it was: pairs of name and reason.
+
+    >>> import torch
+    >>> from graphviz_torch import simulate_accelerator, to_device
+    >>> with simulate_accelerator() as [device]:
+    ...     batch = to_device({"x": torch.ones(3)}, device, report=print)
+    x: float32[3], 12 bytes, cpu -> sim:0
+    1 moved, 12 bytes
+    """
 
     moved: tuple[Move, ...] = ()
     stayed: tuple[tuple[str, str], ...] = ()

@@ -76,6 +76,16 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
 
     Raises:
         RuntimeError: as `to_device`.
+
+    >>> import torch
+    >>> from graphviz_torch import simulate_accelerator
+    >>> def step(device):
+    ...     x, y = torch.ones(3), [torch.ones(2)]
+    ...     move_locals(device)
+    ...     return x.device == y[0].device == device
+    >>> with simulate_accelerator() as [device]:
+    ...     step(device)
+    True
     """
     frame = caller()
     if frame is None:

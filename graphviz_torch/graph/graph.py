@@ -20,6 +20,15 @@ class Graph:
     """An autograd graph. Node ids are positions in `nodes`, a topological order.
 
     Made by `trace` and `record`; `Graph.annotate` returns a copy with columns filled in.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> graph = trace((x * 2).sum())
+    >>> [(graph.nodes[edge.source].title, graph.nodes[edge.target].title) for edge in graph.edges]
+    [('AccumulateGrad', 'mul'), ('mul', 'sum')]
+    >>> graph.annotate(note={1: "doubled"}).nodes[1].note
+    'doubled'
     """
 
     nodes: tuple[Node, ...]

@@ -47,7 +47,12 @@ def itemsize(dtype: str) -> int | None:
 # What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
 # and a frozen dataclass takes five times as long to make.
 class TensorMeta(NamedTuple):
-    """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1."""
+    """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
+
+    >>> meta = TensorMeta((8, 128), "float32", "cuda:0")
+    >>> str(meta), meta.nbytes
+    ('f32[8, 128] cuda:0', 4096)
+    """
 
     shape: tuple[int, ...]
     dtype: str  # torch's name without "torch.": "float32"
@@ -72,6 +77,15 @@ class GradientStats(NamedTuple):
     """What one gradient looked like when it reached a node's output in backward.
 
     NaN and Inf elements are counted, and left out of norm, max_abs and mean.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record() as recording:
+    ...     x = torch.ones(4, requires_grad=True)
+    ...     (x * 2).sum().backward()
+    >>> [stats] = recording.graph.nodes[0].grad_outputs
+    >>> stats.norm, stats.max_abs
+    (4.0, 2.0)
     """
 
     norm: float  # Euclidean, of the finite elements
@@ -93,7 +107,16 @@ class GradientStats(NamedTuple):
 
 
 class SavedTensor(NamedTuple):
-    """A tensor that a node keeps for backward."""
+    """A tensor that a node keeps for backward.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record() as recording:
+    ...     torch.ones(3, requires_grad=True).sin().sum().backward()
+    >>> [saved] = recording.graph.nodes[1].saved
+    >>> saved.name, str(saved.tensor)
+    ('self', 'f32[3] cpu')
+    """
 
     name: str  # "self", "weight", "result"; "" for a custom Function's
     tensor: TensorMeta
@@ -110,7 +133,15 @@ def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
 
 
 class Node(NamedTuple):
-    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users."""
+    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> node = trace((x * 2).sum()).nodes[1]
+    >>> node.name, node.operation, str(node.outputs[0])
+    ('MulBackward0', 'mul', 'f32[3] cpu')
+    """
 
     id: int
     name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
@@ -159,6 +190,13 @@ class Edge(NamedTuple):
     """Data flows source -> target in forward; backward runs the edge in reverse.
 
     It is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the source.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> [edge] = trace(x.sum()).edges
+    >>> edge.source, edge.target
+    (0, 1)
     """
 
     source: int
@@ -172,7 +210,16 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy of a tensor between two devices."""
+    """A copy of a tensor between two devices.
+
+    >>> import torch
+    >>> from graphviz_torch import record, simulate_accelerator
+    >>> with simulate_accelerator() as [device], record() as recording:
+    ...     x = torch.ones(3, requires_grad=True)
+    ...     (x.to(device) * 2).sum().backward()
+    >>> [(copy.kind, copy.phase, copy.nbytes) for copy in recording.graph.transfers]
+    [('HtoD', 'forward', 12), ('DtoH', 'backward', 12)]
+    """
 
     kind: TransferKind
     source: str  # device
@@ -207,6 +254,14 @@ class Parameter:
     Of an answer that was not recorded, None stands. `got_gradient` is about the block, `has_grad`
     about its end: a parameter may have a `.grad` from before, and one that got a gradient may have
     none, as after `zero_grad()`.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with record(model) as recording:
+    ...     model(torch.ones(4, 2)).sum().backward()
+    >>> [(each.name, each.has_grad) for each in recording.graph.parameters]
+    [('weight', True), ('bias', True)]
     """
 
     name: str
@@ -225,7 +280,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place where the way of a gradient was cut: the result needs no gradient, an operand did."""
+    """A place where the way of a gradient was cut: the result needs no gradient, an operand did.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record() as recording:
+    ...     x = torch.ones(3, requires_grad=True)
+    ...     (x.detach() * x).sum().backward()
+    >>> [cut] = recording.graph.cuts
+    >>> cut.how, cut.label
+    ('detach', 'x')
+    """
 
     how: str  # "detach", "no_grad", "item", "argmax"
     tensor: TensorMeta | None
@@ -302,7 +367,16 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The exception that ended a recording."""
+    """The exception that ended a recording.
+
+    >>> import torch
+    >>> from contextlib import suppress
+    >>> from graphviz_torch import record
+    >>> with suppress(RuntimeError), record() as recording:
+    ...     torch.ones(2, 3, requires_grad=True) @ torch.ones(2, 3)
+    >>> recording.graph.failure.error
+    'RuntimeError'
+    """
 
     error: str  # "RuntimeError"
     message: str
@@ -367,7 +441,16 @@ FAILURE_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, or worth knowing, that a rule read from a graph."""
+    """Something wrong, or worth knowing, that a rule read from a graph.
+
+    >>> import torch
+    >>> from graphviz_torch import find, record
+    >>> w = torch.ones(3, requires_grad=True)
+    >>> with record() as recording:
+    ...     (w * torch.tensor([1.0, float("inf"), 1.0])).sum().backward()
+    >>> [(found.rule, found.severity) for found in find(recording)]
+    [('nonfinite-value', 'error')]
+    """
 
     rule: str  # "cut-gradient"
     severity: Severity

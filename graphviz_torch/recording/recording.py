@@ -94,7 +94,16 @@ def record(
 
 
 class Recording:
-    """What `record()` noted. It holds nothing of the program once the block is left."""
+    """What `record()` noted. It holds nothing of the program once the block is left.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with record(model) as recording:
+    ...     model(torch.ones(4, 2)).sum().backward()
+    >>> len(recording.graph.nodes), len(recording.graph.parameters)
+    (5, 2)
+    """
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 # Mermaid writes entities with these while it reads.
 _INNER = frozenset("ﬂ°¶ß")
-# What Mermaid looks for in the text that it read: $$ for mathematics, \n for a line, fa:fa- for icons.
+# What Mermaid looks for in what it read: $$ for mathematics, \n for a line, fa:fa- for icons.
 _MEANT = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
 _APART = "\u200b"  # of no width
 

@@ -44,7 +44,17 @@ class ModuleSummary:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What `summary` returns: prints as a table, and shows as one in a notebook."""
+    """What `summary` returns: prints as a table, and shows as one in a notebook.
+
+    >>> import torch
+    >>> from graphviz_torch import record, summary
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with record(model) as recording:
+    ...     model(torch.ones(4, 2)).sum().backward()
+    >>> print(summary(recording))  # doctest: +ELLIPSIS
+    module  output  params  FLOPs  backward ...
+    total   scalar       3     16        16 ...
+    """
 
     modules: tuple[ModuleSummary, ...]  # in the order of the forward, each before what it holds
     total: ModuleSummary

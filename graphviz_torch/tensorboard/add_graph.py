@@ -37,6 +37,14 @@ def add_autograd_graph(
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         TypeError, ValueError: as `trace` and `to_tensorboard`.
+
+    >>> import torch
+    >>> from tempfile import TemporaryDirectory
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> with TemporaryDirectory() as runs:
+    ...     written = add_autograd_graph((x * 2).sum(), runs)
+    >>> [node.title for node in written.nodes]
+    ['AccumulateGrad', 'mul', 'sum']
     """
     require()
     graph = graph_of(output, names=names)

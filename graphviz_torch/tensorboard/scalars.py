@@ -76,6 +76,11 @@ def add_gradients(
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         ValueError: if there is no gradient.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as runs:
+    ...     for step in range(3):
+    ...         add_gradients({"conv": 0.5 / (step + 1), "head": 2.0}, runs, step=step)
     """
     require()
     from .events import image, writing
@@ -166,6 +171,10 @@ def add_distribution(
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
         ValueError: if the numbers of edges and counts do not fit.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as runs:
+    ...     add_distribution(runs, "fc.weight", [-1.0, 0.0, 1.0], [3, 5], step=0)
     """
     require()
     from .events import buckets, writing
@@ -189,6 +198,14 @@ def add_transfers(
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
+
+    >>> import torch
+    >>> from graphviz_torch import record, simulate_accelerator
+    >>> from tempfile import TemporaryDirectory
+    >>> with simulate_accelerator() as [device], record() as recording:
+    ...     (torch.ones(3, requires_grad=True).to(device) * 2).sum().backward()
+    >>> with TemporaryDirectory() as runs:
+    ...     add_transfers(recording, runs, step=0)
     """
     require()
     from .events import markdown, writing

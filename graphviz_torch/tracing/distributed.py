@@ -45,6 +45,12 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
         TimeoutError: at rank 0, naming the ranks from which nothing came: those that died, or that
             did not call `gather`.
         ValueError: at rank 0, naming a rank whose graph can't be read: another version, say.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> graphs = gather(trace(torch.ones(3, requires_grad=True).sum()))
+    >>> graphs and len(graphs)
+    1
     """
     graph = graph_of(graph)
     if not (dist.is_available() and dist.is_initialized()):
@@ -63,7 +69,14 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
 
 
 def collectives(graph: GraphLike) -> list[tuple[int, str, int | None]]:
-    """Node id, name and bytes of the output of each node that communicates between ranks."""
+    """Node id, name and bytes of the output of each node that communicates between ranks.
+
+    >>> from graphviz_torch.graph import Graph, Node, TensorMeta
+    >>> name = "_AllReduceBackward"
+    >>> graph = Graph((Node(0, name, (TensorMeta((4,), "float32", "cpu"),)),), (), ((0, 0),))
+    >>> collectives(graph)
+    [(0, '_AllReduceBackward', 16)]
+    """
     return [
         (node.id, node.title, sum(m.nbytes or 0 for m in node.outputs if m is not None) or None)
         for node in graph_of(graph).nodes
@@ -78,6 +91,13 @@ def local_shapes(outputs: Any) -> dict[int, str]:
 
     Args:
         outputs: what was given to `trace`.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> loss = torch.ones(3, requires_grad=True).sum()
+    >>> local_shapes(loss)  # no DTensor here
+    {}
+    >>> graph = trace(loss).annotate(note=local_shapes(loss))
     """
     from torch.distributed.tensor import DTensor
 

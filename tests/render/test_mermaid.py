@@ -47,7 +47,8 @@ class Chart:
 
 def decoded(label: str) -> list[str]:
     """The lines of a label: entities are HTML's, with # for &."""
-    parts = label.replace("\u200b", "").split("<br/>")  # a mark of no width parts what Mermaid reads
+    label = label.replace("\u200b", "")  # a mark of no width parts what Mermaid would read
+    parts = label.split("<br/>")
     assert not any(set("<>&`{}|;\\") & set(re.sub(r"#\d+;", "", part)) for part in parts)
     return [html.unescape(re.sub(r"#(\d+);", r"&#\1;", part)) for part in parts]
 
@@ -138,6 +139,28 @@ def test_a_hostile_name_is_only_ever_a_text(text: str) -> None:
     plain = "".join(c if c >= " " else chr(0x2400 + ord(c)) for c in text)
     assert plain in chart.nodes["n0"][0]
     assert not re.search(r"style.*:\S*#|classDef.*:\S*#.*;", "\n".join(written.splitlines()[:4]))
+
+
+@pytest.mark.parametrize("text", ["$$x^2$$", "folder\\name", "fa:fa-car", "far:fa-bell"])
+def test_what_mermaid_looks_for_in_a_name_is_parted(text: str) -> None:
+    """Mermaid decodes a label, and then reads mathematics, line ends and icons in it."""
+    written = to_mermaid(Graph((Node(0, "SumBackward0", F32, text),), (), ((0, 0),)))
+    mermaid_reads = html.unescape(re.sub(r"#(\d+);", r"&#\1;", written))
+    assert not re.search(r"\$\$|\\n|(fa[bklrs]?):fa-[\w-]+", mermaid_reads)
+    assert text in read(written).nodes["n0"]
+
+
+def test_a_frames_title_is_one_line_and_its_figures_stand_in_a_node() -> None:
+    """Mermaid leaves room for one line above the nodes of a subgraph."""
+    model = Transformer(12)
+    with record(model) as recording:
+        model(tokens()).sum().backward()
+    written = to_mermaid(recording)
+    titles = re.findall(r'subgraph \w+\["(.*)"\]', written)
+    assert titles
+    assert not any("<br/>" in title for title in titles)
+    figures = [lines for name, lines in read(written).nodes.items() if name.startswith("t")]
+    assert any(line.startswith("all 11: ") for lines in figures for line in lines)
 
 
 def test_an_edge_that_is_not_drawn_is_named_at_both_its_ends() -> None:

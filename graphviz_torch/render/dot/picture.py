@@ -30,6 +30,15 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     What is added as to any Digraph is drawn too. `graph_attr`, `node_attr` and `edge_attr` hold for
     the whole drawing, where a node or an edge has no attribute of its own; `body`, `node` and
     `edge` come after it. A node of the graph is called by its id: `picture.node("3", color="red")`.
+
+    >>> import torch
+    >>> from graphviz_torch import draw_graph
+    >>> from tempfile import TemporaryDirectory
+    >>> picture = draw_graph(torch.ones(3, requires_grad=True).sum())
+    >>> with TemporaryDirectory() as folder:
+    ...     written = picture.render("sum", folder, format="svg")
+    >>> written.endswith("sum.svg")
+    True
     """
 
     def __init__(

@@ -23,6 +23,9 @@ def view_script() -> str:
 
     Raises:
         FileNotFoundError: if the package was never installed, which is when the view is built.
+
+    >>> "mount" in view_script()
+    True
     """
     try:
         return _BUNDLE.read_text(encoding="utf-8")

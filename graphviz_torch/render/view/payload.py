@@ -59,6 +59,11 @@ def view_payload(
         graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
             `diff` of two graphs, which are drawn as one.
         title: what the view calls it; "" for a name from its outputs.
+
+    >>> import torch
+    >>> y = torch.ones(3, requires_grad=True).sum()
+    >>> view_payload(y, title="one sum").isascii()
+    True
     """
     diff = graph if isinstance(graph, Difference) else None
     if diff is None:
