@@ -160,7 +160,7 @@ def test_a_frames_title_is_one_line_and_its_figures_stand_in_a_node() -> None:
     assert titles
     assert not any("<br/>" in title for title in titles)
     figures = [lines for name, lines in read(written).nodes.items() if name.startswith("t")]
-    assert any(line.startswith("all 11: ") for lines in figures for line in lines)
+    assert any(line.startswith("all 12: ") for lines in figures for line in lines)
 
 
 def test_an_edge_that_is_not_drawn_is_named_at_both_its_ends() -> None:
