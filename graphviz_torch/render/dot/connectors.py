@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..drawing.columns import divided
 from ..drawing.drawing import Drawing
 from ..style import palette
 from . import markup
@@ -65,7 +64,7 @@ class Connectors:
             names = self.between(fed[0], first) if fed else None
             top = names[1] if names else dot_id(first)
             if i:
-                anchor = divided(self.drawing, self.parts, i)
+                anchor = self.drawing.columns.anchors[i]
                 left = last if anchor is None else dot_id(anchor)
                 rows.append(f"\t{{rank=same {left} -> {top} [style=invis]}}")
             last = top

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from itertools import accumulate, pairwise
+from math import inf
+from operator import invert
+from typing import Final, NamedTuple
 
-from .. import labels
+from ..sizes import sizes
 from .drawing import Columns, Drawing
 from .level import paged
 from .tree import Path
@@ -22,39 +25,51 @@ MOST_WIDE: Final = 2100.0
 _SLIM = 3.3  # times as high as wide, at most
 _LEGEND = 350.0  # the width of the legend: nothing is narrower
 _COLUMNS = 5
-_TITLE, _SMALL, _MARGIN, _RANKS = 14.0, 9.0, 8.6, 26.0  # heights
+_FEW = 8  # things that fit a page however they stand
+_RANKS = 26.0  # between two ranks
 _FRAME_TOP, _FRAME_BOTTOM, _FRAME_SIDE = 24.0, 9.0, 9.0
-_LETTER, _BESIDE, _EDGE = 5.2, 16.0, 14.0  # widths
-_STUB = 75.0  # the width of each name beside a node whose edge is not drawn
+_BESIDE, _EDGE = 16.0, 14.0  # the widths of what parts two nodes, and of an edge that passes
 _BELOW = 60.0  # the legend
 _LABEL, _LABEL_WIDE = 14.0, 70.0  # of an edge at a closed group
-_SPLIT, _CROSSING = (
-    250.0,
-    60.0,
-)  # what a divided frame and an edge to another column cost, in points
+_SPLIT, _CROSSING = 250.0, 60.0  # what a divided frame, an edge to another column cost, in points
+
+
+class _Source(NamedTuple):
+    """An edge, as seen from its target."""
+
+    place: int  # of the source
+    opened: int  # frames around the target that it enters
+    closed: int  # frames around the source that it leaves
+    labelled: bool
+
+
+class _Flow(NamedTuple):
+    """What is put in columns: by place, which is the position in topological order."""
+
+    keys: list[int]
+    paths: list[Path]
+    widths: list[float]
+    heights: list[float]
+    sources: list[list[_Source]]
+    cutting: list[float]  # what it costs to begin a column there
 
 
 def arrange(drawing: Drawing) -> Drawing:
     """The drawing in as few columns as make it fit a page; in those that come nearest, where none.
 
-    One whose data flows sideways has one column.
+    One whose data flows sideways has one column, and so has one of a few things.
     """
-    if not paged(drawing):
-        whole = (*drawing.nodes, *(~box for box in drawing.boxes))
-        return drawing.having(columns=Columns((whole,)))
-    sizes = _sizes(drawing)
-    keys = _order(drawing, sizes)
-    paths = drawing.tree.paths
-    sources: dict[int, list[int]] = defaultdict(list)
-    for source, target in drawing.ends:
-        sources[target].append(source)
-    one = _measure(drawing, (tuple(keys),), sizes, paths, sources)
+    keys = [*drawing.nodes, *map(invert, drawing.boxes)]
+    if not paged(drawing) or len(keys) <= _FEW:
+        return drawing.having(columns=Columns((tuple(keys),), (None,)))
+    flow = _flow(drawing)
+    one = _measure(flow, [0, len(flow.keys)])
     found = [one]
-    for count in range(2, _COLUMNS + 1):
+    fewest = max(2, min(int(one.height / MOST_HIGH), _COLUMNS - 1))
+    for count in range(fewest, _COLUMNS + 1):
         if found[-1].fits:
             return drawing.having(columns=found[-1])
-        parts = _divide(keys, one.height / count, sizes, paths, sources)
-        found.append(_measure(drawing, parts, sizes, paths, sources))
+        found.append(_measure(flow, _divide(flow, one.height / count)))
     best = min(found, key=lambda c: (not c.fits, max(c.height / MOST_HIGH, c.width / MOST_WIDE)))
     return drawing.having(columns=best)
 
@@ -65,15 +80,31 @@ def _fits(width: float, height: float) -> bool:
     return slim and width <= 4 * height and width <= MOST_WIDE and height <= MOST_HIGH
 
 
-def divided(drawing: Drawing, parts: tuple[tuple[int, ...], ...], i: int) -> int | None:
-    """The first key of the innermost frame that column `i` goes on with; None for no frame."""
-    paths = drawing.tree.paths
-    before, here = paths[parts[i - 1][-1]], paths[parts[i][0]]
-    shared = before[: _common(before, here)]
-    if not shared:
-        return None
-    inside = (key for key in parts[i - 1] if shared[-1] in paths[key])
-    return next(inside)
+def _flow(drawing: Drawing) -> _Flow:
+    found = sizes(drawing)
+    keys = _order(drawing, found)
+    around = drawing.tree.paths
+    places = {key: place for place, key in enumerate(keys)}
+    paths = [around[key] for key in keys]
+    sources: list[list[_Source]] = [[] for _ in keys]
+    crossing = [0] * (len(keys) + 1)  # edges that begin or end to cross there
+    for source, target in drawing.ends:
+        above, below = places[source], places[target]
+        outer, inner = paths[above], paths[below]
+        same = _common(outer, inner) if outer and inner else 0
+        labelled = source < 0 or target < 0
+        edge = _Source(above, len(inner) - same, len(outer) - same, labelled)
+        sources[below].append(edge)
+        if above < below:
+            crossing[above + 1] += 1
+            crossing[below + 1] -= 1
+    cutting = []
+    crossed = 0
+    for place, (before, after) in enumerate(pairwise(paths), 1):
+        crossed += crossing[place]
+        cutting.append(_SPLIT * _common(before, after) + _CROSSING * crossed)
+    widths, heights = [found[key][0] for key in keys], [found[key][1] for key in keys]
+    return _Flow(keys, paths, widths, heights, sources, [0.0, *cutting])
 
 
 def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
@@ -101,92 +132,73 @@ def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     return order + sorted(places.keys() - done, key=places.__getitem__)
 
 
-def _sizes(drawing: Drawing) -> dict[int, tuple[float, float]]:
-    graph = drawing.graph
-    sizes = {}
-    inside, alone_in = drawing.inner.inside, drawing.alone
-    for i in drawing.nodes:
-        node = graph.nodes[i]
-        letters = max(len(node.title) * 1.25, len(labels.tensors(node.outputs)), 8)
-        gradients = sum([g is not None for g in node.grad_outputs]) if node.grad_outputs else 0
-        high = _TITLE + _SMALL * (1 + gradients) + _MARGIN
-        names = [node.label] if node.label else []
-        if i in alone_in:
-            names.append(f"{alone_in[i]} · {node.module_class.rpartition('/')[2]}")
-        for name in names:
-            high += _TITLE
-            letters = max(letters, 1.35 * len(name))
-        for line in labels.details(node):
-            high += _SMALL
-            letters = max(letters, len(line))
-        for edge in inside.get(i, ()):
-            high += _SMALL
-            leaf = graph.nodes[edge.source]
-            shapes = sum(len(labels.shape(meta)) + 1 for meta in leaf.outputs if meta is not None)
-            letters = max(letters, len(labels.within(node, leaf.label)) + shapes)
-        sizes[i] = letters * _LETTER + 2 * 10, high
-    for number in drawing.boxes:
-        letters = 1.35 * len(drawing.title(number))
-        sizes[~number] = max(letters, 22) * _LETTER + 20, _TITLE + 3 * _SMALL + _MARGIN
-    for named in (drawing.before, drawing.behind):
-        for key, others in named.items():
-            width, height = sizes[key]
-            sizes[key] = width + _STUB * min(len(others), 4), height
-    return sizes
-
-
-def _measure(
-    drawing: Drawing,
-    parts: tuple[tuple[int, ...], ...],
-    sizes: dict[int, tuple[float, float]],
-    paths: dict[int, Path],
-    sources: dict[int, list[int]],
-) -> Columns:
-    """About the size of a drawing in these columns: they have their ranks in common."""
-    rank: dict[int, int] = {}
-    high: defaultdict[int, float] = defaultdict(float)  # by rank: its nodes
-    above: defaultdict[int, float] = defaultdict(float)  # and the tops of frames above them
-    below: defaultdict[int, float] = defaultdict(float)  # and the ends of frames below them
-    width = 0.0
+def _measure(flow: _Flow, cuts: list[int]) -> Columns:
+    """About the size of a drawing that is cut at these places: columns have common ranks."""
+    keys, paths, widths, heights, sources, _ = flow
+    rank = [0] * len(keys)  # of each place
+    most = len(keys) + len(cuts) + 1  # ranks
+    high = [0.0] * most  # by rank: its nodes
+    above = [0] * most  # and the frames that open above them
+    below = [0] * most  # and those that end below them
+    width, deep = 0.0, 0
     label = 0.0  # room for labels between ranks
-    for i, part in enumerate(parts):
-        wide: defaultdict[int, float] = defaultdict(float)
-        anchor = divided(drawing, parts, i) if i else None
+    anchors: list[int | None] = []
+    for i, (begin, end) in enumerate(pairwise(cuts)):
+        wide = [0.0] * most
+        passing = [0] * (most + 1)  # by rank: edges that begin or end to pass it
+        anchor = _anchor(paths, cuts[i - 1], begin) if i else None
+        anchors.append(None if anchor is None else keys[anchor])
         start = 0 if anchor is None else rank[anchor]
-        inside = set(part)
-        for key in part:
-            path = paths[key]
+        for place in range(begin, end):
             level = start
-            outside = len(path)  # frames that open above it
-            for source in sources[key]:
-                if source in inside and source in rank:
+            outside = len(paths[place])
+            for source, opened, closed, labelled in sources[place]:
+                if begin <= source < place:
                     here = rank[source]
-                    if path or paths[source]:  # frames
-                        same = _common(path, paths[source])
-                        outside = min(outside, len(path) - same)
-                        ends = (len(paths[source]) - same) * _FRAME_BOTTOM
-                        below[here] = max(below[here], ends)
-                    level = max(level, here + 1)
-                    if key < 0 or source < 0:
+                    if here >= level:
+                        level = here + 1
+                    if opened < outside:
+                        outside = opened
+                    if closed > below[here]:
+                        below[here] = closed
+                    if labelled:
                         label = _LABEL
-                elif source not in inside:
-                    level = max(level, start + 1)  # for the circle above
-            rank[key] = level
-            wide[level] += sizes[key][0] + _BESIDE
-            high[level] = max(high[level], sizes[key][1])
-            above[level] = max(above[level], outside * _FRAME_TOP)
-            for source in sources[key]:
-                if source in inside and rank.get(source, level) + 1 < level:
-                    labelled = key < 0 or source < 0
-                    wide[(level + rank[source]) // 2] += labelled and _LABEL_WIDE
-                    for passed in range(rank[source] + 1, level):
-                        wide[passed] += _EDGE
-        deepest = max((len(paths[key]) for key in part), default=0)
-        width += max(wide.values(), default=0) + 2 * _FRAME_SIDE * deepest + 20
-    ranks = max(high, default=0) + 1
-    height = sum(high.values()) + sum(above.values()) + sum(below.values())
-    height += ranks * (_RANKS + label) + _BELOW
-    return Columns(parts, width, height, _fits(width, height))
+                elif level == start and not begin <= source < end:
+                    level = start + 1  # for the circle above
+            rank[place] = level
+            wide[level] += widths[place] + _BESIDE
+            if heights[place] > high[level]:
+                high[level] = heights[place]
+            if outside > above[level]:
+                above[level] = outside
+            for source, _, _, labelled in sources[place]:
+                if begin <= source < place and rank[source] + 1 < level:
+                    if labelled:
+                        wide[(level + rank[source]) // 2] += _LABEL_WIDE
+                    passing[rank[source] + 1] += 1
+                    passing[level] -= 1
+        deep = max(deep, *rank[begin:end])
+        edges = accumulate(passing)
+        widest = max([nodes + _EDGE * count for nodes, count in zip(wide, edges, strict=False)])
+        frames = max(map(len, paths[begin:end]))
+        width += widest + 2 * _FRAME_SIDE * frames + 20
+    height = sum(high) + _FRAME_TOP * sum(above) + _FRAME_BOTTOM * sum(below)
+    height += (deep + 1) * (_RANKS + label) + _BELOW
+    parts = tuple([tuple(keys[begin:end]) for begin, end in pairwise(cuts)])
+    return Columns(parts, tuple(anchors), width, height, _fits(width, height))
+
+
+def _anchor(paths: list[Path], before: int, begin: int) -> int | None:
+    """The first place of the innermost frame that a column goes on with; None for no frame.
+
+    Args:
+        before: where the column before it begins.
+    """
+    shared = _common(paths[begin - 1], paths[begin])
+    if not shared:
+        return None
+    frame = paths[begin][shared - 1]
+    return next(place for place in range(before, begin) if frame in paths[place])
 
 
 def _common(a: Path, b: Path) -> int:
@@ -198,51 +210,31 @@ def _common(a: Path, b: Path) -> int:
     return same
 
 
-def _divide(
-    keys: list[int],
-    aim: float,
-    sizes: dict[int, tuple[float, float]],
-    paths: dict[int, Path],
-    sources: dict[int, list[int]],
-) -> tuple[tuple[int, ...], ...]:
-    """The keys in parts of about `aim` height, cut where the fewest frames and edges are."""
-    place = {key: i for i, key in enumerate(keys)}
-    open_edges = [0] * (len(keys) + 1)
-    for i, key in enumerate(keys):
-        for source in sources[key]:
-            if place.get(source, i) < i:
-                open_edges[place[source] + 1] += 1
-                open_edges[i + 1] -= 1
-    for i in range(1, len(open_edges)):
-        open_edges[i] += open_edges[i - 1]
-    parts: list[list[int]] = []
-    start = 0
-    while start < len(keys):
-        bottom: dict[int, float] = {}
-        best: tuple[float, int] | None = None
+def _divide(flow: _Flow, aim: float) -> list[int]:
+    """Where to cut into parts of about `aim` height: where the fewest frames and edges are."""
+    heights, sources, cutting = flow.heights, flow.sources, flow.cutting
+    count = len(heights)
+    bottom = [0.0] * count
+    cuts = [0]
+    while cuts[-1] < count:
+        start = cuts[-1]
+        best, cheapest = 0, inf
         reached = 0.0
-        for i in range(start, len(keys)):
-            key = keys[i]
-            path = paths[key]
+        for place in range(start, count):
             top = 0.0
-            for source in sources[key]:
-                if source in bottom:
-                    same = _common(path, paths[source])
-                    frames = (len(path) - same) * _FRAME_TOP
-                    frames += (len(paths[source]) - same) * _FRAME_BOTTOM
+            for source, opened, closed, _ in sources[place]:
+                if start <= source < place:
+                    frames = opened * _FRAME_TOP + closed * _FRAME_BOTTOM
                     top = max(top, bottom[source] + _RANKS + frames)
-            bottom[key] = top + sizes[key][1]
-            reached = max(reached, bottom[key])
-            if reached > 1.25 * aim and best is not None:
+            bottom[place] = top + heights[place]
+            reached = max(reached, bottom[place])
+            if reached > 1.25 * aim and best:
                 break
-            if i + 1 < len(keys) and reached > 0.6 * aim:
-                split = _common(path, paths[keys[i + 1]])
-                cost = abs(reached - aim) + _SPLIT * split + _CROSSING * open_edges[i + 1]
-                if best is None or cost < best[0]:
-                    best = cost, i + 1
+            if reached > 0.6 * aim and place + 1 < count:
+                cost = abs(reached - aim) + cutting[place + 1]
+                if cost < cheapest:
+                    best, cheapest = place + 1, cost
         else:
-            best = None
-        end = len(keys) if best is None else best[1]
-        parts.append(keys[start:end])
-        start = end
-    return tuple(map(tuple, parts))
+            best = count
+        cuts.append(best)
+    return cuts

@@ -65,6 +65,8 @@ class Columns:
     """The keys of each column, in topological order, and about how large the drawing is."""
 
     parts: tuple[tuple[int, ...], ...] = ()
+    # For each column, the first key of the innermost frame that it goes on with; None for no frame.
+    anchors: tuple[int | None, ...] = ()
     width: float = 0.0  # points
     height: float = 0.0
     fits: bool = True  # a page

@@ -51,10 +51,14 @@ def _level(start: Drawing) -> Drawing:
     tried = start
     for size, limits in levels(start):
         grouped = _taken(start.having(size=size), GROUPS)
+        shown = None
         for limit in limits:
+            if shown is not None and limit >= shown:
+                continue  # there was room for more, and nothing more to open
             tried = _taken(grouped.having(limit=limit), LEVEL)
             if tried.columns.fits:
                 return tried
+            shown = len(tried.nodes) + len(tried.boxes)
     return tried
 
 

@@ -1,0 +1,67 @@
+"""About how large a thing is drawn, in points: only Graphviz knows the letters' true widths."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..graph import Node
+from . import labels
+from .drawing.drawing import Drawing
+
+Size = tuple[float, float]  # width and height
+
+TITLE: Final = 14.0  # the height of a line
+SMALL: Final = 9.0  # the same of small print
+MARGIN: Final = 8.6  # above and below the text of a node
+_LETTER = 5.2  # the width of a letter of small print
+_WIDER = 1.25  # times as wide: a letter of an operation's name
+_BOLD = 1.35  # the same of a name in bold
+_STUB = 75.0  # the width of each name beside a node whose edge is not drawn
+
+
+def sizes(drawing: Drawing) -> dict[int, Size]:
+    """The size of each key."""
+    nodes, inside, alone = drawing.graph.nodes, drawing.inner.inside, drawing.alone
+    usual: dict[tuple[str, int], float] = {}  # letters, by what every node of a kind says
+    shapes: dict[int, int] = {}  # letters of a leaf's shapes; both by identity of the outputs
+    found: dict[int, Size] = {}
+    for i in drawing.nodes:
+        node = nodes[i]
+        kind = node.operation or node.name, id(node.outputs)
+        letters = usual.get(kind)
+        if letters is None:
+            letters = max(len(kind[0]) * _WIDER, len(labels.tensors(node.outputs)), 8)
+            usual[kind] = letters
+        high = TITLE + SMALL + MARGIN
+        if node.grad_outputs:
+            high += SMALL * sum([stats is not None for stats in node.grad_outputs])
+        if node.label:
+            high += TITLE
+            letters = max(letters, _BOLD * len(node.label))
+        if i in alone:
+            high += TITLE
+            name = f"{alone[i]} · {node.module_class.rpartition('/')[2]}"
+            letters = max(letters, _BOLD * len(name))
+        for line in labels.details(node):
+            high += SMALL
+            letters = max(letters, len(line))
+        for edge in inside.get(i, ()):
+            high += SMALL
+            leaf = nodes[edge.source]
+            known = shapes.get(id(leaf.outputs))
+            if known is None:
+                known = shapes[id(leaf.outputs)] = _shapes(leaf)
+            letters = max(letters, len(labels.within(node, leaf.label)) + known)
+        found[i] = letters * _LETTER + 2 * 10, high
+    for number in drawing.boxes:
+        letters = _BOLD * len(drawing.title(number))
+        found[~number] = max(letters, 22) * _LETTER + 20, TITLE + 3 * SMALL + MARGIN
+    for named in (drawing.before, drawing.behind):
+        for key, others in named.items():
+            width, height = found[key]
+            found[key] = width + _STUB * min(len(others), 4), height
+    return found
+
+
+def _shapes(leaf: Node) -> int:
+    return sum([len(labels.shape(meta)) + 1 for meta in leaf.outputs if meta is not None])
