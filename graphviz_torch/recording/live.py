@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from ..tracing.tracer import connected
 from .backward import Backward
 from .cuts import LiveCut
 from .failures.in_place import Changes
-from .failures.node import FailingNode, find_failing_node
+from .failures.node import FailingNode, find_failing_node, find_node_in_checkpoint
 from .failures.operands import Error
 from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
@@ -175,13 +176,20 @@ class LiveBackward:
             self._gradients = Gradients(nodes, cuda, mixed=len(devices) > 1, finite=finite)
         self._gradients.__enter__()
 
-    def fail(self, error: BaseException, changes: Changes, before: Sequence[Backward]) -> None:
+    def fail(
+        self,
+        error: BaseException,
+        changes: Changes,
+        before: Sequence[Backward],
+        inner: FailingNode | None,
+    ) -> None:
         """Look, while the nodes are alive, at which one backward ended with an error.
 
         Args:
             error: as it came from the engine.
             changes: what was changed in place.
             before: the backwards before this one.
+            inner: the node at which a backward failed that a node of this one ran.
         """
         self._error = Error.of(error)
         fns = {i: fn for fn, i in self.ids.items() if fn in self._own}
@@ -199,6 +207,8 @@ class LiveBackward:
                 changes,
                 lambda node: any(other.freed(self._numbers[node]) for other in before),
             )
+        if self._failing_node is None and inner is not None and order:
+            self._failing_node = replace(inner, node=order[-1], leaf=None)
 
     def unhook(self) -> None:
         """Take the hooks off, if there are any."""
@@ -240,6 +250,19 @@ class LiveBackward:
         )
         self.ids, self._own, self._named, self._asked = {}, {}, [], []
         return found
+
+
+class InnerBackward(NamedTuple):
+    """A backward that a node of another one runs: that of a reentrant checkpoint."""
+
+    ends: list[End]
+
+    def failing_node(self, error: BaseException, changes: Changes) -> FailingNode | None:
+        """The node at which it ended with an error, while its nodes are alive."""
+        fns, _ = connected([fn for fn, _ in self.ends])
+        numbered = {i: fn for fn, i in fns.items()}
+        with unseen_calls():
+            return find_node_in_checkpoint(numbered, error, changes)
 
 
 def ends_of(output: Any) -> list[End]:

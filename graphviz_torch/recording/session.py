@@ -36,10 +36,11 @@ from .cuts import Cuts
 from .events.listener import EventListener
 from .events.training import look_at_attributes, look_for_plain_lists, look_for_steps
 from .failures.in_place import Changes
+from .failures.node import FailingNode
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
-from .live import BackwardCall, End, LiveBackward, ends_of, sinks
+from .live import BackwardCall, End, InnerBackward, LiveBackward, ends_of, sinks
 from .program import Program
 from .source_lines import raised
 from .steps.history import GraphHistory
@@ -88,7 +89,7 @@ class Session:
         self.copies = Copies(program, tracker)
         self.changes = Changes(program.place)
         self.failed_calls = FailedCalls(program)
-        self.events = EventListener(program)
+        self.events = EventListener(program, self.changes)
         self.history = GraphHistory(program.variable, program.source)
         self.results = FiniteResults() if options.gradients == "finite" else None
         self.calls = Calls(
@@ -99,6 +100,7 @@ class Session:
         self.reached: set[int] = set()  # id() of the variables that they reached
         self.live: LiveBackward | None = None
         self.failed: Failed | None = None  # the exception that ended the block
+        self._inner: FailingNode | None = None  # of a backward that the live one runs
         self._first = sequence_number()  # nodes from this number on are in no backward yet
         self._ends: list[End] = []  # outputs of the last outermost module call
 
@@ -128,7 +130,7 @@ class Session:
         if self.program.is_here():
             place = self.program.place(frame)
             self.changes.steps(optimizer, place)
-            self.events.step(optimizer, place)
+            self.events.step(optimizer, place, frame)
             if self.steps.begin(optimizer, args, frame, place):
                 self._use_again()
 
@@ -154,14 +156,17 @@ class Session:
         self.cuts.release()
 
     @_harmless
-    def begin(self, called: EngineCall) -> LiveBackward | None:
+    def begin(self, called: EngineCall) -> LiveBackward | InnerBackward | None:
         """Backward is about to run."""
         if not self.program.is_here():
             return None
         attempt = self.program.attempt
         ends = [end for output in called.outputs for end in attempt(ends_of, output) or ()]
-        if not ends or self.live is not None or is_trial():
-            return None  # the engine will object; or inside a node: reentrant checkpointing
+        if not ends or is_trial():
+            return None  # the engine will object
+        if self.live is not None:
+            return InnerBackward(ends)
+        self.steps.count += self.changes.take_step_by_hand()
         with uncollected():
             attempt(self.steps.begin_backward)
             live = self.live = self._read(ends, sys._getframe(1), called)
@@ -178,20 +183,30 @@ class Session:
         return live
 
     @_harmless
-    def end(self, live: LiveBackward | None, gradients: Any, error: BaseException | None) -> None:
+    def end(
+        self,
+        live: LiveBackward | InnerBackward | None,
+        gradients: Any,
+        error: BaseException | None,
+    ) -> None:
         """Backward has run, or raised."""
         if live is None:
+            return
+        if isinstance(live, InnerBackward):
+            if error is not None:
+                self._inner = self.program.attempt(live.failing_node, error, self.changes)
             return
         try:
             with uncollected():
                 if error is not None:
-                    self.program.attempt(live.fail, error, self.changes, self.backwards)
+                    told = error, self.changes, self.backwards, self._inner
+                    self.program.attempt(live.fail, *told)
                 self.backwards.append(live.finish(gradients or ()))
                 self.reached |= self.backwards[-1].reached
                 self.events.end_backward(self.backwards[-1])
         finally:
             live.unhook()
-            self.live = None
+            self.live = self._inner = None
             self.program.attempt(self.steps.end_backward)
             self._first = sequence_number()
 

@@ -36,7 +36,12 @@ _ADVICE = {
     "the loss does not use what it was read of.",
     "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
     "float": "Keep the tensor instead of the number that float() gives{at}.",
-    "tensor": "Use the tensor itself: torch.tensor() copies its values{at}.",
+    "tensor": "Use the tensor itself, or torch.stack for several: torch.tensor() copies their "
+    "values{at}.",
+    **{
+        how: f"Use torch.stack{{at}}, which keeps the gradient: {how}() of a list copies numbers."
+        for how in ("as_tensor", "asarray")
+    },
     "grad": "Pass create_graph=True to autograd.grad{at}: else what it gives has no history.",
     **{
         how: f"Only the indices of {how}() are used{{at}}, which have no gradient: use its values."

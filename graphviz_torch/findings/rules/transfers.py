@@ -41,6 +41,9 @@ _SIZES = {
 
 # DataParallel's own: it copies the parameters to its replicas in every step, as it is meant to.
 _REPLICATED = ("Broadcast", "Gather", "Scatter")
+_REPLICAS = (
+    "These are replicas, copied in each forward: DistributedDataParallel keeps one on each device."
+)
 
 Numbered = list[tuple[int, Transfer]]
 
@@ -236,7 +239,9 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     for i, t in inside:
         edges = reading.inputs[t.node or 0]
         source = edges[0].source if edges else None
-        leaf = "" if source is None else nodes[source].leaf
+        leaf = "" if source is None else str(nodes[source].leaf)
+        if source is not None and leaf == "parameter" and _is_used_there(reading, source):
+            leaf = "replica"
         name = reading.names.get(source) if source is not None else None
         kinds.setdefault(leaf, []).append((i, t, name or reading.call(t.node or 0)))
     for kind, group in kinds.items():
@@ -244,18 +249,27 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         names = listing(dict.fromkeys(name for _, _, name in group))
         moved = bytes_text(sum(t.nbytes or 0 for t in copies.values()))
         yield finding(
-            "warning" if kind == "parameter" else "info",
+            "warning" if kind in ("parameter", "replica") else "info",
             f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "
             f"inside the graph ({moved}), which backward must repeat for the gradient.",
             cause="a copy with a gradient",
             advice={
                 "parameter": "Move the model once with model.to(device) before training.",
+                "replica": _REPLICAS,
                 "tensor": "Make the leaf on the device it is used on, with requires_grad there.",
             }.get(kind, "Keep neighbouring modules on one device where memory allows."),
             where=next((t.where for _, t, _ in group if t.where), ""),
             nodes=tuple(node for node in copies if node is not None),
             transfers=tuple(i for i, _, _ in group),
         )
+
+
+def _is_used_there(reading: Reading, leaf: int) -> bool:
+    """Is a parameter also used on the device that it lives on, an accelerator."""
+    device = reading.graph.nodes[leaf].device
+    uses = [reading.graph.nodes[edge.target] for edge in reading.users[leaf]]
+    there = (node for node in uses if node.device == device and node.operation != "to_copy")
+    return device != "cpu" and any(there)
 
 
 def _forward(reading: Reading) -> Numbered:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 
 from ...internals.frames import OWN
 from ..program import Program
 from ..source_lines import Place
 
 
-def codes(program: Program, *classes: type) -> Iterator[CodeType]:
+def codes(
+    program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
+) -> Iterator[CodeType]:
     """Code of the program: of the frames around the recording, and of its classes of modules."""
-    stack: list[CodeType] = []
+    stack: list[CodeType] = list(more)
     frame, files = program.frame, program.stack.files
     while frame is not None:
         if files[frame.f_code.co_filename] == OWN:
@@ -51,3 +53,15 @@ def stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
         if step.opname == "STORE_ATTR" and step.argval == attribute
     }
     return found.pop() if len(found) == 1 else None
+
+
+def is_made_by_call(frame: FrameType, name: str) -> bool:
+    """Is a variable what a call in this frame returned, and not what existed before."""
+    made, before = False, ""
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset > frame.f_lasti:
+            break
+        if step.opname.startswith("STORE_") and step.argval == name:
+            made = before.startswith("CALL")
+        before = step.opname
+    return made

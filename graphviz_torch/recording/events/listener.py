@@ -25,6 +25,7 @@ from ...internals.tensors.storage import storage_id
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
+from ..failures.in_place import Changes
 from ..live import LiveBackward
 from ..program import Program
 from ..source_lines import Place, assigned
@@ -41,12 +42,14 @@ class EventListener:
 
     Args:
         program: names tensors and lines.
+        changes: learn which leaves a step written by hand may change.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, changes: Changes) -> None:
         self.events = Events()
         self.life = GradientLife(self.events, program.place)
         self._program = program
+        self._changes = changes
         self._label = program.label
         self._schedules = Schedules(program.frame)
         self._scaled = False  # has a loss been multiplied by a loss scale
@@ -71,15 +74,17 @@ class EventListener:
             reached = backward.reached & self._program.table.own()
             self.life.backward(set(reached), backward.loss_scale is not None, backward.place)
 
-    def step(self, optimizer: Optimizer, place: Place | None) -> None:
-        """An optimizer is about to step."""
+    def step(self, optimizer: Optimizer, place: Place | None, caller: FrameType) -> None:
+        """An optimizer is about to step, called from the frame `caller`."""
         parameters = {id(parameter) for parameter in parameters_of(optimizer)}
         self.life.step(parameters)
         frame = self._program.frame
         variables = {} if frame is None else local_variables(frame)
         named = (name for name, value in variables.items() if value is optimizer)
         name = next(named, type(optimizer).__name__)
-        self._schedules.step(self.events, self._program, optimizer, name, self._scaled)
+        self._schedules.step(
+            self.events, self._program, optimizer, user_frame(caller), name, self._scaled
+        )
         strangers = parameters - self._program.table.own()
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
             with unseen_calls():
@@ -138,6 +143,8 @@ class EventListener:
         """`x.grad`."""
         tensor = args[0]
         self.life.read(tensor, result, frame)
+        if result is not None and tensor.is_leaf and user_frame(frame) is frame:
+            self._changes.read(tensor)
         if result is None and not tensor.is_leaf and not tensor.retains_grad:
             outer = user_frame(frame)
             if outer is frame:
@@ -175,6 +182,7 @@ class EventListener:
     def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`x.data = h`."""
         value = args[1]
+        self._changes.replaced(args[0])
         if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
             outer = user_frame(frame)
             label, other = self._label(args[0], outer), self._label(value, outer)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -14,17 +15,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...internals.frames import local_variables
+from ...internals.frames import local_variables, outwards
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import Place
-from .code import called, codes, stored
+from .code import called, codes, is_made_by_call, stored
 from .events import Events
 
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
+_ITEMS = 16  # of a list that are looked at
 _OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
 
 
@@ -112,7 +114,7 @@ def look_for_plain_lists(events: Events, program: Program) -> None:
     for module, path in {id(module): (module, path) for module, path in reversed(found)}.values():
         for name, kind, items in _plain_lists(module):
             if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):
-                place = stored(codes(program, type(module)), name)
+                place = stored(codes(program, [type(module)]), name)
                 label = f"{path}.{name}" if path else name
                 events.note("unregistered", place, label, detail=kind)
 
@@ -120,30 +122,78 @@ def look_for_plain_lists(events: Events, program: Program) -> None:
 class Schedules:
     """The schedulers of the program whose optimizers have not stepped yet.
 
+    Known are those that the frame which enters the recording holds, by themselves or in a list or
+    an object, and those that a function has made since, together with their optimizer.
+
     Args:
-        frame: the one that enters the recording; those in its variables are known.
+        frame: the one that enters the recording.
     """
 
     def __init__(self, frame: FrameType | None) -> None:
+        values = {} if frame is None else local_variables(frame)
+        self._names = frozenset(values)
+        self._met: set[int] = set()  # id() of the optimizers that have stepped
         self._waiting = [
             (name, weakref.ref(value))
-            for name, value in ({} if frame is None else local_variables(frame)).items()
-            if issubclass(type(value), LRScheduler)
-            and not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
+            for name, value in _schedulers(values)
+            if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
         ]
 
     def step(
-        self, events: Events, program: Program, optimizer: Optimizer, label: str, scaled: bool
+        self,
+        events: Events,
+        program: Program,
+        optimizer: Optimizer,
+        frame: FrameType | None,
+        label: str,
+        scaled: bool,
     ) -> None:
-        """An optimizer is about to step, for the first time if one of them waits for it."""
-        for waiting in list(self._waiting):
-            name, scheduler = waiting[0], waiting[1]()
-            if scheduler is not None and scheduler.optimizer is optimizer:
-                self._waiting.remove(waiting)
-                # A scaler may have skipped the steps before.
-                if getattr(scheduler, "_step_count", 0) > 1 and not scaled:  # private (2.13)
-                    place = called(codes(program), "step", name)
-                    events.note("schedule", place, name, detail=label)
+        """An optimizer is about to step, for the first time if one of them waits for it.
+
+        Args:
+            frame: of the user's, which calls it.
+        """
+        if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            return  # private (2.13)
+        self._met.add(id(optimizer))
+        frames = outwards(frame, program.frame)
+        known = [(name, scheduler()) for name, scheduler in self._waiting]
+        known += [each for one in frames for each in self._made_since(one, program, optimizer)]
+        for name, scheduler in known:
+            # A scaler may have skipped the steps before.
+            if scheduler is None or scheduler.optimizer is not optimizer or scaled:
+                continue
+            if getattr(scheduler, "_step_count", 0) > 1:  # private (2.13)
+                own, variable = [one.f_code for one in frames], name.rpartition(".")[2]
+                place = called(own, "step", variable)
+                place = place or called(codes(program, more=own), "step", variable)
+                events.note("schedule", place, name, detail=label)
+                return
+
+    def _made_since(
+        self, frame: FrameType, program: Program, optimizer: Optimizer
+    ) -> Iterator[tuple[str, LRScheduler]]:
+        """The variables with a scheduler that this frame has made since the recording began."""
+        values = local_variables(frame)
+        own = [name for name, value in values.items() if value is optimizer]
+        new = frame is not program.frame or self._names.isdisjoint(own)
+        if new and any(is_made_by_call(frame, name) for name in own):
+            yield from ((n, v) for n, v in values.items() if issubclass(type(v), LRScheduler))
+
+
+def _schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
+    """Those among some variables, in lists of them, and in the attributes of objects."""
+    for name, value in values.items():
+        if issubclass(type(value), LRScheduler):
+            yield name, value
+        elif type(value) in (list, tuple):
+            items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_ITEMS]))
+            yield from ((n, item) for n, item in items if issubclass(type(item), LRScheduler))
+        elif not isinstance(value, (torch.nn.Module, ModuleType, type)):
+            with suppress(AttributeError):
+                for key, part in object.__getattribute__(value, "__dict__").items():
+                    if issubclass(type(part), LRScheduler):
+                        yield f"{name}.{key}", part
 
 
 def look_for_steps(

@@ -44,6 +44,7 @@ class Change(NamedTuple):
     storage: int = 0  # identifies the memory ...
     memory: Any = None  # ... which, while this is there, is no other's
     tensor: Ref | None = None
+    shape: tuple[int, ...] = ()
 
 
 Versions = list[tuple[Tensor, int]]  # tensors that a call may change, and what they have
@@ -69,6 +70,8 @@ class Changes:
         self._place = place
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._steps: deque[_Step] = deque(maxlen=_STEPS)
+        self._read: set[int] = set()  # leaves whose gradient the program itself has read
+        self._by_hand = False  # has it changed one of them since
 
     @uncompiled
     def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Versions:
@@ -98,8 +101,10 @@ class Changes:
                     place = place or self._place(frame)
                     with suppress(RuntimeError, NotImplementedError):  # some have no memory
                         memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-                        row = name, place, before, tensor._version, number, storage_id(tensor)
-                        self._changes.append(Change(*row, memory, Ref(tensor)))
+                        storage = storage_id(tensor)
+                        self._by_hand = self._by_hand or storage in self._read
+                        row = name, place, before, tensor._version, number, storage
+                        self._changes.append(Change(*row, memory, Ref(tensor), tensor.shape))
 
     def steps(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer is about to step."""
@@ -111,6 +116,20 @@ class Changes:
             if step.optimizer() is optimizer:
                 step.after.extend(_versions(optimizer))
                 break
+
+    def read(self, leaf: Tensor) -> None:
+        """The program itself has read the gradient of a leaf."""
+        self._read |= {id(leaf), storage_id(leaf)}
+
+    def replaced(self, leaf: Tensor) -> None:
+        """`leaf.data` was set."""
+        self._by_hand = self._by_hand or id(leaf) in self._read
+
+    def take_step_by_hand(self) -> bool:
+        """Has the program since the last backward done what an optimizer's step does?"""
+        stepped, self._by_hand = self._by_hand, False
+        self._read.clear()
+        return stepped
 
     def since(self, tensor: Tensor, version: int) -> list[Change]:
         """What raised the version of a tensor to what it is now, oldest first.
@@ -131,6 +150,22 @@ class Changes:
             found.append(widest[0])
             now = widest[0].before
         return found[::-1]
+
+    def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
+        """What raised a version so when a checkpoint ran its part for the first time.
+
+        The second run is inside backward, where no call is seen. Empty where that is not sure.
+        """
+        found: list[Change] = []
+        while version < now:
+            same = [
+                c for c in self._changes if (c.before, c.shape, c.number) == (version, shape, -1)
+            ]
+            if len({change.place for change in same}) != 1 or same[0].after > now:
+                return []
+            found.append(same[0])
+            version = same[0].after
+        return found
 
     def _of(self, tensor: Tensor) -> list[Change]:
         storage = storage_id(tensor)

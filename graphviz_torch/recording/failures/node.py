@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,20 @@ def find_failing_node(
     if refused and refused[1] != last.name().rpartition("::")[2]:
         return None
     return FailingNode(order[-1]) if refused or issubclass(type(last), BackwardCFunction) else None
+
+
+def find_node_in_checkpoint(
+    fns: Mapping[int, GradFn], error: BaseException, changes: Changes
+) -> FailingNode | None:
+    """At which node the backward of a reentrant checkpoint ended; None where that is not sure."""
+    found, said = (
+        find_failing_node(fns, [], error, changes, lambda node: False),
+        _CHANGED.match(str(error)),
+    )
+    if found is None or found.saved is None or said is None or found.changes:
+        return found
+    shape = found.saved.shape
+    return replace(found, changes=changes.when_first_run(shape, int(said[2]), int(said[1])))
 
 
 def _changed(

@@ -1,0 +1,170 @@
+"""Short programs with a mistake: the first finding is of the rule that knows it, at `# cause`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.checkpoint import checkpoint
+
+from graphviz_torch import simulate_accelerator
+from tests.findings.corpus.cases import Record, Reported, play
+
+ROWS: dict[str, tuple[Reported, str]] = {}
+Program = Callable[[Record], Any]
+
+
+def says(rule: str, words: str, raises: str | None = None) -> Callable[[Program], Program]:
+    """Enter a program: the rule of its first finding, words in that, and how it ends."""
+
+    def enter(program: Program) -> Program:
+        row = Reported(program, "", "", words, raises)
+        ROWS[row.name] = row, rule
+        return program
+
+    return enter
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_mistake_is_named_with_its_line_and_what_fits_it(name: str) -> None:
+    row, rule = ROWS[name]
+    first = play(row.program, row.raises)[0]
+    assert first.rule == rule
+    assert row.names_cause(first)
+    assert row.names_line(first) or not row.lines
+
+
+@says("changed-in-place", r"add_ at \S+ \(y \+= 1\)", raises="inplace operation")
+def changed_inside_a_reentrant_checkpoint(record: Record) -> None:
+    layer = nn.Linear(4, 4)
+
+    def block(x: Tensor) -> Tensor:
+        y = layer(x).sigmoid()
+        y += 1  # cause
+        return y * 2
+
+    with record(layer):
+        x = torch.randn(2, 4, requires_grad=True)
+        checkpoint(block, x, use_reentrant=True).sum().backward()
+
+
+def by_hand(update: Callable[[Tensor], None]) -> Program:
+    """Losses kept with their history, over steps that no optimizer makes."""
+
+    def program(record: Record) -> None:
+        layer, losses = nn.Linear(4, 1), []
+        with record(layer):
+            for _ in range(5):
+                loss = layer(torch.randn(8, 4)).square().mean()
+                layer.zero_grad()
+                loss.backward()
+                for p in layer.parameters():
+                    update(p)
+                losses.append(loss)  # cause
+
+    program.__name__ = f"history_{update.__name__}"
+    return program
+
+
+def in_place(p: Any) -> None:
+    with torch.no_grad():
+        p -= 0.1 * p.grad
+
+
+def of_data(p: Any) -> None:
+    p.data.sub_(0.1 * p.grad)
+
+
+def set_anew(p: Any) -> None:
+    p.data = p.data - 0.1 * p.grad
+
+
+for way in (in_place, of_data, set_anew):
+    says("kept-history", "losses keeps what .* appended at")(by_hand(way))
+
+
+def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
+    for _ in range(3):
+        layer(torch.randn(8, 4)).square().mean().backward()
+        scheduler.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@says("scheduler-stepped-first", "scheduler.step.* before SGD")
+def scheduler_made_in_a_function(record: Record) -> None:
+    layer = nn.Linear(4, 1)
+
+    def train() -> None:
+        optimizer = SGD(layer.parameters(), lr=0.1)
+        scheduler = StepLR(optimizer, 1)
+        layer(torch.randn(8, 4)).square().mean().backward()
+        scheduler.step()  # cause
+        optimizer.step()
+
+    with record(layer):
+        train()
+
+
+@says("scheduler-stepped-first", r"trainer\.scheduler\.step\(\)")
+def scheduler_of_a_trainer(record: Record) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.layer = nn.Linear(4, 1)
+            self.optimizer = SGD(self.layer.parameters(), lr=0.1)
+            self.scheduler = StepLR(self.optimizer, 1)
+
+    trainer = Trainer()
+    with record(trainer.layer):
+        scheduled(trainer.layer, trainer.optimizer, trainer.scheduler)
+
+
+@says("cut-gradient", r"as_tensor\(\) at", raises="does not require grad")
+def losses_put_into_a_tensor(record: Record) -> None:
+    layer = nn.Linear(4, 4)
+    with record(layer):
+        parts = [layer(torch.randn(4)).sum() for _ in range(3)]
+        torch.as_tensor(parts).mean().backward()  # cause
+
+
+@says("copy-in-backward", "4 copies between devices")
+def replicas_copied_by_hand(record: Record) -> None:
+    with simulate_accelerator(2) as (first, second):
+        model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)).to(first)
+        with record(model):
+            x = torch.randn(8, 4).to(first)
+            weights = [p.to(second) for p in model.parameters()]  # cause
+            far = F.linear(F.linear(x.to(second), *weights[:2]), *weights[2:])
+            (model(x) + far.to(first)).sum().backward()
+
+
+def test_advice_fits_the_case() -> None:
+    (stack,) = {f.advice for f in play(losses_put_into_a_tensor, ".") if f.rule == "cut-gradient"}
+    assert "torch.stack" in stack
+    assert "DistributedDataParallel" in play(replicas_copied_by_hand)[0].advice
+
+
+def test_a_scheduler_that_comes_second_in_a_recording_of_a_later_step_is_fine() -> None:
+    def later(record: Record) -> None:
+        layer = nn.Linear(4, 1)
+        made = SGD(layer.parameters(), lr=0.1)
+        schedule = StepLR(made, 1)
+
+        def step() -> None:
+            optimizer, scheduler = made, schedule
+            layer(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+
+        step()
+        with record(layer):
+            step()
+
+    assert play(later) == []
