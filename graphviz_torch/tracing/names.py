@@ -17,6 +17,7 @@ from torch import Tensor
 from ..graph import Graph
 from ..internals.frames import arguments, caller, local_variables, outwards
 from ..internals.tensors.pytree import flatten, is_nesting, length
+from ..internals.wrappers import is_inside, unsharded
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
@@ -157,10 +158,12 @@ def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
 def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tensor]]:
     """As `named_parameters` and `named_buffers`, with every name of a shared tensor.
 
-    Those look at each module's members many times over; this takes a third of the time.
+    Those look at each module's members many times over; this takes a third of the time. What a
+    wrapper wraps has the wrapper's name.
     """
     stack = [(prefix, module)]
     seen = set()
+    whole: dict[int, list[tuple[str, Tensor]]] = {}  # of what is divided, by id() of its owner
     while stack:
         path, module = stack.pop()
         if id(module) in seen:
@@ -168,7 +171,9 @@ def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tens
         seen.add(id(module))
         start = f"{path}." if path else ""
         with suppress(Exception):  # of one that was never initialised
-            for name, tensor in module._parameters.items():
+            for owner, name, tensor in unsharded(module):
+                whole.setdefault(id(owner), []).append((name, tensor))
+            for name, tensor in [*module._parameters.items(), *whole.get(id(module), ())]:
                 if tensor is not None:
                     yield ParameterName(start + name), tensor
             for name, buffer in module._buffers.items():
@@ -176,4 +181,4 @@ def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tens
                     yield BufferName(start + name), buffer
             for name, child in reversed(module._modules.items()):
                 if child is not None:
-                    stack.append((start + name, child))
+                    stack.append((path if is_inside(module, name) else start + name, child))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphviz_torch import collectives, diff, find_across, gather, local_shapes, record, trace
+from graphviz_torch import collectives, diff, find, find_across, gather, local_shapes, record, trace
 
 warnings.filterwarnings("ignore")
 RESULT: dict[str, object] = {}
@@ -85,7 +85,9 @@ def sharded(rank: int) -> None:
         RESULT["dtensor_global"] = leaf.outputs[0].shape
         RESULT["dtensor_note"] = leaf.note
         RESULT["dtensor_collectives"] = [(n, nbytes) for _, n, nbytes in collectives(graph)]
-    model = fully_shard(Branch(), mesh=mesh)
+    model = Branch()
+    fully_shard(model.extra, mesh=mesh)  # its own whole parameters it has while it runs
+    fully_shard(model, mesh=mesh)
     with record(model) as recording:
         model(torch.randn(3, 4)).backward()
     graphs = gather(recording.graph)
@@ -95,6 +97,11 @@ def sharded(rank: int) -> None:
             node.label: node.outputs[0].shape for node in graphs[0].nodes if node.leaf
         }
         RESULT["fsdp_parameters"] = [parameter.name for parameter in graphs[0].parameters]
+        RESULT["fsdp_findings"] = [finding.message for finding in find(recording)]
+        traced = trace(model(torch.randn(3, 4)))
+        RESULT["fsdp_traced"] = [node.label for node in traced.nodes if node.leaf]
+    else:
+        model(torch.randn(3, 4))
 
 
 def silent(rank: int) -> None:

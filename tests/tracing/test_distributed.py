@@ -45,9 +45,7 @@ def test_rank_0_has_the_graphs_of_all_ranks_in_their_order(four: dict[str, Any])
 
 def test_a_rank_that_skipped_a_parameter_is_named_with_it(four: dict[str, Any]) -> None:
     assert len(four["findings"]) == 1
-    assert four["findings"][0].startswith(
-        "Rank 2 skipped module.extra.weight and module.extra.bias"
-    )
+    assert four["findings"][0].startswith("Rank 2 skipped extra.weight and extra.bias")
     assert four["removed"] == [0, 4, 0]  # two leaves, the transpose and the product
 
 
@@ -78,6 +76,8 @@ def test_an_fsdp_model_traces_with_whole_parameters_under_their_names(four: dict
         "last.weight": [1, 8],
         "last.bias": [1],
     }
+    assert set(four["fsdp_traced"]) == set(four["fsdp_leaves"])
+    assert four["fsdp_findings"] == []
 
 
 def test_a_rank_that_dies_or_is_silent_is_named_and_hangs_nobody() -> None:

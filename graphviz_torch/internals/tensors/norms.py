@@ -28,7 +28,7 @@ class Norms:
         with torch.no_grad(), unseen_calls(), unseen(), unseen_operators():
             for key, tensor in tensors.items():
                 tensor = tensor.detach()  # of a Parameter a plain tensor
-                if is_plain(tensor) and tensor.is_floating_point():
+                if is_plain(tensor) and tensor.is_floating_point() and not _is_freed(tensor):
                     groups.setdefault((tensor.device, tensor.dtype), {})[key] = tensor
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
@@ -44,3 +44,8 @@ class Norms:
                 with suppress(RuntimeError):  # a device that has failed tells no value
                     found |= zip(keys, norms.tolist(), strict=True)
         return found
+
+
+def _is_freed(tensor: Tensor) -> bool:
+    """Was its memory taken from under it, as FSDP does: to read it would end the process."""
+    return tensor.numel() > 0 and not tensor.untyped_storage().nbytes()

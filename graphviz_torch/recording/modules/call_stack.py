@@ -20,9 +20,10 @@ from ...internals.frames import LIBRARY, OWN, local_variables, user_frame, varia
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
+from ...internals.wrappers import wrapped_by
 from ..source_lines import Files, Place, Source
 from .origins import Names, Origins
-from .parameters import ParameterTable, wrapped_by
+from .parameters import ParameterTable
 
 
 class _ModuleCall:

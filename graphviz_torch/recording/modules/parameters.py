@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from itertools import islice
 from operator import is_
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...internals.wrappers import is_inside, unsharded, wrapped_by
 from ...tracing.classes import classes_along
-
-# The children in which wrappers hold what they wrap: torch.compile, FSDP, activation checkpointing,
-# Lightning Fabric.
-_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 
 
 class ParameterTable:
@@ -62,7 +58,7 @@ class ParameterTable:
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
                     # A wrapper has the name of what it wraps.
-                    below = "" if name in _WRAPPED else name
+                    below = "" if is_inside(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
         self._first = self._first or len(self._modules)
         return self._modules[id(module)][1]
@@ -130,7 +126,13 @@ class ParameterTable:
 
     def known(self) -> list[tuple[str, Tensor]]:
         """Also those that others have replaced since the last backward: a graph may hold them."""
-        return self.parameters() + self._replaced
+        whole = [
+            (f"{path}.{name}" if path else name, parameter)
+            for module, _ in self._modules.values()
+            for owner, name, parameter in unsharded(module)
+            if (path := self.path(owner)) is not None
+        ]
+        return self.parameters() + self._replaced + whole
 
     def listed(self) -> list[tuple[str, Tensor]]:
         """Those of the model; where none was given, those of every module called."""
@@ -156,9 +158,3 @@ class ParameterTable:
         self._named_modules, self._named_of = len(self._modules), now
         if self._own == len(self._modules):
             self._named_own = len(named)
-
-
-def wrapped_by(module: torch.nn.Module) -> torch.nn.Module | None:
-    """What this module is a wrapper of, if it is one."""
-    inside = module._modules  # of a scripted module it is not a dict, and has no `get`
-    return next((inside[name] for name in _WRAPPED if name in inside), None)

@@ -1,0 +1,47 @@
+"""What wraps a module: which part of it has the wrapper's name, and which parameters it hides.
+
+Seen on torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpointing, Fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.nn import DataParallel, Module
+from torch.nn.parallel import DistributedDataParallel
+
+# The children in which wrappers of any class hold what they wrap.
+_INSIDE = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+_PARALLEL = (DataParallel, DistributedDataParallel)  # they hold it in `module`
+
+
+def is_inside(module: Module, child: str) -> bool:
+    """Is a module a wrapper, and its child of this name what it wraps."""
+    return child in _INSIDE or (child == "module" and isinstance(module, _PARALLEL))
+
+
+def wrapped_by(module: Module) -> Module | None:
+    """What this module is a wrapper of, if it is one."""
+    inside = module._modules  # of a scripted module it is not a dict, and has no `get`
+    name = next((name for name in _INSIDE if name in inside), None)
+    if name is None and isinstance(module, _PARALLEL):
+        name = "module"
+    return None if name is None else inside[name]
+
+
+def unsharded(module: Module) -> Iterator[tuple[Module, str, Tensor]]:
+    """Owner, name and tensor of the whole parameters of a module that `fully_shard` divided.
+
+    They are what a graph holds. The owner has them only while it runs, its shards else.
+    """
+    state_of = getattr(type(module), "_get_fsdp_state", None)
+    if state_of is None:
+        return
+    state = state_of(module)
+    groups = getattr(state, "_fsdp_param_groups", None)  # of torch 2.11, one group
+    for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
+        for part in () if group is None else group.fsdp_params:
+            whole = getattr(part, "_unsharded_param", None)  # made by the first forward
+            if whole is not None:
+                yield part._module_info.module, part._module_info.param_name, whole
