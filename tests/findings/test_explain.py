@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -153,3 +154,27 @@ def test_the_way_draws_alone_and_marks_the_whole() -> None:
     assert "tanh" not in draw_graph(way).source
     assert "gradient-way" in draw_graph(recording, findings=[way.mark()]).source
     assert way._repr_mimebundle_()["text/plain"] == str(way)
+
+
+def test_a_way_that_was_cut_ends_where_it_was_and_says_by_what_and_at_which_line() -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    with record(model) as recording:
+        h = model["encoder"](torch.randn(3, 4)).tanh()
+        z = h.detach()
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+        model["head"](z).square().mean().backward()
+    for target in ("encoder.weight", "h"):
+        way = explain(recording, target)
+        assert [point.name for point in way.points] == ["mean", "pow", "addmm"]
+        assert way.end == (
+            f"It ended at addmm in head and did not reach {target}: h was cut by detach() at "
+            f"test_explain.py:{line}."
+        )
+
+
+def test_a_way_whose_backward_could_not_start_says_what_cut_it() -> None:
+    layer = nn.Linear(4, 4)
+    with pytest.raises(RuntimeError), record(layer) as recording:
+        layer(torch.randn(3, 4)).argmax(1).float().sum().backward()
+    end = explain(recording, "weight").end
+    assert end.startswith("Backward did not start: a result was cut by argmax() at test_explain")

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus.cases import Record, Reported, play
+from tests.findings.corpus.cases import Record, Reported, names_own_line_first, play
 
 ROWS: dict[str, tuple[Reported, str]] = {}
 Program = Callable[[Record], Any]
@@ -38,6 +38,7 @@ def test_a_mistake_is_named_with_its_line_and_what_fits_it(name: str) -> None:
     assert first.rule == rule
     assert row.names_cause(first)
     assert row.names_line(first) or not row.lines
+    assert names_own_line_first(row.program, [first])
 
 
 @says("changed-in-place", r"add_ at \S+ \(y \+= 1\)", raises="inplace operation")
@@ -142,6 +143,30 @@ def replicas_copied_by_hand(record: Record) -> None:
             weights = [p.to(second) for p in model.parameters()]  # cause
             far = F.linear(F.linear(x.to(second), *weights[:2]), *weights[2:])
             (model(x) + far.to(first)).sum().backward()
+
+
+def tiny_gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    size: dict[str, int] = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, **size))
+
+
+@says("nonfinite-value", r"addmm in \S+ at test_lines.py:\d+ \(pytorch.*c_attn.weight is NaN")
+def weight_spoilt_in_a_library(record: Record) -> None:
+    model, x = tiny_gpt2(), torch.randint(50, (2, 8))
+    torch.nn.init.constant_(model.transformer.h[0].attn.c_attn.weight[0], float("nan"))
+    with record(model):
+        model(x, labels=x).loss.backward()  # cause
+
+
+@says("changed-in-place", r"at test_lines.py:\d+ \(modeling_gpt2", raises="inplace operation")
+def hidden_state_of_a_library_changed(record: Record) -> None:
+    model, x = tiny_gpt2(), torch.randint(50, (2, 8))
+    with record(model):
+        out = model(x, output_hidden_states=True)
+        out.hidden_states[1].mul_(0)  # cause
+        out.logits.sum().backward()
 
 
 def test_advice_fits_the_case() -> None:

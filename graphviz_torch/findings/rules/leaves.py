@@ -111,6 +111,8 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
                 where=raised,
             )
             continue
+        if not event.nodes:
+            continue  # another of the recording's graphs has them
         users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.label

@@ -152,11 +152,22 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         module = "" if node is None else reading.graph.nodes[node].module
         loss = "the loss and what follows are not finite" if event.label else "gradients are not "
         loss += "" if event.label else "finite for that"
+        advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs."))
+        detail = event.detail
+        if SPOILT_PARAMETER in detail:
+            norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
+            spoilt = [name for name, norm in norms if not math.isfinite(norm)]
+            one = f"{listing(spoilt)} {'is' if len(spoilt) == 1 else 'are'} NaN or Inf already"
+            detail = detail.replace(SPOILT_PARAMETER, one) if spoilt else detail
+            advice = "Look at what made that parameter so: a step with such a gradient, an "
+            advice += "initialisation that divides by zero, or the checkpoint it was loaded from."
+        elif "NaN already" in detail:
+            advice = "Look at the data: call torch.isnan(x).any() on what goes into the model."
         yield finding(
             "error",
-            f"{name}{f' in {module}' if module else ''}{at(where)} {event.detail}; {loss}.",
+            f"{name}{f' in {module}' if module else ''}{at(where)} {detail}; {loss}.",
             cause="NaN or Inf in forward",
-            advice=_VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs.")),
+            advice=advice,
             where=where,
             nodes=event.nodes,
         )
@@ -204,8 +215,11 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         bad = [stats for _, stats in sources if stats.nonfinite]
         norm = max((s.norm for s in received), default=0.0)
         size = f" (norm {norm:.2g})" if received else ""
-        message = f"{node.name} ({reading.call(origin)}) received a finite gradient{size} and "
-        message += f"gave {_all(bad)} to its inputs "
+        name = reading.names.get(origin)
+        message = f"{node.title}{f' in {node.module}' if node.module else ''}{at(node.source)} "
+        message += f"({name}) " if name and name != node.title else ""
+        message += f"received a finite gradient{size} and gave {_all(bad)} to its "
+        message += f"input{'' if len(sources) == 1 else 's'} "
         message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
     scaled = reading.graph.step.loss_scale
     skipped = scaled is not None and not any(stats.nan for stats in bad)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from difflib import get_close_matches
 
-from ...graph import Edge, GraphLike, graph_of
+from ...graph import Cut, Edge, GraphLike, graph_of
 from ..reading import Reading
+from ..rules.cuts import explained, upstream, word_of
+from ..words import at
 from .way import GradientWay, Waypoint
 
 
@@ -43,10 +45,40 @@ def explain(graph: GraphLike, target: str | int) -> GradientWay:
     name, node = _target(reading, target)
     ways = _ways(reading)
     if node is None or not ways[node]:
+        return _ended_at_a_cut(reading, name, node, ways)
+    points = _points(reading, node, ways)
+    cut = _cut(reading, name, node) if reading.blocked else None
+    end = _end(reading, name, points) if cut is None else f"Backward did not start: {_done(cut)}"
+    return GradientWay(reading.graph, name, points, ways[node], end)
+
+
+def _ended_at_a_cut(reading: Reading, name: str, node: int | None, ways: list[int]) -> GradientWay:
+    """The way as far as backward can come, and what cut it there, where that is known."""
+    cut = _cut(reading, name, node)
+    if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."
         return GradientWay(reading.graph, name, (), 0, why)
-    points = _points(reading, node, ways)
-    return GradientWay(reading.graph, name, points, ways[node], _end(reading, name, points))
+    after = next((i for i in cut.after if ways[i]), None)
+    if after is None:
+        why = f"Backward cannot reach {name}: {_done(cut)}"
+        return GradientWay(reading.graph, name, (), 0, why)
+    points = _points(reading, after, ways)
+    why = f"It ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
+    return GradientWay(reading.graph, name, points, ways[after], why)
+
+
+def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
+    """What cut a parameter, or a node, from where backward started."""
+    known = (cut for cut, parameter in explained(reading) if parameter.name == name)
+    cuts = reading.graph.cuts if node is not None else ()
+    behind = (cut for cut in reversed(cuts) if node in upstream(reading, cut.before, set()))
+    return next(known, None) or next(behind, None)
+
+
+def _done(cut: Cut) -> str:
+    """ "h was cut by detach() at train.py:7."."""
+    what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
+    return f"{what} was cut by {word_of(cut)}{at(cut.where)}."
 
 
 def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:

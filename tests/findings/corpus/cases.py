@@ -137,3 +137,11 @@ def play(program: Program, raises: str | None = None) -> list[Finding]:
     if bool(said) != bool(raises) or not re.search(raises or "", said):
         raise RuntimeError(f"ended with {said or 'no exception'!r}, not {raises or 'none'!r}")
     return find(recorder.recording)
+
+
+def names_own_line_first(program: Program, findings: list[Finding]) -> bool:
+    """Is of all lines that a finding names the first one in the program's own file."""
+    own = Path(inspect.getfile(program)).name
+    named = [re.findall(r"([\w.]+\.py):\d+", finding.message) for finding in findings]
+    wheres = [finding.where.partition(":")[0] for finding in findings if finding.where]
+    return all(files[0] == own for files in named if files) and set(wheres) <= {own}

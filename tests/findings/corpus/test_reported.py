@@ -6,7 +6,13 @@ import pytest
 
 from graphviz_torch import Finding
 from tests.findings.corpus import tables
-from tests.findings.corpus.cases import HEALTHY, REPORTED, Reported, play
+from tests.findings.corpus.cases import (
+    HEALTHY,
+    REPORTED,
+    Reported,
+    names_own_line_first,
+    play,
+)
 from tests.findings.corpus.reported import before
 
 assert tables  # full
@@ -34,11 +40,14 @@ def test_a_reported_bug_is_named_with_its_cause_and_its_line(name: str) -> None:
     row = REPORTED[name]
     findings = play(row.program, row.raises)
     assert row.score(findings) == 1.0, (row.cause, sorted(row.lines), findings)
+    assert names_own_line_first(row.program, findings)
 
 
 @pytest.mark.parametrize("name", rows(list(HEALTHY), FALSE_ALARMS))
 def test_a_healthy_training_has_neither_errors_nor_warnings(name: str) -> None:
-    assert [f for f in play(HEALTHY[name]) if f.severity != "info"] == []
+    findings = play(HEALTHY[name])
+    assert [f for f in findings if f.severity != "info"] == []
+    assert names_own_line_first(HEALTHY[name], findings)
 
 
 def test_what_is_not_reached_is_listed_by_names_that_exist() -> None:
