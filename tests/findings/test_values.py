@@ -45,7 +45,7 @@ def test_a_bias_far_below_zero_kills_a_relu() -> None:
 @pytest.mark.parametrize(
     ("rule", "said", "wrong"),
     [
-        ("nonfinite-gradient", "SqrtBackward0 ", lambda h: (h - h).sqrt().sum()),
+        ("nonfinite-gradient", "sqrt at ", lambda h: (h - h).sqrt().sum()),
         (
             "nonfinite-value",
             "log at .* made Inf: it was given 128 0s",
@@ -154,7 +154,7 @@ def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
             (model(torch.randn(8, 4)) * 0).sqrt().sum().backward()
             optimizer.step()
     assert [graph.step.nonfinite_since for graph in recording.graphs] == [None, 0, 0]
-    assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("SqrtBackward0")
+    assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("sqrt at ")
     last = only("nonfinite-gradient", recording.graph)
     assert "were so before: first in backward 1 of the recording" in last.message
     assert "find(recording.graphs[0])" in last.advice
@@ -173,7 +173,7 @@ def test_the_first_nan_agrees_with_detect_anomaly() -> None:
     ):
         (loss(model(x)) * 0).backward()
     graph = trained(model, x, loss=lambda h: loss(h) * 0)
-    assert only("nonfinite-gradient", graph).message.startswith("SqrtBackward0")
+    assert only("nonfinite-gradient", graph).message.startswith("sqrt at ")
 
 
 @pytest.mark.parametrize(

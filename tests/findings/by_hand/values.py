@@ -83,7 +83,8 @@ CASES: dict[str, Case] = {
     "nonfinite-gradient": Case(
         root({0: stats(inf=2)}),
         "error",
-        "sqrt received a finite gradient (norm 1) and gave 2 Inf to its input x (f32[64, 8] cpu).",
+        "sqrt at train.py:5 received a finite gradient (norm 1) and gave 2 Inf to its input x "
+        "(f32[64, 8] cpu).",
         [root({}), chain("w", "SqrtBackward0")],
     ),
     "nonfinite-value": Case(
