@@ -151,7 +151,8 @@ class _Evaluation:
             refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
         # What torch and Python raise for a wrong shape, dtype, argument or number.
         except _REFUSED as error:
-            refuse(self.text, node, _reason(_on_cpu(function, values, error), arguments, values))
+            known = _on_cpu(function, values, error)
+            refuse(self.text, node, _reason(self.text, known, arguments, values))
         if isinstance(result, Tensor):
             self.total += result.numel()
             if result.numel() > MAX_ELEMENTS or self.total > MAX_TOTAL:
@@ -207,15 +208,25 @@ def _on_cpu(function: Callable[..., Any], values: list[Any], error: Exception) -
     return error
 
 
-def _reason(error: Exception, arguments: Sequence[ast.expr], values: list[Any]) -> str:
+def _reason(
+    text: str, error: Exception, arguments: Sequence[ast.expr], values: Sequence[Any]
+) -> str:
     """Why torch refused, and the shapes of what it was given, by name."""
-    text = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-    shapes = [
-        f"{ast.unparse(argument)[:40]} has shape {list(value.shape)}"
-        for argument, value in zip(arguments, values, strict=True)
-        if isinstance(value, Tensor)
-    ]
-    return f"{type(error).__name__}: {text}." + f" {', '.join(shapes)}." * bool(shapes)
+    said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    shapes = _shapes(text, arguments, values)
+    return f"{type(error).__name__}: {said}." + f" {', '.join(shapes)}." * bool(shapes)
+
+
+def _shapes(text: str, arguments: Sequence[ast.expr], values: Sequence[Any]) -> list[str]:
+    """`["x has shape [3]"]` for each tensor, as the visitor wrote it."""
+    shapes = []
+    for argument, value in zip(arguments, values, strict=True):
+        if isinstance(value, Tensor):
+            name = ast.get_source_segment(text, argument) or ast.unparse(argument)
+            shapes.append(f"{name[:40]} has shape {list(value.shape)}")
+        elif isinstance(argument, ast.List | ast.Tuple) and isinstance(value, list):
+            shapes += _shapes(text, argument.elts, value)
+    return shapes
 
 
 def _input(text: str, node: ast.expr, generator: torch.Generator) -> Tensor:

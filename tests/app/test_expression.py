@@ -14,6 +14,8 @@ from app.expression import evaluation, functions, grammar
 from app.expression.evaluation import evaluate, parse_inputs
 from app.expression.functions import FUNCTIONS, INPUTS
 from app.expression.grammar import ExpressionError, Program, parse
+from app.jobs.backward import play
+from app.jobs.values import Choice
 from graphviz_torch import simulate_accelerator
 
 
@@ -139,9 +141,18 @@ def test_a_slip_is_met_with_what_to_write(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x + w", "x @ w", "cat([x, w.reshape(1, 4)])", "x[5]", "mv(w, w)"]
+    ("text", "shapes"),
+    [
+        ("x + w", {"x": [3], "w": [2, 2]}),
+        ("x @ w", {"x": [3], "w": [2, 2]}),
+        ("cat([x, w.reshape(1, 4)])", {"x": [3], "w.reshape(1, 4)": [1, 4]}),
+        ("x[5]", {"x": [3]}),
+        ("mv(w, w)", {"w": [2, 2]}),
+    ],
 )
-def test_a_shape_error_has_the_cpus_words_and_the_shapes_by_name_on_any_device(text: str) -> None:
+def test_a_shape_error_has_the_cpus_words_and_the_shapes_by_name_on_any_device(
+    text: str, shapes: dict[str, list[int]]
+) -> None:
     x, w = torch.ones(3), torch.ones(2, 2)
     names = {"x": x, "w": w, "cat": torch.cat, "mv": torch.mv}
     with pytest.raises((RuntimeError, IndexError)) as known:
@@ -150,8 +161,17 @@ def test_a_shape_error_has_the_cpus_words_and_the_shapes_by_name_on_any_device(t
         run(text, x=x.to(device), w=w.to(device))
     first = str(known.value).splitlines()[0].rstrip(".")
     assert caught.value.message.startswith(f"{type(known.value).__name__}: {first}.")
-    if "cat" not in text:
-        assert "has shape [" in caught.value.message
+    for name, shape in shapes.items():
+        assert f"{name} has shape {shape}" in caught.value.message
+
+
+def test_an_error_calls_an_input_by_the_visitors_name_where_the_app_made_a_copy_of_it() -> None:
+    choice = Choice("expression", "sim1", program="y = x @ w", inputs="x = 1, 2, 3\nw = 1, 2")
+    assert (
+        play(choice, backward=False)
+        .error.splitlines()[0]
+        .endswith("x has shape [3], w has shape [2].")
+    )
 
 
 def test_a_program_without_a_copy_is_shown_with_the_copies_that_the_app_makes() -> None:
