@@ -58,9 +58,9 @@ def read(data: bytes, name: str) -> Opened:
     return opened(graph)
 
 
-def compare(one: Graph, other: Graph) -> Compared:
+def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> Compared:
     """What the second graph has more, has less, and has otherwise."""
-    difference = diff(one, other)
+    difference = diff(one, other, titles=titles)
     changed = len({change.b for change in difference.changed})
     payload = view_payload(difference)
     text = difference.to_text(limit=500) if difference else ""

@@ -41,42 +41,43 @@ def draw() -> None:
         titles = [*gallery.titles(failing=False), FILE]
         start = titles.index("Transformer")
         title = str(st.selectbox("Recording", titles, start, key="open", bind="query-params"))
-        opened = _open(title, key="explore")
+        chosen = _open(title, key="explore")
     with other:
         others = [NOTHING, *titles]
         against = str(st.selectbox("Compare with", others, key="against", bind="query-params"))
         second = None if against == NOTHING else _open(against, key="against")
-    if opened is None:
+    if chosen is None:
         st.info("Choose a recording above.", icon=":material/folder_open:")
         return
+    _, opened = chosen
     recording.begin(opened, key="explore")
-    graphs = [(title, opened.graph)]
-    draw_numbers(graphs + ([(against, second.graph)] if second is not None else []))
+    both = [chosen] if second is None else [chosen, second]
+    draw_numbers([(name, each.graph) for name, each in both])
     draw_findings(opened.findings)
     tabs = st.tabs(TABS, key="tab", on_change="rerun", bind="query-params")
     for name, tab in zip(TABS, tabs, strict=True):
         if tab.open:
             with tab:
-                _draw_tab(name, opened, second)
+                _draw_tab(name, opened, both)
     recording.draw_downloads(opened, key="explore")
 
 
-def _open(title: str, *, key: str) -> Opened | None:
-    """A file, or a model of the gallery that is recorded now."""
+def _open(title: str, *, key: str) -> tuple[str, Opened] | None:
+    """Name and graph of a file, or of a model of the gallery that is recorded now."""
     if title == FILE:
         return _open_files(key)
     name = gallery.titles()[title]
     device = f"sim{gallery.DEVICES[name][0]}"
     choice = Choice("model", device, model=name)
     run: Run | None = result(key, f"Recording {title}", ".backward:play", choice, True, shared=True)
-    return run.opened if run is not None else None
+    return None if run is None or run.opened is None else (title, run.opened)
 
 
-def _open_files(key: str) -> Opened | None:
+def _open_files(key: str) -> tuple[str, Opened] | None:
     """The recording in a file; of several ranks' files the one that is chosen."""
     files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
     if len(files) < 2:
-        return files[0][1] if files else None
+        return files[0] if files else None
     ranks = tuple(opened.graph for _, opened in files)
     difference: Ranks | None = result(f"{key} across", "Comparing ranks", ".ranks:ranks_of", ranks)
     if difference is not None and difference.findings:
@@ -85,10 +86,10 @@ def _open_files(key: str) -> Opened | None:
         "Rank", range(len(files)), format_func=lambda rank: files[rank][0], key=f"{key} rank",
         help="The page Many processes shows them side by side.",
     )  # fmt: skip
-    return files[chosen or 0][1]
+    return files[chosen or 0]
 
 
-def _draw_tab(name: str, opened: Opened, second: Opened | None) -> None:
+def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None:
     graph = opened.graph
     if name == "Graph":
         draw_graph(opened.payload, key="explore")
@@ -111,10 +112,11 @@ def _draw_tab(name: str, opened: Opened, second: Opened | None) -> None:
         draw_timeline(graph, key="explore")
     elif name == "Memory":
         draw_memory(graph, key="explore")
-    elif second is None:
+    elif len(both) < 2:
         st.info("Choose a second recording above.", icon=":material/compare:")
     else:
-        arguments = (graph, second.graph)
+        titles, graphs = zip(*((title, each.graph) for title, each in both), strict=True)
+        arguments = (*graphs, titles)
         compared: Compared | None = result(
             "compare", "Comparing", ".recordings:compare", *arguments
         )

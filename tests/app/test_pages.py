@@ -42,6 +42,7 @@ def test_explore_opens_the_tab_that_the_link_names(tab: str) -> None:
         assert "Largest saved tensors" in " ".join(text.value for text in app.markdown)
     if tab == "Differences":
         assert [metric.label for metric in app.metric] == ["Added", "Removed", "Changed"]
+        assert any("From Transformer to MLP" in code.value for code in app.code)
 
 
 def test_the_summary_has_a_row_for_each_module_and_counts_as_torch_does() -> None:
