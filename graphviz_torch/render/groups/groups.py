@@ -131,7 +131,8 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                sources.sort(key=depth.__getitem__)  # the last is taken first
+                sources.reverse()  # the last is taken first: of equal ones the first input
+                sources.sort(key=depth.__getitem__)
             stack += sources
     return order
 
