@@ -18,11 +18,22 @@ from app.models import example, gallery
 from graphviz_torch import Graph
 
 SIZE = "2.6,1.3!"  # inches: all cards are alike
+MOST_BOXES = 60
 COLORS = {"input": "#0a6ebd", "parameter": "#8794a1", "": "#c3ccd5", "copy": "#e0701c"}
+
+
+def boxes(graph: Graph) -> list[str]:
+    """For each node its box: one of its own, or in a large graph one for each module's call."""
+    if len(graph.nodes) <= MOST_BOXES:
+        return [str(node.id) for node in graph.nodes]
+    calls = (".".join(node.scope.split(".")[:2]) or str(node.id) for node in graph.nodes)
+    leaves = (" parameters" if node.leaf else "" for node in graph.nodes)
+    return [call + leaf for call, leaf in zip(calls, leaves, strict=True)]
 
 
 def silhouette(graph: Graph) -> str:
     """The graph as boxes and lines, as SVG: leaves, operations, copies, outputs in their colour."""
+    box = boxes(graph)
     dot = graphviz.Digraph(
         graph_attr={"rankdir": "LR", "nodesep": "0.15", "ranksep": "0.2", "bgcolor": "transparent",
                     "size": SIZE, "ratio": "fill", "margin": "0"},
@@ -37,9 +48,11 @@ def silhouette(graph: Graph) -> str:
         if node.leaf:
             role = "parameter" if node.leaf == "parameter" else "input"
         color = "#2a9d6f" if node.id in graph.outputs else COLORS[role]
-        dot.node(str(node.id), fillcolor=color)
-    for edge in graph.edges:
-        dot.edge(str(edge.source), str(edge.target))
+        dot.node(box[node.id], fillcolor=color)
+    ends = dict.fromkeys((box[edge.source], box[edge.target]) for edge in graph.edges)
+    for source, target in ends:
+        if source != target:
+            dot.edge(source, target)
     svg = pygraphviz.AGraph(string=dot.source).draw(format="svg", prog="dot").decode()
     svg = re.sub(r"<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<title>.*?</title>\s*", "", svg)

@@ -34,6 +34,11 @@ class Model:
     code: str
 
     @property
+    def sentence(self) -> str:
+        """What it says, to stand alone."""
+        return self.says[:1].upper() + self.says[1:]
+
+    @property
     def picture(self) -> Path:
         """Its graph, drawn small; `python docs/app_pictures.py` draws it."""
         return _FOLDER / "pictures" / f"{self.name}.svg"

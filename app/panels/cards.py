@@ -26,17 +26,19 @@ def choose_model() -> str | None:
     names = list(titles.items())
     for start in range(0, len(names), 5):
         for column, (title, name) in zip(st.columns(5), names[start : start + 5], strict=False):
-            with column.container(border=True, height="stretch"):
+            with column.container(border=True, height="stretch", vertical_alignment="distribute"):
                 _draw_card(name, title)
     return None
 
 
 def _draw_card(name: str, title: str) -> None:
     model = gallery.model(name)
-    if model.picture.exists():
-        data = base64.b64encode(model.picture.read_bytes()).decode()
-        st.html(f'<img alt="" style="width: 100%" src="data:image/svg+xml;base64,{data}">')
-    st.markdown(f"**{escape(title)}**  \n:small[{escape(model.says)}]")
+    with st.container():
+        if model.picture.exists():
+            data = base64.b64encode(model.picture.read_bytes()).decode()
+            style = "width: 100%; aspect-ratio: 2; object-fit: contain"
+            st.html(f'<img alt="" style="{style}" src="data:image/svg+xml;base64,{data}">')
+        st.markdown(f"**{escape(title)}**  \n:small[{escape(model.sentence)}]")
     st.button("Open", key=f"card {name}", on_click=_open, args=[title], width="stretch",
               icon=":material/arrow_forward:")  # fmt: skip
 

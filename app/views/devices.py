@@ -129,7 +129,7 @@ def _draw_moving() -> None:
     target = next(name for name, title in choices.items() if title == said)
     left, right = st.columns(2, gap="medium")
     with left:
-        st.code(MOVING, language=None)
+        st.code(MOVING, language=None, wrap_lines=True)
     moved: Moved | None = result("move", "Moving", ".measurement:move", target, shared=True)
     if moved is not None:
         with right:

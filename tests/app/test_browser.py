@@ -170,6 +170,24 @@ def test_a_click_in_any_part_marks_the_same_node_in_all(visitor: Visitor) -> Non
         visitor.settle()
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_replicas_of_data_parallel_stand_from_left_to_right(
+    visitor: Visitor, count: int
+) -> None:
+    chosen = {"source": "A model", "model": "DataParallel", "backward": "1"}
+    page = visitor.open(device=f"{count} simulated accelerators", **chosen)
+    middles = []
+    for device in range(count):
+        card = (
+            page.locator(".graph svg .card")
+            .filter(has_text="relu")
+            .filter(has_text=f"sim:{device}")
+        )
+        left, _, right, _ = box(card.first)
+        middles.append((left + right) / 2)
+    assert middles == sorted(middles)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", sorted(SIZES))
 def test_every_page_and_every_table_fits(
@@ -202,11 +220,13 @@ def test_a_screen_reader_reaches_all_of_every_page(
     assert not wrong
 
 
-def test_no_page_leaves_a_stack_in_the_servers_log(visitor: Visitor, log: Path) -> None:
-    for path in PAGES:
+def test_no_page_leaves_a_warning_or_a_stack_in_the_servers_log(
+    visitor: Visitor, log: Path
+) -> None:
+    for path in [*PAGES, *STATES, *TABLES]:
         visitor.open(path)
-    assert "Traceback" not in log.read_text()
-    assert "missing ScriptRunContext" not in log.read_text()
+    wrong = re.compile("warning|error|traceback|exception|missing ScriptRunContext", re.IGNORECASE)
+    assert [line for line in log.read_text().splitlines() if wrong.search(line)] == []
 
 
 @pytest.mark.parametrize("query", [{"node": "9" * 5_000}, {"source": "A model", "model": "<b>"}])

@@ -29,6 +29,7 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
         and (not text or text.casefold() in _text(node))
     ]
     st.caption(f"{len(found):,} of {count(len(graph.nodes), 'node')}")
+    timed = any(node.seconds is not None for node in graph.nodes)
     table(
         [
             {
@@ -38,8 +39,8 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
                 "module": node.module,
                 "line": node.source,
                 "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
-                "backward": ("" if node.seconds is None else duration(node.seconds), node.seconds),
             }
+            | (_backward(node) if timed else {})
             for node in found[: MOST_ROWS + 1]
         ],
         [node.id for node in found[: MOST_ROWS + 1]],
@@ -48,6 +49,10 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
         label="Nodes",
         helps={"backward": "Time in backward", "saved": "For backward"},
     )
+
+
+def _backward(node: Node) -> dict[str, tuple[str, float | None]]:
+    return {"backward": ("" if node.seconds is None else duration(node.seconds), node.seconds)}
 
 
 def _choices(label: str, values: set[str], key: str) -> list[str]:

@@ -75,7 +75,7 @@ export class Player {
     this.start.textContent = this.timer ? "❚❚" : "▶";
     this.slider.value = String(playback.step ?? playback.steps);
     const { current } = playback;
-    const what = playback.recorded ? "Backward" : "Backward, order not recorded";
+    const what = playback.recorded ? "Backward" : "A possible order";
     this.said.textContent =
       playback.step === null ? `${what}: ${playback.steps.toLocaleString("en")} steps` : `${playback.step} of ${playback.steps}${current === null ? "" : `: ${this.say(current)}`}`;
   }
