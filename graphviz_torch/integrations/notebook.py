@@ -45,7 +45,7 @@ def load(shell: Any) -> None:
         recording.__enter__()
         error: BaseException | None = None
         try:
-            result = shell.run_cell(cell)
+            result = _run(shell, cell)
             error = result.error_before_exec or result.error_in_exec
         finally:
             recording.__exit__(type(error) if error else None, error, None)
@@ -60,3 +60,13 @@ def load(shell: Any) -> None:
         return RecordedCell(recording.graph, found, view)
 
     shell.register_magic_function(record_cell, magic_kind="cell", magic_name="record")
+
+
+def _run(shell: Any, cell: str) -> Any:
+    """Run what stands below `%%record`, with the cell's own number and the lines' on the screen."""
+    after = shell.execution_count  # of the next cell, from IPython 9 on
+    shell.execution_count = len(shell.history_manager.input_hist_raw) - 1 or after
+    try:
+        return shell.run_cell(cell if cell.startswith("%%") else f"# %%record\n{cell}")
+    finally:
+        shell.execution_count = after

@@ -48,6 +48,16 @@ def owner(file: str) -> int:
     return OTHER if file.startswith(_STANDARD) else OWN
 
 
+def cell(file: str) -> str:
+    """What a notebook calls the cell that has this file name: "In[3]"; "" for a file."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    try:
+        called = shell.compile.format_code_name(file)
+    except AttributeError:  # no notebook, or one whose cells are files
+        return ""
+    return called[1] if called else ""
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own code from `frame` outwards."""
     while frame is not None and owner(frame.f_code.co_filename):

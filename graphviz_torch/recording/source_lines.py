@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ..internals.frames import OWN, owner
+from ..internals.frames import OWN, cell, owner
 
 Place = tuple[CodeType, int]  # code, and the position of an instruction in it
 
@@ -56,7 +56,7 @@ def assigned(frame: FrameType | None, name: str) -> Place | None:
 def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
     """Turns a place in one of the files into "train.py:41"; "" for None.
 
-    As many folders are named as tell the files apart.
+    As many folders are named as tell the files apart. A notebook's cell is "In[3]".
     """
     names = _shortest(set(files))
     known: dict[tuple[int, int], str] = {}
@@ -115,5 +115,5 @@ def _shortest(files: set[str]) -> dict[str, str]:
             parts[other][-length:] == parts[file][-length:] for other in rivals
         ):
             length += 1
-        names[file] = "/".join(parts[file][-length:])
+        names[file] = cell(file) or "/".join(parts[file][-length:])
     return names

@@ -45,6 +45,23 @@ def test_an_error_in_the_cell_is_shown_as_without_and_explained(
     assert [finding.rule for finding in shell.user_ns["_"].findings] == ["changed-in-place"]
 
 
+def test_a_line_of_a_cell_has_the_numbers_on_the_screen(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("pass", store_history=True)
+    shell.run_cell("%%record model\n" + CELL, store_history=True)
+    assert "by detach() at In[2]:3." in repr(shell.user_ns["_"])
+    step = "with record() as r:\n    torch.ones(2, requires_grad=True).sum().backward()"
+    shell.run_cell(
+        f"from graphviz_torch import record, annotate_source\n{step}", store_history=True
+    )
+    shell.run_cell("print(annotate_source(r))", store_history=True)
+    assert (
+        "3      torch.ones(2, requires_grad=True).sum().backward()  # sum"
+        in capsys.readouterr().out
+    )
+
+
 def test_an_unknown_model_is_named(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert not shell.run_cell("%%record modle\n1").success
     assert "no variable is called modle" in capsys.readouterr().out
