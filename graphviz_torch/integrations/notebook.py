@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph import Finding, Graph
+from ..graph.units import count_text
 
 _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}
 
@@ -18,7 +19,8 @@ class RecordedCell:
         self.graph, self.findings, self._view = graph, list(findings), view
 
     def __repr__(self) -> str:
-        lines = [f"{len(self.graph.nodes):,} nodes, {len(self.findings)} findings"]
+        nodes, findings = len(self.graph.nodes), len(self.findings)
+        lines = [f"{count_text(nodes, 'node')}, {count_text(findings, 'finding')}"]
         lines += [f"{each.severity}: {each.message} [{each.rule}]" for each in self.findings]
         return "\n".join(lines)
 

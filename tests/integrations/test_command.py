@@ -192,3 +192,19 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("5,001 nodes")
     assert done.stderr == ""
+
+
+def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from streamlit import config
+
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "call", lambda command: started.append(command) or 0)
+    assert main(["app", "--port", "8600"]) == 0
+    [command] = started
+    assert Path(command[4]).parts[-2:] == ("app", "main.py")
+    options = dict(zip(command[5::2], command[6::2], strict=True))
+    assert {name.removeprefix("--") for name in options} <= config.get_config_options().keys()
+    assert options["--server.showEmailPrompt"] == "false"  # else it waits for an answer, once
+    assert options["--server.address"] == "localhost"

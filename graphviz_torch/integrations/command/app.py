@@ -42,6 +42,7 @@ def _app(parsed: argparse.Namespace) -> int:
         "server.address": "localhost",
         "server.port": parsed.port,
         "server.headless": str(not parsed.browser).lower(),
+        "server.showEmailPrompt": "false",  # where Streamlit runs for the first time
         "browser.gatherUsageStats": "false",
     }
     command = [sys.executable, "-m", "streamlit", "run", str(app_file())]

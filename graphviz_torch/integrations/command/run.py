@@ -39,7 +39,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
     add_report(parser, fail_on="never")
     parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
     parser.set_defaults(run=_run)
 
 
