@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -227,6 +228,23 @@ def test_no_page_leaves_a_warning_or_a_stack_in_the_servers_log(
         visitor.open(path)
     wrong = re.compile("warning|error|traceback|exception|missing ScriptRunContext", re.IGNORECASE)
     assert [line for line in log.read_text().splitlines() if wrong.search(line)] == []
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_another_sites_page_cannot_talk_to_the_app(address: str, foreign: bool) -> None:
+    host = address.removeprefix("http://")
+    asked = {
+        "Host": host,
+        "Origin": "http://evil.example" if foreign else address,
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    connection = HTTPConnection(host, timeout=60)
+    connection.request("GET", "/_stcore/stream", headers=asked)
+    assert connection.getresponse().status == (403 if foreign else 101)
+    connection.close()
 
 
 @pytest.mark.parametrize("query", [{"node": "9" * 5_000}, {"source": "A model", "model": "<b>"}])

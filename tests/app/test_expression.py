@@ -250,6 +250,7 @@ def test_an_input_that_no_line_reads_is_unused(text: str, names: list[str]) -> N
         ("1j", "not a number"),
         # Numbers that fill memory or time.
         ("x * 2 ** 10 ** 9", "The number is too large"),
+        ("cat([x] * 10 ** 9)", "A list stands only inside"),
         ("9 ** 9 ** 9 * x", "The number is too large"),
         ("x ** 9 ** 9 ** 9", "The number is too large"),
         ("x * 1e999", "at most"),

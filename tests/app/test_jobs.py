@@ -122,6 +122,24 @@ def test_twenty_jobs_at_once_each_return_their_own_result() -> None:
     assert results == {number: number**2 for number in range(20)}
 
 
+def test_calls_that_no_visitor_waits_for_stand_in_the_same_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "QUEUE", JobQueue(2))
+    clock = "__import__('time').monotonic()"
+    text = f"({clock}, __import__('time').sleep(0.2), {clock})"
+    spans: list[tuple[float, None, float]] = []
+    call = ("builtins:eval", text)
+    threads = [threading.Thread(target=lambda: spans.append(run(*call))) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(spans) == 7
+    for start, _, _ in spans:
+        assert sum(begin <= start < end for begin, _, end in spans) <= 2
+
+
 def test_a_server_that_died_is_started_anew() -> None:
     run("math:sqrt", 1)
     process = jobs.start().process
