@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 
 import streamlit as st
 
-from ..jobs.job import run
+from ..jobs.job import JobError, run
 from ..jobs.values import Opened
 from . import text
 from .figures import draw_gradients, draw_graph, draw_transfers
@@ -88,6 +89,21 @@ def draw_downloads(opened: Opened, *, key: str) -> None:
                     on_click="ignore",
                     icon=":material/download:",
                 )
+
+
+class Brief(logging.Filter):
+    """What Streamlit logs of a download that failed: why, on a line, without a stack."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change such a record; leave every other as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and isinstance(error.__cause__, JobError):
+            record.msg, record.args = "No file for a visitor: %s", (error.__cause__,)
+            record.exc_info = None
+        return True
+
+
+logging.getLogger("streamlit.runtime.backend_operation_handler").addFilter(Brief())
 
 
 def _written(opened: Opened, name: str) -> bytes:

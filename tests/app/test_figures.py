@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from streamlit.runtime.backend_operation_handler import DeferredFileHandler
+from streamlit.runtime.media_file_storage import MediaFileStorageError
 from streamlit.testing.v1 import AppTest
 
 from app.jobs import recordings
 from app.jobs.backward import play
-from app.jobs.values import Choice
-from app.panels import text, timeline
+from app.jobs.job import JobError
+from app.jobs.values import Choice, Opened
+from app.panels import recording, text, timeline
 from graphviz_torch import GradientStats, Graph, Node, TensorMeta, Transfer, trace
 from tests.support.app_pages import column
 from tests.support.app_pages import drawn as data
@@ -105,6 +111,28 @@ def test_only_a_graph_whose_backward_was_recorded_is_said_to_have_no_copies() ->
         shown = "\n".join(each.value for each in drawn(graph).markdown)
         assert said in shown
         assert unsaid not in shown
+
+
+def test_a_download_that_fails_leaves_one_line_in_the_log_without_a_path_or_a_stack(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise JobError("LayoutError", "the graph cannot be drawn")
+
+    def execute(_: str) -> bytes:
+        try:
+            return recording._written(Opened(Graph(()), (), ""), "SVG")
+        except JobError as error:
+            raise MediaFileStorageError(f"Callable execution failed: {error}") from error
+
+    monkeypatch.setattr(recording, "run", refuse)
+    manager: Any = SimpleNamespace(execute_deferred=execute)
+    asked: Any = SimpleNamespace(request_id="1", deferred_file=SimpleNamespace(file_id="a"))
+    answer = asyncio.run(DeferredFileHandler(lambda: manager).handle(asked, "session"))
+    assert "/" not in (answer.error_msg or "/")
+    [record] = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage() == "No file for a visitor: the graph cannot be drawn"
 
 
 def test_an_empty_recording_is_refused_with_its_name(tmp_path: Path) -> None:
