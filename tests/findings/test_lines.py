@@ -169,6 +169,24 @@ def hidden_state_of_a_library_changed(record: Record) -> None:
         out.logits.sum().backward()
 
 
+REFUSED = {  # a target that cross_entropy refuses: what to try
+    "squeeze(1)": torch.zeros(8, 1, dtype=torch.long),
+    "argmax(1)": torch.eye(8, 3).long(),
+    "long()": torch.zeros(8),
+    "target.max()": torch.full((8,), 3),
+}
+
+
+@pytest.mark.parametrize("advice", REFUSED)
+def test_what_to_do_with_a_target_that_a_loss_refuses_is_said(advice: str) -> None:
+    def program(record: Record) -> None:
+        layer = nn.Linear(4, 3)
+        with record(layer):
+            F.cross_entropy(layer(torch.randn(8, 4)), REFUSED[advice]).backward()
+
+    assert advice in play(program, ".")[0].advice
+
+
 def test_advice_fits_the_case() -> None:
     (stack,) = {f.advice for f in play(losses_put_into_a_tensor, ".") if f.rule == "cut-gradient"}
     assert "torch.stack" in stack

@@ -37,6 +37,20 @@ _ADVICE = {
     "returned an invalid gradient": "Return gradients of the shapes of what forward took.",
     "returned an incorrect number of gradients": "Return a gradient, or None, for everything that "
     "forward took.",
+    "0D or 1D target tensor expected": "Class indices have the shape [N]: call squeeze(1) on the "
+    "target, or argmax(1) where it is one-hot.",
+    "floating point type for target with class probabilities": "Give it class indices, "
+    "target.argmax(1), or probabilities, target.float().",
+    "expected target dtype to be Long": "Class indices are integers: call long() on the target.",
+    "expected scalar type Long but found": "Class indices are integers: call long() on the target.",
+    "can't be cast to the desired output type Long": "This loss compares numbers: call float() on "
+    "the target.",
+    "is out of bounds": "Classes count from 0, and the model needs an output for each: look at "
+    "target.max().",
+    "index out of range in self": "An index is as large as the embedding or larger: look at its "
+    "max().",
+    "shapes cannot be multiplied": "The last size of the input is to be the layer's in_features: "
+    "look at what flattens or permutes before it.",
     "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
     "registers none, and a generator that was used before is empty.",
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"

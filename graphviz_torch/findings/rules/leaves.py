@@ -125,7 +125,9 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             message += f"{event.label} is not in the model."
             advice = f"Pass {event.label}.parameters() to an optimizer too, if it should learn."
         else:
-            message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
+            count = len(event.nodes)
+            message = f"{count} parameter{'' if count == 1 else 's'} in {event.label} got a "
+            message += f"gradient{at(line)}, but no optimizer holds them: "
             message += f"{event.label}{_set(event)} is a plain {event.detail}, so they are not "
             message += "registered."
             advice = _container(event)

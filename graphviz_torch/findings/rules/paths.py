@@ -52,6 +52,8 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         p for p in without_gradient(reading) if p.module_called is not False or p.node is not None
     ]
     lost = [p for p in ran if p.name not in known and p.node not in reading.dropped]
+    if any(operand.node is None for e in reading.events("data") for operand in e.operands):
+        lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
     for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
         names, name = names_of(parameters), module or "the model"
@@ -94,13 +96,16 @@ def _replaced(reading: Reading) -> set[str]:
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer holds it."""
     told = {event.label for event in reading.events("attribute")}  # they were to be frozen
+    strange = [e for e in reading.events("unregistered") if e.detail != "outside"]
+    lost = {node for event in strange for node in event.nodes}
+    anew = tuple(f"{event.label}." for event in strange if event.detail == "forward")
     idle = [
         p
         for p in reading.graph.parameters
         if p.requires_grad
         and p.stepped is False
         and p.name in reading.received
-        and p.name not in told
+        and not (p.name in told or p.node in lost or p.name.startswith(anew))
         and not p.in_optimizer
     ]
     if not idle or reading.graph.failure is not None:

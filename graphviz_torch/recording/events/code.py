@@ -14,20 +14,20 @@ from ..source_lines import Place
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Code of the program: of the frames around the recording, and of its classes of modules."""
-    stack: list[CodeType] = list(more)
+    """Code of the program: of the frames around the recording, the innermost first, then of its
+    classes of modules, then of the functions in them all."""
+    found: list[CodeType] = list(more)
     frame, files = program.frame, program.stack.files
     while frame is not None:
         if files[frame.f_code.co_filename] == OWN:
-            stack.append(frame.f_code)
+            found.append(frame.f_code)
         frame = frame.f_back
     for kind in {*classes, *(type(module) for module, _ in program.table.modules())}:
         functions = (getattr(value, "__code__", None) for value in vars(kind).values())
-        stack += [code for code in functions if code and files[code.co_filename] == OWN]
-    while stack:
-        code = stack.pop()
+        found += [code for code in functions if code and files[code.co_filename] == OWN]
+    for code in found:
         yield code
-        stack += [part for part in code.co_consts if isinstance(part, CodeType)]
+        found += [part for part in code.co_consts if isinstance(part, CodeType)]
 
 
 def called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | None:
@@ -44,15 +44,18 @@ def called(codes: Iterable[CodeType], method: str, name: str = "") -> Place | No
 
 
 def stored(codes: Iterable[CodeType], attribute: str) -> Place | None:
-    """Where an attribute of this name is written; None where that is not sure."""
-    found = {
-        (code, step.offset)
-        for code in codes
-        if attribute in code.co_names
-        for step in dis.get_instructions(code)
-        if step.opname == "STORE_ATTR" and step.argval == attribute
-    }
-    return found.pop() if len(found) == 1 else None
+    """Where an attribute of this name is written; None where that is not sure.
+
+    A line of the first code, that of the frame which enters the recording, comes before others.
+    """
+    lines: list[list[Place]] = []
+    for code in codes:
+        steps = dis.get_instructions(code) if attribute in code.co_names else ()
+        found = [s for s in steps if s.opname == "STORE_ATTR" and s.argval == attribute]
+        lines.append([(code, step.offset) for step in found])
+    every = [place for found in lines for place in found]
+    chosen = lines[0] if lines and lines[0] else every
+    return chosen[0] if len(set(chosen)) == 1 else None
 
 
 def is_made_by_call(frame: FrameType, name: str) -> bool:

@@ -28,7 +28,7 @@ from ..backward import Backward
 from ..failures.in_place import Changes
 from ..live import LiveBackward
 from ..program import Program
-from ..source_lines import Place, assigned
+from ..source_lines import Place, assigned, source_text
 from .events import Events, TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
@@ -105,6 +105,10 @@ class EventListener:
                 _, place, name = known
             else:
                 place, name = assigned(frame, label), ""
+                if isinstance(tensor, torch.nn.Parameter):
+                    name = "nn.Parameter"
+                elif "Variable(" in source_text(place):
+                    name = "Variable"
             operands = [TensorRecord.of(tensor, label)]
             leaves = [id(tensor)]
             self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
