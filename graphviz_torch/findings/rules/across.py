@@ -20,6 +20,8 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return  # told by that graph alone
     if any(map(_asked_for_inputs, graphs[-STEPS:])):
         return  # what is computed from gradients goes on through them: steps inside a step
+    if len({sum(bool(node.leaf) for node in graph.nodes) for graph in graphs[-STEPS:]}) > 1:
+        return  # more of the model learns than before
     counts = [len(graph.nodes) for graph in graphs[-STEPS:]]
     growth = counts[-1] - counts[-2] if len(counts) == STEPS else 0
     if growth <= 0 or counts[1] - counts[0] != growth:

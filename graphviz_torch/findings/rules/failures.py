@@ -49,8 +49,8 @@ _ADVICE = {
     "target.max().",
     "index out of range in self": "An index is as large as the embedding or larger: look at its "
     "max().",
-    "shapes cannot be multiplied": "The last size of the input is to be the layer's in_features: "
-    "look at what flattens or permutes before it.",
+    "shapes cannot be multiplied": "Look at the shapes: the last size of the input is to be "
+    "the layer's in_features.",
     "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
     "registers none, and a generator that was used before is empty.",
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"

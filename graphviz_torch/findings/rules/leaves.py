@@ -128,8 +128,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             count = len(event.nodes)
             message = f"{count} parameter{'' if count == 1 else 's'} in {event.label} got a "
             message += f"gradient{at(line)}, but no optimizer holds them: "
-            message += f"{event.label}{_set(event)} is a plain {event.detail}, so they are not "
-            message += "registered."
+            message += f"it{_set(event)} is a plain {event.detail}, so they are not registered."
             advice = _container(event)
         yield finding(
             "info" if event.detail == "outside" else "warning",

@@ -59,7 +59,8 @@ _LOSSES = {
 @rule()
 def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
-    not log-probabilities, binary_cross_entropy_with_logits the result of a sigmoid."""
+    not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
+    sigmoid."""
     nodes = reading.graph.nodes
     made: list[Node] = []  # for each node: what computed its values
     for node in nodes:
@@ -74,6 +75,18 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
             if not _is_of_cross_entropy(reading, node):
                 continue
             name = "cross_entropy"
+        axis = _axis(reading, maker) if first == maker.id and "nll" in name else None
+        if axis not in (None, 1):
+            yield finding(
+                "warning",
+                f"{name}{at(node.source)} takes log-probabilities over dimension 1, that of the "
+                f"classes, and got them over dimension {axis} from {reading.call(maker.id)}"
+                f"{at(maker.source)}.",
+                cause="log_softmax over another dimension than that of the classes",
+                advice="Call log_softmax with dim=1.",
+                where=maker.source,
+                nodes=(maker.id, node.id),
+            )
         gives = loss.others.get(maker.operation)
         if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
@@ -150,6 +163,16 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+def _axis(reading: Reading, node: Node) -> int | None:
+    """The dimension that a log_softmax of several runs over."""
+    meta = reading.meta(node.id)
+    given = (text.removeprefix("dim=") for text in node.attributes if text.startswith("dim="))
+    dim = next(given, "")
+    if node.operation != "log_softmax" or meta is None or len(meta.shape) < 2:
+        return None
+    return int(dim) % len(meta.shape) if dim.lstrip("-").isdigit() else None
 
 
 def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:

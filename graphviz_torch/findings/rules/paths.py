@@ -55,8 +55,10 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     if any(operand.node is None for e in reading.events("data") for operand in e.operands):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
+    slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
         names, name = names_of(parameters), module or "the model"
+        severity = severity_of(parameters)
         why = f"{name} ran, but the loss does not depend on its result"
         advice = (
             f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
@@ -74,8 +76,10 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         elif module in alive:
             why = f"the loss depends on the rest of {name}, but not on this"
             advice = f"Use {names} in the forward of {name}, or remove what is not used."
+            if slopes:  # a bias adds nothing to a slope
+                severity, advice = "info", "Nothing, if the loss is made of gradients alone."
         yield finding(
-            severity_of(parameters),
+            severity,
             f"{names} got no gradient: {why}.",
             cause="result not used",
             advice=advice,

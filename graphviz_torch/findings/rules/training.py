@@ -68,10 +68,13 @@ def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, or while
     they were still multiplied by the loss scale."""
     in_time = {event.where for event in reading.events("clip") if event.detail == "in time"}
+    early = {event.where for event in reading.events("clip") if event.detail == "nothing"}
     for event in reading.events("clip"):
         found = _CLIPPED.get(event.detail)
         if found is None or (event.detail == "nothing" and event.where in in_time):
             continue
+        if event.detail == "after the step" and event.where in early:
+            continue  # in the next round what is too early comes after a step
         yield finding(
             "warning",
             f"{event.operation}(){at(event.where)} {found[0]}.",

@@ -26,6 +26,7 @@ from .events import Events
 
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
+_MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
 _ITEMS = 16  # of a list that are looked at
 _OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
 
@@ -239,15 +240,15 @@ def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
     for name, variable in values.items():
         if variable is owner:
             return "outside", name
-    return "", ""
+    return ("", "") if owner is parameter else ("outside", owner_name)
 
 
 def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, str, Iterable[Any]]]:
     """The lists and dicts among the attributes of a module: name, kind, items."""
     for name, value in vars(module).items():
-        if not name.startswith("_") and isinstance(value, (list, tuple)):
+        if name not in _MODULES_OWN and isinstance(value, (list, tuple)):
             yield name, "list", value
-        elif not name.startswith("_") and isinstance(value, dict):
+        elif name not in _MODULES_OWN and isinstance(value, dict):
             yield name, "dict", value.values()
 
 

@@ -46,7 +46,7 @@ CASES: dict[str, Case] = {
             told(event("unregistered", label="layers", detail="list", nodes=(0,))), parameters=()
         ).annotate(source={1: "net.py:3"}),
         "warning",
-        "body.weight got a gradient at net.py:3, but no optimizer holds them: layers, set at "
+        "1 parameter in layers got a gradient at net.py:3, but no optimizer holds them: it, set at "
         "train.py:7, is a plain list, so they are not registered.",
         [told()],
     ),
