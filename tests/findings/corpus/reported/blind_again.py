@@ -240,21 +240,23 @@ def deviation_of_equal_values(record: Record) -> None:
 
 
 @reported(
-    GITHUB + "BatsResearch/labelmodels/issues/4",
-    cause="The running loss is a sum of tensors, each with its graph.",
+    GITHUB + "jokester-zzz/SSA-SC/issues/2",
+    cause="The sums of the losses by name are sums of tensors, each with its graph.",
     words=r"history|alive|grows",
 )
-def running_loss_of_tensors(record: Record) -> None:
-    model = mlp(6, 1)
+def losses_by_name_that_are_tensors(record: Record) -> None:
+    model = mlp(6, 2)
     optimizer = Adam(model.parameters())
     with record(model):
-        running_loss = torch.zeros(())
+        total: dict[str, Tensor | float] = {"complete": 0.0, "class": 0.0}
         for _ in range(5):
+            out = model(torch.randn(8, 6))
+            loss = {"complete": out[:, 0].square().mean(), "class": out[:, 1].abs().mean()}
             optimizer.zero_grad()
-            loss = model(torch.randn(8, 6)).square().mean()
-            loss.backward()
+            (loss["complete"] + loss["class"]).backward()
             optimizer.step()
-            running_loss = running_loss + loss  # cause
+            for key in total:
+                total[key] = total[key] + loss[key]  # cause
 
 
 @reported(
