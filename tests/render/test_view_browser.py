@@ -22,6 +22,7 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
+from graphviz_torch.graph.units import bytes_text
 from tests.support.viewed import Open, bring, cards, find, mlp, search, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
@@ -194,6 +195,16 @@ def test_bytes_are_in_units_of_1024(opened: Open) -> None:
     graph = graph.annotate(saved={2: (SavedTensor("self", tensor, 3072),)})
     panel = opened(graph).locator(".panel")
     assert "3.0 KiB" in panel.inner_text()
+
+
+def test_what_is_saved_is_told_by_kind(opened: Open, transformer: Graph) -> None:
+    said = opened(transformer).locator(".panel").inner_text()
+    kinds = {saved.kind for node in transformer.nodes for saved in node.saved}
+    assert {"activation", "parameter"} <= kinds
+    for kind in kinds:
+        saved = (each for node in transformer.nodes for each in node.saved if each.kind == kind)
+        if total := sum(each.nbytes for each in saved):
+            assert f"saved {kind}s\n{bytes_text(total)}" in said
 
 
 def test_a_click_tells_all_that_is_known(opened: Open) -> None:

@@ -224,6 +224,18 @@ export class Model {
     }));
   }
 
+  /** Bytes of what all nodes save, of each kind of tensor: "activation", "parameter", ...; the most first. */
+  savedByKind(): [string, number][] {
+    const rows = this.payload.header.saved;
+    const users = new Uint32Array(rows.length);
+    for (let node = 0; node < this.count; node++) users[this.savedOf[node] as number] = (users[this.savedOf[node] as number] as number) + 1;
+    const kinds = new Map<string, number>();
+    rows.forEach((row, at) => {
+      for (const [, , nbytes, kind] of row) kinds.set(kind, (kinds.get(kind) ?? 0) + nbytes * (users[at] as number));
+    });
+    return [...kinds].filter(([, size]) => size).sort((a, b) => b[1] - a[1]);
+  }
+
   gradients(node: number): (Gradient | null)[] {
     const found: (Gradient | null)[] = [];
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++) {

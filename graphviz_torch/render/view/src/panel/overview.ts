@@ -35,8 +35,7 @@ function numbers(model: Model): string {
 function facts(model: Model): [string, string][] {
   const devices = new Set(model.metas.map((meta) => meta.device));
   const rows: [string, string][] = [["devices", [...devices].sort().join(", ")]];
-  const saved = model.savedBytes.reduce((sum, size) => sum + size, 0);
-  if (saved) rows.push(["saved for backward", bytes(saved)]);
+  for (const [kind, size] of model.savedByKind()) rows.push([`saved ${kind}s`, bytes(size)]);
   if (model.recordedSeconds) {
     let sum = 0;
     for (let node = 0; node < model.count; node++) sum += model.seconds(node) || 0;
