@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+class uncollected:
     """The collector waits: all that is made in the block is kept, so its sweeps would find nothing.
 
     It took half of the time of grouping 100,000 nodes.
     """
-    if not gc.isenabled():
-        yield
-        return
-    try:
+
+    __slots__ = ("_enabled",)
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
         gc.disable()
-        yield
-    finally:
-        gc.enable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled:
+            gc.enable()

@@ -31,6 +31,8 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     Returns:
         The lines, and how many are left out: with too many, or in what is drawn closed or once.
     """
+    if not drawing.graph.cuts:
+        return [], 0
     told = [(set(finding.nodes), finding.severity) for finding in drawing.findings]
     found: dict[tuple[int, int, str, str], CutLine] = {}
     hidden = set()

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 from ..graph.column import details as declared_details
+from ..graph.column import recorded
 from ..graph.units import number_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -104,7 +105,9 @@ def details(node: Node) -> list[str]:
     """The lines of what a field declares as a detail of its node, such as a note."""
     found: list[str] = []
     for name, column in declared_details(Node):
-        found += column.text(getattr(node, name)).splitlines()
+        value = getattr(node, name)
+        if recorded(value):
+            found += column.words(value).splitlines()
     return found
 
 

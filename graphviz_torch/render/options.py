@@ -113,6 +113,13 @@ OPTIONS: Mapping[str, tuple[Option, Any]] = {
     name: (get_args(hint)[1], get_args(hint)[0])
     for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
 }
+_DEFAULTS = {name: option.default for name, (option, _) in OPTIONS.items()}
+# The values that an option takes, where these are few.
+_KNOWN: Mapping[str, tuple[object, ...]] = {
+    "direction": get_args(Direction),
+    "theme": get_args(Theme),
+    "parameters": (None, *get_args(Parameters)),
+}
 
 
 def complete(options: DrawingOptions) -> DrawingOptions:
@@ -122,15 +129,14 @@ def complete(options: DrawingOptions) -> DrawingOptions:
         TypeError: for an option that there is not.
         ValueError: for a value that is not among those named, or too small.
     """
-    for name in options.keys() - OPTIONS.keys():
-        near = get_close_matches(name, OPTIONS, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"{name}= is not an option of drawing.{hint}")
-    found = cast(DrawingOptions, {name: option.default for name, (option, _) in OPTIONS.items()})
-    found.update(options)
-    _check("direction", found["direction"], get_args(Direction))
-    _check("theme", found["theme"], get_args(Theme))
-    _check("parameters", found["parameters"], (None, *get_args(Parameters)))
+    for name, value in options.items():
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{name}= is not an option of drawing.{hint}")
+        if name in _KNOWN:
+            _check(name, value, _KNOWN[name])
+    found = cast(DrawingOptions, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
             f"depth={found['depth']} is not a number of levels: give 0 or more, or None."

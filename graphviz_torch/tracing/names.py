@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..graph import Graph
 from ..internals.frames import arguments, caller, local_variables, outwards
-from ..internals.tensors.pytree import flatten, is_nesting, length
+from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length
 from ..internals.wrappers import is_inside, unsharded
 
 Names = Mapping[str, Any] | torch.nn.Module | None
@@ -85,11 +85,14 @@ def outwards_names(
     for frame in reversed(frames):
         given, variables = arguments(frame), local_variables(frame)
         for i, read in enumerate(readers):
-            further = {id(tensor): name for name, tensor in reversed(found[i])}
-            found[i] = [
-                (further.get(id(tensor), name) if name in given else name, tensor)
-                for name, tensor in read(variables)
-            ] + found[i]
+            names = list(read(variables))
+            if given and found[i]:
+                further = {id(tensor): name for name, tensor in reversed(found[i])}
+                names = [
+                    (further.get(id(tensor), name) if name in given else name, tensor)
+                    for name, tensor in names
+                ]
+            found[i] = names + found[i]
     return found
 
 
@@ -98,6 +101,8 @@ def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
     for name, value in values.items():
         kind = type(value)
+        if kind in ATOMS:
+            continue
         if issubclass(kind, (Tensor, torch.nn.Module)):
             pairs.append((name, value))
         elif name == "self":
@@ -108,6 +113,9 @@ def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
                     if issubclass(type(part), (Tensor, torch.nn.Module))
                 )
     modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
+    if not modules:
+        yield from pairs  # type: ignore[misc]
+        return
     prefixes = _prefixes(modules)
     for name, value in pairs:
         if isinstance(value, torch.nn.Module):

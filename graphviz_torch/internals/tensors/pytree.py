@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_map_only
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
+# Most of what variables hold besides: neither a nesting nor a tensor nor a module.
+ATOMS = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
 
 
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
@@ -43,6 +46,8 @@ def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
 def is_nesting(value: Any) -> bool:
     """Does `flatten` enter the value?"""
     kind = type(value)
+    if kind in ATOMS or kind in _TENSORS:
+        return False
     return issubclass(kind, (list, tuple, dict)) or is_dataclass(kind)
 
 

@@ -41,8 +41,9 @@ def clustered(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
     """The region of each key; none where all is on one device."""
     nodes = drawing.graph.nodes
-    distinct = {nodes[i].outputs for i in drawing.nodes}
-    if not drawing.boxes and len({m.device for outputs in distinct for m in outputs if m}) < 2:
+    distinct = {id(outputs): outputs for i in drawing.nodes if (outputs := nodes[i].outputs)}
+    found = {meta.device for outputs in distinct.values() for meta in outputs if meta is not None}
+    if len(found) < 2 and not drawing.boxes:
         return {}
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number, figures in drawing.contents.items():

@@ -16,11 +16,13 @@ class Connectors:
     """
 
     def __init__(self, drawing: Drawing) -> None:
-        colors = palette(drawing.options["theme"])
         self.drawing = drawing
         self.parts = drawing.columns.parts
-        self.column = {key: i for i, part in enumerate(self.parts) for key in part}
         self.numbers: dict[int, int] = {}  # by the key of the source
+        if len(self.parts) < 2:
+            return
+        colors = palette(drawing.options["theme"])
+        self.column = {key: i for i, part in enumerate(self.parts) for key in part}
         self._style = (
             f"shape=circle fixedsize=true width=0.25 height=0.25 margin=0 fontsize={markup.SMALL} "
             f'style=filled fillcolor="{colors["background"]}" color="{colors["edge"]}" '
@@ -32,14 +34,14 @@ class Connectors:
 
     def between(self, source: int, target: int) -> tuple[str, str] | None:
         """The names of the two circles between a source and a target, where there are any."""
-        if self.column[source] == self.column[target]:
+        if not self.numbers or self.column[source] == self.column[target]:
             return None
         return f"out_{dot_id(source)}", f"in_{dot_id(source)}_{dot_id(target)}"
 
     def nodes(self) -> dict[int, list[str]]:
         """The lines that make the circles, by the key beside which they stand."""
         lines: dict[int, list[str]] = {}
-        for source, target in dict.fromkeys(self.drawing.ends):
+        for source, target in dict.fromkeys(self.drawing.ends) if self.numbers else ():
             names = self.between(source, target)
             for key, name in zip((source, target), names or (), strict=False):
                 line = f'\t{name} [label="{self.numbers[source]}" {self._style}]'

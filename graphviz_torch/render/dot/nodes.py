@@ -12,7 +12,6 @@ from ..drawing.drawing import Drawing
 from ..style import FORMS, Role, Theme, palette, pick, role
 from . import markup
 
-_Look = tuple[str, str]  # text and attributes
 _COLOR = re.compile(' COLOR="[^"]*"')
 
 # The outlines that are not drawn through.
@@ -42,9 +41,8 @@ class Nodes:
         special.update(drawing.alone)
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
-        usual: dict[
-            tuple[str, int, tuple[str, ...]], str
-        ] = {}  # text of operations that have no more to say
+        # The text of operations that have no more to say.
+        usual: dict[tuple[str, int, tuple[str, ...]], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
             node = nodes[i]
@@ -54,7 +52,8 @@ class Nodes:
             kind = node.operation or node.name, id(node.outputs), node.attributes
             text = usual.get(kind)
             if text is None:
-                text = usual[kind] = self._look(node, "operation")[0]
+                self.roles.add("operation")
+                text = usual[kind] = self._text(node)
             if i in inner:
                 for edge in inner[i]:
                     text += self._inner(node, edge.source)
@@ -63,22 +62,23 @@ class Nodes:
             result[~number] = self._box(number)
         return result
 
-    def _look(self, node: Node, what: Role) -> _Look:
-        """Text and attributes that nodes of one operation, output and role have in common."""
-        self.roles.add(what)
-        text = _text(node.title, node.attributes, bool(node.leaf), node.outputs, self.theme)
-        return text, _attributes(what, self.theme)
+    def _text(self, node: Node) -> str:
+        """What every node of an operation and output says."""
+        title = node.operation or node.name
+        return _text(title, node.attributes, bool(node.leaf), node.outputs, self.theme)
 
     def _full(self, node: Node) -> str:
-        text, attributes = self._look(node, role(node, self.outputs, self.copies))
+        what = role(node, self.outputs, self.copies)
+        self.roles.add(what)
         i = node.id
-        names = [f"<B>{markup.escape(name)}</B>" for name in wording.names(self.drawing, node)]
-        small = wording.details(self.drawing, node, self.copies)
-        text = "<BR/>".join([*names, text, *map(self._small, small)])
+        lines = [f"<B>{markup.escape(name)}</B>" for name in wording.names(self.drawing, node)]
+        lines.append(self._text(node))
+        lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for edge in self.drawing.inner.inside.get(i, ()):
-            text += self._inner(node, edge.source)
-        text = "<BR/>".join([text, *self._signs(i)])
-        attributes += self._added(i, role(node, (), self.copies))
+            lines[-1] += self._inner(node, edge.source)
+        lines += self._signs(i)
+        text = "<BR/>".join(lines)
+        attributes = _attributes(what, self.theme) + self._added(i, what)
         if node.scope or node.source:
             where = " · ".join([part for part in (node.scope, node.source) if part])
             attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
@@ -98,12 +98,12 @@ class Nodes:
     def _added(self, key: int, what: Role) -> str:
         """Attributes for the fill that `color_by` gives, and for what marks the outline."""
         attributes = ""
-        fills = self.drawing.shading.fills
-        if key in fills:
-            pair = fills[key]
+        shading, marks = self.drawing.shading, self.drawing.marks
+        if key in shading.fills:
+            pair = shading.fills[key]
             dashed = f' style="{FORMS[what].style},dashed"'
             attributes = f' fillcolor="{pick(pair, self.theme)}"' if pair else dashed
-        color = self.drawing.marks.outlines.get(key)
+        color = marks.outlines.get(key)
         if color is not None:
             attributes += f' color="{self.colors[color]}" penwidth=2.5'
             line = _LINES.get(color)

@@ -10,6 +10,8 @@ from .drawing import Contents, Drawing
 
 def count_contents(drawing: Drawing) -> Drawing:
     """The drawing with the figures of each closed group, and of all blocks that one is open for."""
+    if drawing.groups is None:
+        return drawing
     alike = drawing.tree.repeated
     folds = {number: alike[number] for number in drawing.tree.opened if number in alike}
     if not drawing.boxes and not folds:

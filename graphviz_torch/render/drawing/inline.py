@@ -9,6 +9,8 @@ where its operation is in both graphs.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
 
 from ...graph import Edge, Graph, Node
 from ..groups.groups import by_target
@@ -36,9 +38,11 @@ def inline_parameters(drawing: Drawing) -> Drawing:
 
 def _alone(drawing: Drawing) -> set[int]:
     """The leaves that were added or removed where an operation that uses them was not."""
+    found: set[int] = set()
     marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
-    nodes, users = drawing.graph.nodes, drawing.graph.users() if marks else []
-    found = set()
+    if not marks:
+        return found
+    nodes, users = drawing.graph.nodes, drawing.graph.users()
     for leaf in (i for i in marks if nodes[i].leaf):
         ends = [edge.target for edge in users[leaf]]
         for end in ends:  # which grows
@@ -53,8 +57,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
     uses = Counter([edge.source for edge in graph.edges])
-    scoped = any(node.scope for node in nodes)
-    folded = set() if parameters == "nodes" else _leaves(leaves, uses, parameters, scoped)
+    folded = set() if parameters == "nodes" else _leaves(nodes, leaves, uses, parameters)
     folded.difference_update([node for node, _ in graph.outputs], alone)
     many = {leaf.id: uses[leaf.id] for leaf in leaves if uses[leaf.id] > _MOST_USERS}
     if not folded and not many:
@@ -89,16 +92,15 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
 
 
 def _leaves(
-    leaves: list[Node],
-    uses: Counter[int],
-    parameters: Parameters | None,
-    scoped: bool,
+    nodes: Sequence[Node], leaves: list[Node], uses: Counter[int], parameters: Parameters | None
 ) -> set[int]:
-    kinds = Counter(leaf.leaf for leaf in leaves)
+    tensors = [leaf.leaf for leaf in leaves].count("tensor")
+    all_tensors = tensors > _MOST_LEAVES
     all_parameters = (
-        parameters == "fold" or scoped or kinds["parameter"] + kinds["buffer"] > _MOST_LEAVES
+        parameters == "fold"
+        or len(leaves) - tensors > _MOST_LEAVES
+        or any(map(attrgetter("scope"), nodes))
     )
-    all_tensors = kinds["tensor"] > _MOST_LEAVES
     return {
         leaf.id
         for leaf in leaves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ..color_by import in_values
@@ -37,7 +38,7 @@ def choose_fold(drawing: Drawing) -> Drawing:
         fold = not in_values(options["color_by"])
     elif fold is None:
         fold = _count(drawing) > min(_most(drawing), _MANY)
-    return drawing.having(fold=fold)
+    return drawing.having(fold=fold) if fold else drawing
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:
@@ -51,7 +52,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     )
     most = _most(drawing)
     closing = drawing.fold or _count(drawing) > most or options["depth"] is not None
-    scoped = drawing.graph.parts or any(node.scope for node in drawing.graph.nodes)
+    scoped = drawing.graph.parts or any(map(attrgetter("scope"), drawing.graph.nodes))
     if not (scoped or closing or options["module"]):
         yield Level(None, (most,))
         if asked:

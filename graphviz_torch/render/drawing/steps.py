@@ -13,7 +13,7 @@ from ..options import DrawingOptions, complete
 from .columns import arrange
 from .connect import connect
 from .contents import count_contents
-from .drawing import Drawing
+from .drawing import NOTHING, Drawing
 from .fold import fold_repeats
 from .frames import frame
 from .group import group_nodes
@@ -42,7 +42,8 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
     """
     checked = complete(options)
     findings = tuple(checked["findings"])
-    start = Drawing(graph, checked, (*failed(graph, findings), *findings))
+    findings = (*failed(graph, findings), *findings)
+    start = NOTHING.having(graph=graph, options=checked, findings=findings)
     return _taken(_level(_taken(start, BEFORE)), AFTER)
 
 
