@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ...internals.frames import user_frame
+from ...internals.frames import OWN, owner
 from ..source_lines import Place
 from .events import Events
 
@@ -99,9 +99,9 @@ class GradientLife:
         elif id(parameter) in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
                 self._clear(parameter, frame)  # it sets to None, or to zeros, what it reads
-            elif user_frame(frame) is frame:
+            elif owner(code.co_filename) == OWN:
                 self._use()
-        elif gradient is not None and parameter.is_leaf and user_frame(frame) is frame:
+        elif gradient is not None and owner(code.co_filename) == OWN and parameter.is_leaf:
             self._use()  # of an input: what the backward was for
 
     def write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from ...graph import TensorMeta
-from ...internals.frames import local_variables, user_frame
+from ...internals.frames import OWN, local_variables, owner, user_frame
 from ...internals.functions import TENSOR_BASE, UNSCALE
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import parameters_of
@@ -147,7 +147,7 @@ class EventListener:
         """`x.grad`."""
         tensor = args[0]
         self.life.read(tensor, result, frame)
-        if result is not None and tensor.is_leaf and user_frame(frame) is frame:
+        if result is not None and owner(frame.f_code.co_filename) == OWN and tensor.is_leaf:
             self._changes.read(tensor)
         if result is None and not tensor.is_leaf and not tensor.retains_grad:
             outer = user_frame(frame)
