@@ -397,6 +397,7 @@ EventKind = Literal[
     "broadcast",  # two operands of shapes (N, 1) and (N,)
     "clear",  # of gradients that no step had used
     "clip",  # detail: "after the step", "while scaled", "nothing"
+    "constant",  # a number that nothing computed, added to what has a gradient
     "data",  # `x.data = h`, which parts h from what made it
     "eval",  # modules that behave otherwise in training were in eval mode
     "frozen",  # a parameter's requires_grad was set to False

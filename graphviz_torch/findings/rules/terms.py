@@ -39,6 +39,20 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             where=where,
             nodes=(after, *(() if cut.before is None else (cut.before,))),
         )
+    known = {node for cut in reading.graph.cuts for node in cut.after}
+    for event in reading.events("constant"):
+        if sums.isdisjoint(event.nodes) or not known.isdisjoint(event.nodes):
+            continue
+        name = event.operands[0].label or "one of the numbers"
+        yield finding(
+            "info",
+            f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and was "
+            "computed of nothing that has one.",
+            cause="a constant",
+            advice=f"Compute {name} of what the model gives, if it is to be learned.",
+            where=event.where,
+            nodes=event.nodes,
+        )
 
 
 @rule()

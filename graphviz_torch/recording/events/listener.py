@@ -21,7 +21,7 @@ from ...internals.functions import TENSOR_BASE, UNSCALE
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import parameters_of
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.storage import storage_id
+from ...internals.tensors.storage import is_plain, storage_id
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
@@ -223,6 +223,9 @@ class EventListener:
         if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
             return
         dims = one.dim(), other.dim()
+        if dims == (0, 0) and func in _ADDING:
+            self._look_at_addends(one, other, result, frame)
+            return
         if not (_is_plain(one) and _is_plain(other)):
             return
         if dims == (2, 1):
@@ -237,6 +240,18 @@ class EventListener:
         if func not in _PAIRED and not self._by_accident(column, row):
             return
         self._note_broadcast(func, one, other, result, frame)
+
+    def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
+        """Two numbers were added: has one no gradient, and is not the 0 that a sum begins with?"""
+        if one.requires_grad == other.requires_grad or result.grad_fn is None:
+            return
+        constant = other if one.requires_grad else one
+        if constant.is_cpu and is_plain(constant) and bool(constant):
+            outer = user_frame(frame)
+            operands = [TensorRecord.of(constant, self._label(constant, outer))]
+            numbers = [int(result.grad_fn._sequence_nr())]
+            place = self._program.place(outer)
+            self.events.note("constant", place, operands=operands, numbers=numbers)
 
     def _note_broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
@@ -311,6 +326,7 @@ _ARITHMETIC = _named("sub add mul div eq ne gt lt ge le minimum maximum", Tensor
     Tensor,
     TENSOR_BASE,
 )
+_ADDING = _named("add __add__ __radd__", Tensor, TENSOR_BASE, torch)
 # Losses that compare element with element, and broadcast.
 _PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are judged by what made them.
