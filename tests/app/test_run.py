@@ -221,7 +221,9 @@ def test_the_cards_stand_before_a_model_is_chosen() -> None:
     app = page(source="A model")
     said = " ".join(text.value for text in app.markdown)
     for name in gallery.NAMES:
-        assert gallery.model(name).says.split(",")[0].split(".")[0][:20] in said.replace("\\", "")
+        assert gallery.model(name).sentence.split(",")[0].split(".")[0][:20] in said.replace(
+            "\\", ""
+        )
     opened = app.button(key="card cnn").click().run()
     assert opened.query_params["model"] == ["CNN"] or opened.query_params["model"] == "CNN"
     assert any("class CNN" in line for line in lines(opened))
