@@ -126,7 +126,7 @@ class _Nodes:
         drawing = self.drawing
         if isinstance(part, Box):
             key, what = ~part.group, "group"
-            said = [drawing.described(part.group), *wording.figures(drawing.contents[part.group])]
+            said = [drawing.described(part.group), *wording.box_figures(drawing, part.group)]
             if key in drawing.shading.values:
                 said.append(drawing.shading.values[key])
         else:

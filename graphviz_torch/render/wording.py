@@ -75,8 +75,16 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
     return f"{name}{after}{shapes(last)}"
 
 
-def figures(contents: Contents) -> list[str]:
-    """The small print of a closed group."""
+def box_figures(drawing: Drawing, number: int) -> list[str]:
+    """The small print of a closed group; of one that stands for others, the figures of all."""
+    own = drawing.contents[number]
+    if number not in drawing.totals:
+        return _figures(own)
+    first, *others = _figures(replace(drawing.totals[number], gradients=own.gradients))
+    return [f"all {len(drawing.tree.repeated[number])}: {first}", *others]
+
+
+def _figures(contents: Contents) -> list[str]:
     says = [f"{labels.count(len(contents.nodes))} nodes"]
     if contents.elements:
         says[0] += f", {labels.count(contents.elements)} parameters"
@@ -96,7 +104,7 @@ def fold_figures(drawing: Drawing, number: int) -> list[str]:
     if number not in drawing.totals:
         return []
     contents = replace(drawing.totals[number], devices=())
-    first, *others = figures(contents)
+    first, *others = _figures(contents)
     said = [f"all {len(drawing.tree.repeated[number])}: {first}", ", ".join(others).strip(", ")]
     return [line for line in said if line]
 

@@ -140,7 +140,7 @@ class Nodes:
         text = "<BR/>".join(
             [
                 f"<B>{markup.escape(drawing.described(number))}</B>",
-                *map(self._small, wording.figures(drawing.contents[number])),
+                *map(self._small, wording.box_figures(drawing, number)),
                 *self._signs(~number),
             ]
         )

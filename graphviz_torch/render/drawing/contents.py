@@ -1,4 +1,4 @@
-"""The step that counts what is inside a closed group, and in the blocks that one is open for."""
+"""The step that counts what is inside a closed group, and in all blocks that one is drawn for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from .drawing import Contents, Drawing
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """The drawing with the figures of each closed group, and of all blocks that one is open for."""
+    """The drawing with the figures of closed groups, and of all blocks that one is drawn for."""
     if drawing.groups is None:
         return drawing
     alike = drawing.tree.repeated
-    folds = {number: alike[number] for number in drawing.tree.opened if number in alike}
+    drawn = drawing.tree.opened.union(drawing.boxes)
+    folds = {number: members for number, members in alike.items() if number in drawn}
     if not drawing.boxes and not folds:
         return drawing
     repeats = _repeats(drawing)

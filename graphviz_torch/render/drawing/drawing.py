@@ -157,7 +157,7 @@ class Drawing:
     )  # key -> keys or ids named below it
     columns: Columns = Columns()
     contents: Mapping[int, Contents] = field(default_factory=dict)  # by closed group
-    # By open group that stands for others like it: of all of them together.
+    # By group that stands for others like it, open or closed: of all of them together.
     totals: Mapping[int, Contents] = field(default_factory=dict)
     marks: Marks = Marks()
     shading: Shading = Shading()

@@ -36,7 +36,8 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     members = {i: (i,) for i in drawing.nodes} | {~n: box.nodes for n, box in boxes.items()}
     if not summed and not modules:  # blocks alike are in different modules
         members.update({~n: (*box.nodes, *box.repeats) for n, box in boxes.items()})
-    if summed:
+    if summed:  # a closed group has all that is in those it stands for
+        members.update({~n: drawing.totals[n].nodes for n in boxes if n in drawing.totals})
         for i in drawing.inner.folded:
             host = drawing.inner.host(i)
             if host in members:

@@ -13,6 +13,8 @@ from torch import nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, to_mermaid, trace
 from graphviz_torch.graph import Edge, Finding, GradientStats, Node, SavedTensor, TensorMeta
+from graphviz_torch.graph.units import bytes_text
+from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
@@ -409,6 +411,21 @@ def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> Non
     said = f"all 12: {len(inside)} nodes, 480 parameters"
     assert said in to_dot(graph, fold=True)
     assert said in to_mermaid(graph, fold=True).replace("#58;", ":")
+
+
+def test_a_closed_block_that_is_drawn_for_others_says_the_figures_of_all() -> None:
+    graph = blocks(12)
+    inside = [node for node in graph.nodes if node.module]
+    norms = [s.norm for n in inside for s in n.grad_outputs if s is not None]
+    options = {"fold": True, "depth": 0}
+    said = to_dot(graph, **options)
+    assert f"all 12: {len(inside)} nodes, 480 parameters" in said
+    assert f"grad norm {labels.number(min(norms))} to {labels.number(max(norms))}" in said
+    saved = bytes_text(sum(node.saved_bytes for node in inside))
+    assert f"saved {saved}" in said
+    drawing = draw(graph, {**options, "color_by": "saved"})
+    (box,) = drawing.boxes
+    assert drawing.shading.values[~box] == f"saved {saved}"
 
 
 def test_the_footer_names_what_is_closed_and_how_to_open_it() -> None:
