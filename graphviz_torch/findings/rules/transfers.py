@@ -201,8 +201,9 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         if _is_size(first):
             yield finding(
                 "info",
-                f"{_SIZES[first.operation]} {first.label or 'a tensor'} {place} waits for all that "
-                f"{first.source} still has to do: how large its result is, is read from there.",
+                f"{_SIZES[first.operation]} {first.label or 'a tensor'} {place}: each waits for "
+                f"all that {first.source} still has to do: how large its result is, is read "
+                "from there.",
                 cause="a read waits for the device",
                 advice="Where the size can stay as it is, multiply by the mask, or use "
                 "torch.where(mask, x, 0).",
