@@ -5,7 +5,7 @@ Seen on torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 from torch.nn import DataParallel, Module
@@ -24,10 +24,18 @@ def is_inside(module: Module, child: str) -> bool:
 def wrapped_by(module: Module) -> Module | None:
     """What this module is a wrapper of, if it is one."""
     inside = module._modules  # of a scripted module it is not a dict, and has no `get`
-    name = next((name for name in _INSIDE if name in inside), None)
-    if name is None and isinstance(module, _PARALLEL):
-        name = "module"
-    return None if name is None else inside[name]
+    if inside:
+        for name in _INSIDE:
+            if name in inside:
+                return inside[name]
+        if isinstance(module, _PARALLEL):
+            return inside["module"]
+    return None
+
+
+def is_sharded(kinds: Iterable[type[Module]]) -> bool:
+    """Is one of these classes one that `fully_shard` gave a module."""
+    return any(hasattr(kind, "_get_fsdp_state") for kind in kinds)
 
 
 def unsharded(module: Module) -> Iterator[tuple[Module, str, Tensor]]:

@@ -14,19 +14,22 @@ from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
 from ..internals.grad_scaler import SCALING
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.modes import FUNCTIONS, leave, unseen_calls
+from ..internals.hooks.modes import FUNCTIONS, leave
 from ..internals.tracers import jit_trace
 from .copies import Copies
 from .cuts import Cuts, sources
-from .events.listener import LISTENERS, EventListener
+from .events.listener import GRADIENTS, LISTENERS, EventListener
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import FailedCalls
 from .gradients.finite import FiniteResults
-from .program import Program
+from .program import Program, recorded
 from .steps.optimizers import Steps
 from .tracking import METADATA_CALLS, Tracker
 
 _DETACH_: Any = Tensor.detach_
+# Reads of what a tensor is, half of the calls of a step: whom such a call is told, most nobody.
+_RUNNING = {Tensor.backward, Tensor.__repr__, Tensor.__format__}  # that make nodes, or copy
+_READS: dict[Any, Any] = dict.fromkeys(METADATA_CALLS - LISTENERS.keys() - _RUNNING) | GRADIENTS
 
 
 class Calls(TorchFunctionMode):
@@ -58,6 +61,7 @@ class Calls(TorchFunctionMode):
         self.calling: Any = None  # what the user called
         self.scaler: torch.amp.GradScaler | None = None  # that scaled since the last backward
         self._program = program
+        self._key = program.key
         self._stack = program.stack
         self._origins = program.origins
         self._arguments = program.arguments
@@ -81,8 +85,25 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_dynamo_compiling() or jit_trace() is not None or not self._program.is_here():
+        if is_dynamo_compiling() or jit_trace() is not None or self._key not in recorded():
             return func(*args, **(kwargs or {}))
+        read = _READS.get(func, self)
+        if read is not self:
+            try:
+                result = func(*args, **kwargs) if kwargs else func(*args)
+            except BaseException as error:
+                self._raised(error, func, (args, kwargs), sys._getframe(1))
+                hide(error)
+                raise
+            if sequence_number() != self._origins.end:
+                self._stack.skipped(sequence_number(), sys._getframe(1))
+            if read is not None:
+                try:
+                    if not (self._steps.running and self._steps.own(sys._getframe(1))):
+                        read(self._events, args, result, sys._getframe(1))
+                except Exception as error:
+                    self._program.miss(error)
+            return result
         self.calling = func
         freed = versions = None
         stepping: Any = False
@@ -99,10 +120,7 @@ class Calls(TorchFunctionMode):
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            try:
-                self._failures.note(error, func, (args, kwargs), sys._getframe(1))
-            except Exception as ours:
-                self._program.miss(ours)
+            self._raised(error, func, (args, kwargs), sys._getframe(1))
             hide(error)
             raise
         end = sequence_number()
@@ -114,13 +132,12 @@ class Calls(TorchFunctionMode):
                 self._stack.skipped(start, sys._getframe(1))
             listener = LISTENERS.get(func)
             if listener is not None and not stepping:
-                with unseen_calls():
-                    listener(self._events, func, args, kwargs, result, sys._getframe(1))
+                listener(self._events, func, args, kwargs, result, sys._getframe(1))
             if end != start:
                 frame = sys._getframe(1)
                 self._stack.made(start, end, frame)
                 if end - start == 1:
-                    self._arguments.see(start, func, args, kwargs or {})
+                    self._arguments.see(start, func, args, kwargs)
                 if frame.f_code.co_name in SCALING and frame.f_code in SCALING.values():
                     self.scaler = frame.f_locals["self"]
                 if self._results is not None:
@@ -141,3 +158,10 @@ class Calls(TorchFunctionMode):
         except Exception as error:
             self._program.miss(error)
         return result
+
+    def _raised(self, error: BaseException, func: Any, given: Any, frame: Any) -> None:
+        """Tell of a call that raised."""
+        try:
+            self._failures.note(error, func, given, frame)
+        except Exception as ours:
+            self._program.miss(ours)

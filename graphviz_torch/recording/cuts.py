@@ -52,6 +52,7 @@ _PLAIN = ("detach", "detach_", "data")
 _READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 _DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
+_PARAMETER = frozenset((torch.nn.Parameter,))
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 _USES = 32  # nodes that used the result of one cut: the last ones are noted
@@ -112,7 +113,8 @@ class Cuts:
         self._tracker = tracker
         self._program = program
         self._records: list[CutRecord] = []
-        self._of_parameters: dict[Any, Origin] = {}  # by line and parameters
+        # Of calls that took nothing but parameters, by function, line and those.
+        self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
         self._used: dict[Trail, None] = {}
         self._reads: dict[Origin, None] = {}
 
@@ -136,7 +138,8 @@ class Cuts:
             cuts: may it have cut anything.
         """
         with unseen_calls():
-            given = tensors(*arguments)
+            args, kwargs = arguments
+            given = tensors(*args, kwargs) if kwargs else tensors(*args)
             behind: dict[Trail, None] = {}
             if self._tracker.known:
                 for tensor in given:
@@ -158,8 +161,7 @@ class Cuts:
                     cut_off = [t for t in made if not (t.requires_grad or t.is_floating_point())]
                     if not cut_off or not all(t.is_floating_point() for t in given):
                         return  # what was an integer before is cut off from nothing
-                if name := _cutting(func, cut_off):
-                    start = self._cut(name, operands[:_OPERANDS], cut_off, frame)
+                start = self._cut(func, operands[:_OPERANDS], cut_off, frame)
             self._lead(made, start, behind if numbers[0] == numbers[1] else {})
 
     def detached(self, operands: dict[GradFn, Tensor], result: Tensor, frame: FrameType) -> None:
@@ -187,21 +189,24 @@ class Cuts:
                 self._read(origin)
 
     def _cut(
-        self, name: str, operands: list[Tensor], made: list[Tensor], frame: FrameType
+        self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
     ) -> tuple[Origin, ...]:
-        """Note a cut: what it is called, its operands, and the tensors without gradient it made."""
+        """Note a cut, if it is one: its operands, and the tensors without gradient it made."""
         key: Any = None
-        if all(type(tensor) is torch.nn.Parameter for tensor in operands):
+        if _PARAMETER.issuperset(map(type, operands)):
             # In a loop the same cut many times.
             place = self._program.place(frame)
             code, position = (0, 0) if place is None else (id(place[0]), place[1])
-            key = (name, code, position, self._program.module, *map(id, operands))
+            mode = bool(made), torch.is_grad_enabled()
+            key = (func, mode, code, position, self._program.module, *map(id, operands))
             if (known := self._of_parameters.get(key)) is not None:
-                return (known,)
-        found: list[Any] = [_leaf_or_maker(t) for t in operands]
-        origins = self._new(name, found, operands, made, frame)
-        if key is not None and made:
-            self._of_parameters[key] = origins[0]
+                return known
+        name = _cutting(func, made)
+        origins: tuple[Origin, ...] = ()
+        if name:
+            origins = self._new(name, [*map(_leaf_or_maker, operands)], operands, made, frame)
+        if key is not None and (made or not name):
+            self._of_parameters[key] = origins
         return origins
 
     def _new(
@@ -322,7 +327,7 @@ def _cutting(func: Any, made: list[Tensor]) -> str:
     if name.endswith("_like") or name.startswith(("new_", "register", "set")):
         return ""
     if name not in _PLAIN and not torch.is_grad_enabled():
-        if name_of_pytorch := _switched_off_by(sys._getframe(2)):
+        if name_of_pytorch := _switched_off_by(sys._getframe(3)):
             return name_of_pytorch
         return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
     return name

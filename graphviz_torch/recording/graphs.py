@@ -47,6 +47,7 @@ def graphs_of(
         events: what the program did that no node shows.
     """
     line = program.line()
+    source = program.source_in(line)
     optimized = _optimized(program, updated)
     reached = {key for backward in backwards for key in backward.reached}
     graphs = []
@@ -54,11 +55,11 @@ def graphs_of(
         graph = graph_of_backward(backward, program, line)
         failure = None
         if failed is not None and backward is backwards[-1]:
-            failure = failed.value(program.source, line)
+            failure = failed.value(source, line)
             if failed.error == backward.error:
                 failure = explained(failure, backward, backwards[: backward.position], program)
         elif backward.error is not None:  # the program caught it
-            failure = Failed(backward.error, "backward", backward.place).value(program.source, line)
+            failure = Failed(backward.error, "backward", backward.place).value(source, line)
             failure = explained(failure, backward, backwards[: backward.position], program)
         graphs.append(
             replace(
@@ -71,7 +72,7 @@ def graphs_of(
                     backward.node,
                     backward.reading.leaves.get,
                     line,
-                    program.source,
+                    source,
                 ),
             )
         )

@@ -111,6 +111,7 @@ class LiveBackward:
             self._cuts += [(cut, cut.labels[0], None) for cut, operands in cuts if not operands]
         self._saved: dict[int, tuple[SavedTensor, ...]] = {}
         self._notes: dict[int, str] = {}
+        self._activations: list[Tensor] | None = None
         self._gradients: Gradients | FiniteGradients | None = None
         self._weights: Norms | None = None
         self._asked: list[End] = []
@@ -138,7 +139,12 @@ class LiveBackward:
     def keep(self, known: list[tuple[SavedKind, Tensor]]) -> None:
         """Note what the nodes keep for backward. `known`: what kind of tensor it may be."""
         with unseen_calls():  # no subclass is to see what is read
-            self._saved, self._notes = saved(list(self.ids), known)
+            self._saved, self._notes, self._activations = saved(list(self.ids), known)
+
+    def activations(self) -> list[Tensor] | None:
+        """What the nodes keep that the forward made, given out once; None where it was not read."""
+        found, self._activations = self._activations, None
+        return found
 
     @property
     def has_notes(self) -> bool:
@@ -248,7 +254,7 @@ class LiveBackward:
             computed=self._computed,
             **self.call._asdict(),
         )
-        self.ids, self._own, self._named, self._asked = {}, {}, [], []
+        self.ids, self._own, self._named, self._asked, self._activations = {}, {}, [], [], None
         return found
 
 

@@ -39,8 +39,9 @@ _STRONGER = {
 
 def saved(
     fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
-) -> tuple[dict[int, tuple[SavedTensor, ...]], dict[int, str]]:
-    """What each node keeps, and notes on those that keep nothing because they are checkpointed.
+) -> tuple[dict[int, tuple[SavedTensor, ...]], dict[int, str], list[Tensor]]:
+    """What each node keeps, notes on those that keep nothing because they are checkpointed, and the
+    tensors themselves that are kept, but for parameters, buffers and inputs.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -68,7 +69,7 @@ def saved(
                     row += [kept.saved(name, tensor, node) for tensor in tensors(data)]
         if row:
             rows[node] = tuple(row)
-    return rows, notes
+    return rows, notes, kept.activations
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -90,6 +91,7 @@ class _Tensors:
                 self._kinds.setdefault(key, kind)
         self._metas: dict[Any, TensorMeta] = {}
         self._counted: dict[int, int] = {}  # nodes by memory
+        self.activations: list[Tensor] = []
 
     def saved(self, name: str, tensor: Tensor, node: int) -> SavedTensor:
         """What `node` keeps under a name."""
@@ -104,6 +106,8 @@ class _Tensors:
             else:
                 counted[key] = node
                 nbytes += storage.untyped_storage().nbytes()
+        if kind == "activation":
+            self.activations.append(tensor)
         row = (name, self._meta(tensor), nbytes, kind, None if nbytes else shared)
         return _new(SavedTensor, row)  # type: ignore[no-any-return]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ _MISSED = 10  # reasons
 _TEXT = 200  # characters of one
 # Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
 _recorded: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
+recorded = _recorded.get
 
 
 class Program:
@@ -47,19 +49,19 @@ class Program:
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._model = model
         self._thread = get_ident()
-        self._key = object()
+        self.key = object()  # is in `recorded()` where this program runs
 
     def __enter__(self) -> Program:
         """What runs from here on, and in tasks that are made here, is this program."""
-        _recorded.set(_recorded.get() | {self._key})
+        _recorded.set(recorded() | {self.key})
         return self
 
     def __exit__(self, *_: object) -> None:
-        _recorded.set(_recorded.get() - {self._key})
+        _recorded.set(recorded() - {self.key})
 
     def is_here(self) -> bool:
         """Is it this program that runs, and not another thread or another task."""
-        return self._key in _recorded.get() and get_ident() == self._thread
+        return self.key in recorded() and get_ident() == self._thread
 
     @property
     def module(self) -> str:
@@ -85,15 +87,25 @@ class Program:
 
     def source(self, number: int) -> str:
         """The line that made the node with this sequence number."""
-        return self.origins.source(number, sources(self.line()))
+        return self.source_in(self.line())(number)
+
+    def source_in(self, line: Callable[[Place | None], str]) -> Callable[[int], str]:
+        """The same for many: `line` is written by."""
+        return partial(self.origins.source, text=sources(line))
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
         """What the user calls a tensor, in this frame or in the model."""
-        local = () if frame is None else local_variables(frame).items()
-        for name, value in (*self.parameters(), *local):
-            if value is tensor:
-                return str(name)
-        return ""
+        return self.labels((tensor,), frame)[0]
+
+    def labels(self, given: Sequence[Tensor], frame: FrameType | None) -> list[str]:
+        """The same for several."""
+        found = self.table.names(given)
+        if "" in found and frame is not None:
+            names: dict[int, str] = {}
+            for name, value in local_variables(frame).items():
+                names.setdefault(id(value), name)
+            found = [f or names.get(id(one), "") for f, one in zip(found, given, strict=True)]
+        return found
 
     def variable(self, tensor: Tensor) -> str:
         """The variable that a tensor is in, as itself or in a list or the like."""

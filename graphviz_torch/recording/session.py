@@ -64,7 +64,10 @@ def _harmless(listen: Any) -> Any:
 
     @wraps(listen)
     def guarded(session: Session, *event: Any) -> Any:
-        return session.program.attempt(listen, session, *event)
+        try:
+            return listen(session, *event)
+        except Exception as error:
+            session.program.miss(error)
 
     return guarded
 
@@ -106,21 +109,26 @@ class Session:
 
     # What the seams tell.
 
-    @_harmless
     def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to run."""
-        if self.program.is_here():
-            self.program.stack.before(module, args, frame)
+        program = self.program
+        if program.is_here():
+            try:
+                program.stack.before(module, args, frame)
+            except Exception as error:
+                program.miss(error)
 
-    @_harmless
     def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
         """It has run; `output` is None if it raised."""
-        if self.program.is_here():
-            outermost = self.program.stack.after(module, frame)
-            if outermost and output is not None:
-                plain = type(output) is torch.Tensor
-                tensors = [("", output)] if plain else flatten(output, ask=False)
-                self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+        program = self.program
+        if program.is_here():
+            try:
+                if program.stack.after(module, frame) and output is not None:
+                    plain = type(output) is torch.Tensor
+                    tensors = [("", output)] if plain else flatten(output, ask=False)
+                    self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+            except Exception as error:
+                program.miss(error)
 
     @_harmless
     def begin_step(

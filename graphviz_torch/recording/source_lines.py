@@ -9,9 +9,12 @@ from __future__ import annotations
 import dis
 import linecache
 import re
+import weakref
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 from ..internals.frames import OWN, cell, owner
 
@@ -82,10 +85,9 @@ def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
         if library is None:
             return line(source[0])
         key = id(code), position, id(library[0]), library[1]
-        found = known.get(key)
-        if found is None:
-            found = known[key] = f"{line(source[0])} ({line(library)})"
-        return found
+        if key not in known:
+            known[key] = f"{line(source[0])} ({line(library)})"
+        return known[key]
 
     return written
 
@@ -98,16 +100,42 @@ def source_text(place: Place | None) -> str:
     return re.sub(r"\s+# .*", "", text).strip()
 
 
+class _Table(NamedTuple):
+    """The lines of a code object that are looked up, while it is there."""
+
+    code: weakref.ref[CodeType]
+    lines: dict[int, int]
+
+
+_tables: dict[int, _Table] = {}  # by id() of the code, which is slow to hash
+
+
 def _line(code: CodeType, position: int) -> int:
+    key = id(code)
+    table = _tables.get(key)
+    if table is None:
+        table = _tables[key] = _Table(weakref.ref(code, lambda _: _tables.pop(key, None)), {})
+    line = table.lines.get(position)
+    if line is None:
+        line = table.lines[position] = _look_up(code, position)
+    return line
+
+
+def _look_up(code: CodeType, position: int) -> int:
     for start, end, line in code.co_lines():
         if start <= position < end and line is not None:
             return line
     return code.co_firstlineno
 
 
+@lru_cache(maxsize=4096)
+def _parts(file: str) -> tuple[str, ...]:
+    return Path(file).parts
+
+
 def _shortest(files: set[str]) -> dict[str, str]:
     names: dict[str, str] = {}
-    parts = {file: Path(file).parts for file in files}
+    parts = {file: _parts(file) for file in files}
     for file in files:
         length = 1
         rivals = [other for other in files if other != file]

@@ -34,11 +34,14 @@ def class_of(module: nn.Module) -> str:
     ('Linear(4, 16)', 'Conv2d(3, 8, 5x5)', 'ReLU')
     """
     kind = type(module)
-    told = []
-    with suppress(Exception):  # of one that was never initialised
-        told = [_text(object.__getattribute__(module, name)) for name in _TOLD.get(kind, ())]
-    name = kind.__name__.replace("/", "|")
-    return f"{name}({', '.join(told)})" if told else name
+    name, sizes = kind.__name__, _TOLD.get(kind, ())
+    if "/" in name:
+        name = name.replace("/", "|")
+    if sizes:
+        with suppress(Exception):  # of one that was never initialised
+            told = [_text(object.__getattribute__(module, size)) for size in sizes]
+            return f"{name}({', '.join(told)})"
+    return name
 
 
 def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]:
@@ -46,8 +49,12 @@ def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]
     own = {path: class_of(module) for path, module in modules}
     found = {"": ""}
     for path in own:
-        parts = path.split(".") if path else []
-        found[path] = "/".join(own.get(".".join(parts[: i + 1]), "") for i in range(len(parts)))
+        parent, dot, _ = path.rpartition(".")
+        if path and parent in found:  # as it is in a model, where parents come first
+            found[path] = f"{found[parent]}/{own[path]}" if dot else own[path]
+        elif path:
+            parts = path.split(".")
+            found[path] = "/".join(own.get(".".join(parts[: i + 1]), "") for i in range(len(parts)))
     return found
 
 

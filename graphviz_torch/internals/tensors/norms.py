@@ -11,6 +11,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from ..guards import no_autograd
 from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
 from .storage import is_plain
@@ -25,7 +26,7 @@ class Norms:
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         self._found: list[tuple[list[int], Tensor]] = []
         groups: dict[tuple[torch.device, torch.dtype], dict[int, Tensor]] = {}
-        with torch.no_grad(), unseen_calls(), unseen(), unseen_operators():
+        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             for key, tensor in tensors.items():
                 tensor = tensor.detach()  # of a Parameter a plain tensor
                 if is_plain(tensor) and tensor.is_floating_point() and not _is_freed(tensor):
@@ -39,7 +40,7 @@ class Norms:
     def fetch(self) -> dict[int, float]:
         """All of them, by the keys that they were given with: one copy from each device."""
         found: dict[int, float] = {}
-        with torch.no_grad(), unseen_calls(), unseen(), unseen_operators():
+        with unseen_calls(), unseen(), unseen_operators():
             for keys, norms in self._found:
                 with suppress(RuntimeError):  # a device that has failed tells no value
                     found |= zip(keys, norms.tolist(), strict=True)

@@ -17,6 +17,7 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
 # Most of what variables hold besides: neither a nesting nor a tensor nor a module.
 ATOMS = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
+_FLAT = _TENSORS | _PLAIN
 
 
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
@@ -89,6 +90,8 @@ def _of_its_own(value: Any, name: str, default: Any) -> Any:
 
 def tensors(*values: Any) -> list[torch.Tensor]:
     """The tensors among the arguments of a call, in lists and tuples too."""
+    if _FLAT.issuperset(map(type, values)):  # as most
+        return [value for value in values if type(value) in _TENSORS]
     found = []
     stack = [*reversed(values)]
     while stack:

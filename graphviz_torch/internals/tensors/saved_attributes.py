@@ -21,7 +21,9 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = []
     for fn in fns:
-        wanted = _names(type(fn))
+        wanted = _members.get(type(fn))
+        if wanted is None:
+            wanted = _names(type(fn))
         if not wanted:
             found.append(())
             continue
@@ -34,18 +36,16 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
 
 
 def _names(kind: type) -> list[tuple[str, str]]:
-    found = _members.get(kind)
-    if found is None:
-        if hasattr(kind, "_raw_saved_tensors") or hasattr(kind, "_forward_cls"):
-            return []  # of a custom Function, whose class may hold tensors and is not kept
-        members = set(dir(kind))
-        names = [(one, one.removeprefix("_saved_")) for one in members if one.startswith("_saved_")]
-        found = _members[kind] = sorted(
-            (saved, name)
-            for saved, name in names
-            if f"_raw{saved}" not in members and not name.endswith(_LEFT_OUT)
-        )
-    return found
+    if hasattr(kind, "_raw_saved_tensors") or hasattr(kind, "_forward_cls"):
+        return []  # of a custom Function, whose class may hold tensors and is not kept
+    members = set(dir(kind))
+    names = [(one, one.removeprefix("_saved_")) for one in members if one.startswith("_saved_")]
+    _members[kind] = sorted(
+        (saved, name)
+        for saved, name in names
+        if f"_raw{saved}" not in members and not name.endswith(_LEFT_OUT)
+    )
+    return _members[kind]
 
 
 def _text(value: Any) -> str:

@@ -7,6 +7,7 @@ A read or a change of `.grad`, a leaf made of a result, `x.data = h`, an operati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -35,6 +36,17 @@ from .nonfinite import birth
 from .training import Schedules, look_at_modes, look_for_strangers
 
 _INTENDED = 256  # results of unsqueeze and the like that are remembered
+
+
+def _unseen(listen: Any) -> Any:
+    """A listener whose reads of tensors no mode sees."""
+
+    @wraps(listen)
+    def hidden(*args: Any) -> None:
+        with unseen_calls():
+            listen(*args)
+
+    return hidden
 
 
 class EventListener:
@@ -122,7 +134,7 @@ class EventListener:
         """Has the forward made NaN or Inf?"""
         if self._loss_is_nonfinite:
             return
-        found = birth(live.ids, outputs)
+        found = birth(live.ids, outputs, live.activations())
         # A scaled loss may overflow: the scaler skips that step.
         if found is None or not (found.nan or live.call.loss_scale is None):
             return
@@ -141,31 +153,36 @@ class EventListener:
             numbers=[number],
         )
 
-    # What calls tell: each takes the function, its arguments, its result, and the frame.
+    # What reads and changes of gradients tell: the arguments, the result, and the frame.
 
-    def grad_read(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def grad_read(self, args: Any, result: Any, frame: FrameType) -> None:
         """`x.grad`."""
         tensor = args[0]
-        self.life.read(tensor, result, frame)
-        if result is not None and owner(frame.f_code.co_filename) == OWN and tensor.is_leaf:
-            self._changes.read(tensor)
-        if result is None and not tensor.is_leaf and not tensor.retains_grad:
-            outer = user_frame(frame)
-            if outer is frame:
-                label = self._label(tensor, outer)
-                place = self._program.place(outer)
+        if owner(frame.f_code.co_filename) != OWN:
+            self.life.read(tensor, result, frame)
+            return
+        with unseen_calls():
+            self.life.read(tensor, result, frame)
+            if result is not None and tensor.is_leaf:
+                self._changes.read(tensor)
+            if result is None and not tensor.is_leaf and not tensor.retains_grad:
+                label = self._label(tensor, frame)
+                place = self._program.place(frame)
                 operands = [TensorRecord.of(tensor, label)]
                 numbers = [int(tensor.grad_fn._sequence_nr())]
                 self.events.note("grad", place, label, operands=operands, numbers=numbers)
 
-    def grad_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def grad_write(self, args: Any, result: Any, frame: FrameType) -> None:
         """`x.grad = ...`."""
         self.life.write(args[0], args[1], frame)
+
+    # What other calls tell: each takes the function, too.
 
     def unscale(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`scaler.unscale_(optimizer)`, which `scaler.step` calls too."""
         self.life.unscaled()
 
+    @_unseen
     def leaf(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`."""
         kwargs = kwargs or {}
@@ -174,15 +191,16 @@ class EventListener:
         else:
             tensor, name = args[0], "requires_grad_" if result is not None else "requires_grad"
             wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        outer = user_frame(frame)
-        if not wanted and isinstance(tensor, torch.nn.Parameter):
-            self.events.note("frozen", self._program.place(outer))
-        if wanted and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter):
-            place = self._program.place(outer)
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        if not wanted and parameter:
+            self.events.note("frozen", self._program.place(frame))
+        if wanted and not parameter and tensor.is_leaf:
+            place = self._program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
             while len(self._leaves) > _INTENDED:
                 del self._leaves[next(iter(self._leaves))]
 
+    @_unseen
     def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`x.data = h`."""
         value = args[1]
@@ -200,8 +218,12 @@ class EventListener:
 
     def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
-        plain = type(result) is Tensor and result.dim() == 2 and _is_plain(result)
-        if not plain or 1 not in result.shape:
+        if type(result) is Tensor:
+            with unseen_calls():
+                self._shape(func, args, result)
+
+    def _shape(self, func: Any, args: Any, result: Tensor) -> None:
+        if result.dim() != 2 or not _is_plain(result) or 1 not in result.shape:
             return
         if func is Tensor.__getitem__:
             index = args[1] if type(args[1]) is tuple else (args[1],)
@@ -220,13 +242,16 @@ class EventListener:
         if len(args) < 2:
             return
         one, other = args[0], args[1]
-        if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-            return
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            with unseen_calls():
+                self._broadcast(func, one, other, result, frame)
+
+    def _broadcast(
+        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
+    ) -> None:
         dims = one.dim(), other.dim()
         if dims == (0, 0) and func in _ADDING:
             self._look_at_addends(one, other, result, frame)
-            return
-        if not (_is_plain(one) and _is_plain(other)):
             return
         if dims == (2, 1):
             column, row = one, other
@@ -235,7 +260,11 @@ class EventListener:
         else:
             return
         size = row.shape[0]
-        if size < 2 or tuple(column.shape) != (size, 1):
+        if (
+            not (_is_plain(one) and _is_plain(other))
+            or size < 2
+            or tuple(column.shape) != (size, 1)
+        ):
             return
         if func not in _PAIRED and not self._by_accident(column, row):
             return
@@ -257,7 +286,8 @@ class EventListener:
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
         outer = user_frame(frame)
-        operands = [TensorRecord.of(part, self._label(part, outer)) for part in (one, other)]
+        labels = self._program.labels((one, other), outer)
+        operands = list(map(TensorRecord.of, (one, other), labels))
         made = [r for r in tensors(result) if r.grad_fn is not None]
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
@@ -275,6 +305,7 @@ class EventListener:
             return False
         return storage_id(column) != storage_id(row)
 
+    @_unseen
     def loss(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """A call of a loss function: what made its inputs."""
         given = list(args[:2])
@@ -287,7 +318,8 @@ class EventListener:
                 self._note_broadcast(func, given[0], given[1], result, frame)
         if func in _JUDGED:
             outer = user_frame(frame)
-            operands = [TensorRecord.of(part, self._label(part, outer)) for part in given]
+            labels = self._program.labels(given, outer)
+            operands = list(map(TensorRecord.of, given, labels))
             made = [r for r in tensors(result) if r.grad_fn is not None]
             self.events.note(
                 "loss",
@@ -335,11 +367,13 @@ _JUDGED = _named("kl_div cross_entropy", functional)
 _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
 _data: Any = Tensor.data
+GRADIENTS: dict[Any, Callable[[EventListener, Any, Any, FrameType], None]] = {
+    _grad.__get__: EventListener.grad_read,
+    _grad.__set__: EventListener.grad_write,
+}
 Listener = Callable[[EventListener, Any, Any, Any, Any, FrameType], None]
 # Whom a call is told, by what is called.
 LISTENERS: dict[Any, Listener] = {
-    _grad.__get__: EventListener.grad_read,
-    _grad.__set__: EventListener.grad_write,
     UNSCALE: EventListener.unscale,
     _requires_grad.__set__: EventListener.leaf,
     Tensor.requires_grad_: EventListener.leaf,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ...internals.functions import foreach_norm
+from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.saved_tensors import SAVED_NAMES
@@ -46,19 +48,25 @@ class _Values(NamedTuple):
     minus: int
 
 
-def birth(fns: Iterable[GradFn], outputs: Iterable[Any]) -> Birth | None:
+def birth(
+    fns: Iterable[GradFn], outputs: Iterable[Any], kept: Iterable[Tensor] | None = None
+) -> Birth | None:
     """The node that made the first NaN or Inf, if there is any.
 
     Args:
         fns: live nodes, inputs before users.
         outputs: what backward starts from.
+        kept: what the nodes keep, parameters left out, where that is known.
     """
     losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
-    with torch.no_grad(), unseen_calls(), unseen_operators(), unseen():
-        saved = list(_saved_tensors(fns))
-        if _all_finite([*_made([each[-1] for each in saved], fns), *map(Tensor.detach, losses)]):
-            return None
-        return _birth(list(fns), saved, losses)
+    with unseen_calls(), unseen_operators(), unseen():
+        with no_autograd():
+            if kept is None:
+                kept = _made([data for _, _, data in _saved_tensors(fns)], fns)
+            if _all_finite([*filter(_is_looked_at, kept), *map(Tensor.detach, losses)]):
+                return None
+        with torch.no_grad():
+            return _birth(list(fns), list(_saved_tensors(fns)), losses)
 
 
 def _birth(fns: list[GradFn], saved: list[Any], losses: list[Tensor]) -> Birth | None:
@@ -103,9 +111,13 @@ def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]
             if type(raw) is tuple or raw is None or raw.unpack_hook is not None:
                 continue
             data = raw.data
-            plain = type(data) is Tensor and data.is_cpu and data.layout is torch.strided
-            if plain and data.is_floating_point() and data.numel():
+            if _is_looked_at(data):
                 yield fn, name, data
+
+
+def _is_looked_at(data: Any) -> bool:
+    plain = type(data) is Tensor and data.is_cpu and data.layout is torch.strided
+    return bool(plain and data.is_floating_point() and data.numel())
 
 
 def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
@@ -120,11 +132,13 @@ def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """One reduction for each dtype; a sum that overflows is looked at again by itself."""
-    if not tensors:
-        return True
-    norms = foreach_norm(tensors, 1)
-    return all(map(math.isfinite, torch.stack([n.double() for n in norms]).tolist()))
+    """One reduction for each dtype: it may overflow where nothing is NaN or Inf."""
+    alike: dict[torch.dtype, dict[tuple[int, int], Tensor]] = {}  # each memory once
+    for tensor in tensors:
+        memory = tensor.data_ptr(), tensor.numel()
+        alike.setdefault(tensor.dtype, {})[memory] = tensor
+    norms = (torch.stack(foreach_norm(list(one.values()))).tolist() for one in alike.values())
+    return all(map(math.isfinite, chain.from_iterable(norms)))
 
 
 def _values(fn: GradFn, name: str, data: Tensor) -> _Values:

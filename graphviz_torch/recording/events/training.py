@@ -28,7 +28,19 @@ from .events import Events
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
 _ITEMS = 16  # of a list that are looked at
+_NAMES = 10_000  # that are remembered
 _OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
+
+
+_BLAMELESS: set[str] = set()  # names of attributes that look like nothing of the kind
+
+
+def _is_suspect(name: str) -> bool:
+    if name == "requires_grad" or _MISSPELT.fullmatch(name):
+        return True
+    if len(_BLAMELESS) < _NAMES:
+        _BLAMELESS.add(name)
+    return False
 
 
 def look_at_modes(events: Events, program: Program) -> None:
@@ -59,13 +71,12 @@ def look_at_attributes(events: Events, program: Program) -> None:
     known = None
     for module, path in program.table.modules():
         own = vars(module)
-        found = [("", "requires_grad")] if "requires_grad" in own else []
+        suspects = [] if own.keys() <= _BLAMELESS else list(filter(_is_suspect, own))
+        found = [("", name) for name in suspects if name == "requires_grad" or own[name] is False]
         for name, parameter in module._parameters.items():
             written = getattr(parameter, "__dict__", None)
             if written:
                 found += [(name, key) for key in written if _MISSPELT.fullmatch(key)]
-        switched_off = [name for name, value in own.items() if value is False]
-        found += [("", name) for name in switched_off if _MISSPELT.fullmatch(name)]
         for name, attribute in found:
             known = known if known is not None else list(codes(program))
             label = ".".join(filter(None, (path, name)))

@@ -12,8 +12,6 @@ a hook changed in place while it waited.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from itertools import compress, repeat
 from operator import not_
 from typing import Any
@@ -22,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
+from ...internals.guards import set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
@@ -211,14 +210,26 @@ class Descriptions:
         return self._found
 
 
-@contextmanager
-def _hide_operators() -> Iterator[None]:
+class _hide_operators:
     """Our own operators are not part of the user's program: no graph and no mode sees them.
 
     One that PyTorch does not have for some kind of tensor is not to end it.
     """
-    with suppress(Exception), torch.no_grad(), unseen_calls(), unseen():
-        yield
+
+    __slots__ = ("_calls", "_enabled", "_watched")
+
+    def __enter__(self) -> None:
+        self._calls, self._watched = unseen_calls(), unseen()
+        self._calls.__enter__()
+        self._watched.__enter__()
+        self._enabled = torch.is_grad_enabled()
+        set_grad_enabled(False)
+
+    def __exit__(self, kind: Any, *_: object) -> bool:
+        set_grad_enabled(self._enabled)
+        self._watched.__exit__(None, None, None)
+        self._calls.__exit__(None, None, None)
+        return kind is not None and issubclass(kind, Exception)
 
 
 def alias(gradient: Tensor | None) -> Tensor | None:

@@ -8,46 +8,60 @@ an argument belongs to is not known.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from types import (
     BuiltinFunctionType,
     FunctionType,
     MethodDescriptorType,
     WrapperDescriptorType,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import get_testing_overrides
 
 Attributes = tuple[str, ...]  # "name=value", as `Node.attributes` has them
-Plain = tuple[Any, ...]
 
 _LONGEST = 8  # numbers of one list
 _LETTERS = 40  # of one text
+_ANSWERS = 10_000  # kinds of calls that are remembered
 _FUNCTIONS = frozenset(
     (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 )
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
+_KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.device}
 
 
 class Arguments:
     """By the sequence number of a node: what was called, and its plain arguments."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, tuple[Any, Plain]] = {}
+        # The function, the places of what may be plain, and that: judged when it is asked for.
+        self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
 
-    def see(self, number: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def see(
+        self, number: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> None:
         """A call has made the node with this number."""
-        if type(func) not in _FUNCTIONS:
+        plain = _PLACES[tuple(map(type, args))]
+        if not (plain.places or kwargs) or type(func) not in _FUNCTIONS:
             return
-        found: list[tuple[Any, Any]] = [(i, v) for i, v in enumerate(args) if type(v) in _KINDS]
-        found += [(i, v) for i, v in kwargs.items() if type(v) in _KINDS]
-        if found and (plain := [(i, _plain(v)) for i, v in found if _is_short(v)]):
-            self._calls[number] = func, tuple(plain)
+        if not (plain.lists or kwargs):
+            self._calls[number] = func, plain.places, plain.take(args)
+            return
+        places: list[int | str] = list(plain.places)
+        values = [args[i] for i in plain.places]
+        for key, value in kwargs.items() if kwargs else ():
+            if type(value) in _KINDS:
+                places.append(key)
+                values.append(value)
+        if places:  # a list may hold a tensor, and may be changed
+            found = [_numbers(value) if type(value) in _LISTS else value for value in values]
+            self._calls[number] = func, tuple(places), tuple(found)
 
     def column(self, numbers: Sequence[int], known: Sequence[Attributes]) -> list[Attributes]:
         """The attributes of the nodes with these numbers: those that autograd tells come first."""
@@ -56,34 +70,64 @@ class Arguments:
         found = list(known)
         for i, number in enumerate(numbers):
             if number in self._calls:
-                func, plain = self._calls[number]
-                key = func, repr(plain), known[i]  # as text: 1, 1.0 and True are equal
+                func, places, values = self._calls[number]
+                key = func, places, repr(values), known[i]  # as text: 1, 1.0 and True are equal
                 if key not in texts:
                     if func not in names:
                         names[func] = _positional(func)
+                    pairs = zip(places, values, strict=True)
+                    plain = [(place, value) for place, value in pairs if _is_short(value)]
                     texts[key] = known[i] + _texts(names[func], plain, known[i])
                 found[i] = texts[key]
         return found
 
 
+class _Plain(NamedTuple):
+    """Which of the arguments of a call may be plain."""
+
+    places: tuple[int, ...]
+    lists: bool  # is one of them a list
+    take: Callable[[Any], tuple[Any, ...]]  # them, of all arguments
+
+
+class _Places(dict[tuple[type, ...], _Plain]):
+    """That, by the types of the arguments."""
+
+    def __missing__(self, kinds: tuple[type, ...]) -> _Plain:
+        places = tuple(i for i, kind in enumerate(kinds) if kind in _KINDS)
+        first = places[0] if places else 0
+        take: Any = itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + 1))
+        found = _Plain(places, not _LISTS.isdisjoint(kinds), take)
+        if _KNOWN.issuperset(kinds) and len(self) < _ANSWERS:  # a class of the user's is not kept
+            self[kinds] = found
+        return found
+
+
+_PLACES = _Places()
+
+
+def _numbers(values: Any) -> tuple[Any, ...] | None:
+    """A short list of numbers; None for any other."""
+    short = len(values) <= _LONGEST and _NUMBERS.issuperset(map(type, values))
+    return tuple(values) if short else None
+
+
 def _is_short(value: Any) -> bool:
     kind: type = type(value)
-    if kind in _LISTS:
-        return len(value) <= _LONGEST and all(type(each) in _NUMBERS for each in value)
     if kind is int:
         return bool(-(1 << 63) <= value < 1 << 63)
-    return kind is not str or (len(value) <= _LETTERS and value.isprintable())
+    if kind is str:
+        return len(value) <= _LETTERS and value.isprintable()
+    return value is not None
 
 
-def _plain(value: Any) -> Any:
-    return tuple(value) if type(value) in _LISTS else value
-
-
-def _texts(names: Sequence[str], plain: Plain, known: Attributes) -> Attributes:
+def _texts(
+    names: Sequence[str], plain: Iterable[tuple[int | str, Any]], known: Attributes
+) -> Attributes:
     """Those arguments as attributes that are not among the known ones."""
     found: dict[str, Any] = {}
     for place, value in plain:
-        if type(place) is str:
+        if isinstance(place, str):
             found[place] = value
         elif place < len(names):
             found[names[place]] = value
@@ -95,10 +139,21 @@ def _texts(names: Sequence[str], plain: Plain, known: Attributes) -> Attributes:
     return tuple(f"{name}={value}" for name, value in found.items() if name[0] != "_")
 
 
+_of_pytorch: dict[Any, list[str]] = {}  # names, by a function of PyTorch's
+
+
 def _positional(func: Any) -> list[str]:
     """The names of a function's positional arguments; none where they are not known."""
+    if func in _of_pytorch:
+        return _of_pytorch[func]
     # PyTorch's C functions have no signature of their own.
-    stand_in = get_testing_overrides().get(func, func)
+    stand_in = get_testing_overrides().get(func)
+    if stand_in is None:  # the user's own, which is not kept
+        return _parameters(func)
+    return _of_pytorch.setdefault(func, _parameters(stand_in))
+
+
+def _parameters(function: Any) -> list[str]:
     with suppress(TypeError, ValueError):
-        return list(inspect.signature(stand_in).parameters)
+        return list(inspect.signature(function).parameters)
     return []

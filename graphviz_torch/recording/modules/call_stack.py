@@ -29,7 +29,7 @@ from .parameters import ParameterTable
 class _ModuleCall:
     """A module call that is running."""
 
-    __slots__ = ("counts", "frame", "library", "module", "names", "place")
+    __slots__ = ("counts", "frame", "library", "module", "names", "place", "wrapped")
 
     def __init__(self, module: Module, names: Names, frame: FrameType) -> None:
         self.module = module
@@ -38,6 +38,7 @@ class _ModuleCall:
         self.place: Place | None = None  # beyond that frame
         self.library: Place | None = None
         self.counts: dict[str, int] = {}  # calls of each child so far
+        self.wrapped = wrapped_by(module)
 
 
 class CallStack:
@@ -80,7 +81,7 @@ class CallStack:
     def before(self, module: Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to be called from `frame`."""
         running = self._running
-        if running and wrapped_by(running[-1].module) is module:
+        if running and running[-1].wrapped is module:
             return  # a compiled module calls what it wraps: one call, not two
         table = self._table
         path = table.path(module)
@@ -130,8 +131,8 @@ class CallStack:
     @uncompiled
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """The nodes start <= number < end were made by a call in `frame`."""
-        place, library = self._source(frame)
-        self._origins.made(start, end, None if place is None else (place, library))
+        source = self._source(frame)
+        self._origins.made(start, end, None if source[0] is None else source)  # type: ignore[arg-type]
 
     @uncompiled
     def skipped(self, start: int, frame: FrameType | None) -> None:
@@ -156,6 +157,13 @@ class CallStack:
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
         found = library = None
+        if call is not None and frame is not None and frame.f_back is call.frame and call.place:
+            # As most: a call in the forward itself.
+            here = (frame.f_code, frame.f_lasti)
+            owner = files[frame.f_code.co_filename]
+            if owner == OWN:
+                return here, None
+            return call.place, here if owner == LIBRARY else call.library
         while frame is not None:
             code = frame.f_code
             owner = files[code.co_filename]

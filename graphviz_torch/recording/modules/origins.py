@@ -82,12 +82,16 @@ class Origins(Generic[Line]):
         begin = bisect_right(self._lines, first, key=itemgetter(1))
         stop = bisect_left(self._lines, first + length, key=itemgetter(0))
         for start, end, line in self._lines[begin:stop]:
-            start, end = max(start - first, 0), min(end - first, length)
-            sources[start:end] = [text(line)] * (end - start)
+            if end - start == 1:
+                sources[start - first] = text(line)
+            else:
+                start, end = max(start - first, 0), min(end - first, length)
+                sources[start:end] = [text(line)] * (end - start)
         # Before the block nothing is known, and a leaf has the number -1.
         names.append(("", ""))
         sources.append("")
-        places = [min(n, last) - first if n >= self.first else -1 for n in numbers]
+        before = self.first
+        places = [(n if n < last else last) - first if n >= before else -1 for n in numbers]
         return {
             "module": [names[i][0] for i in places],
             "scope": [names[i][1] for i in places],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
-from operator import is_
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from operator import attrgetter, is_, itemgetter, methodcaller
 
 from torch import Tensor
 from torch.nn import Module
 
-from ...internals.wrappers import is_inside, unsharded, wrapped_by
+from ...internals.wrappers import is_inside, is_sharded, unsharded, wrapped_by
 from ...tracing.classes import classes_along
 
 
@@ -27,6 +27,7 @@ class ParameterTable:
         self._first = 0  # how many of them the first that was added has, with itself
         self._called: set[str] = set()  # paths of the modules whose forward ran
         self._named: list[tuple[str, Tensor]] = []
+        self._names: dict[int, str] = {}  # the same by id()
         self._named_of: list[Tensor | None] = []  # what they are the names of ...
         self._named_modules = 0  # ... in how many modules
         self._named_own = 0  # how many of them are the model's
@@ -107,7 +108,7 @@ class ParameterTable:
     def own(self) -> set[int]:
         """id() of the parameters of the model: of the one given, or of the first one called."""
         modules = islice(self._modules.values(), self._own or self._first)
-        return {id(p) for m, _ in modules for p in m._parameters.values() if p is not None}
+        return set(map(id, _parameters(modules))) - {id(None)}
 
     def buffers(self) -> list[Tensor]:
         """Buffers of the model and of every other module called."""
@@ -117,22 +118,29 @@ class ParameterTable:
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Names and parameters of the model and of every other module called."""
         # Another may have been put in the place of any meanwhile.
-        modules = [module for module, _ in self._modules.values()]
-        now: list[Tensor | None] = [p for m in modules for p in m._parameters.values()]
+        now = _parameters(self._modules.values())
         known = (self._named_modules, len(self._named_of)) == (len(self._modules), len(now))
         if not known or not all(map(is_, now, self._named_of)):
             self._name(now)
         return self._named
 
+    def names(self, tensors: Iterable[Tensor]) -> list[str]:
+        """The names of those that are parameters; "" for any other tensor."""
+        self.parameters()
+        return [self._names.get(id(tensor), "") for tensor in tensors]
+
     def known(self) -> list[tuple[str, Tensor]]:
         """Also those that others have replaced since the last backward: a graph may hold them."""
+        known = self.parameters() + self._replaced
+        if not is_sharded(set(map(type, map(itemgetter(0), self._modules.values())))):
+            return known
         whole = [
             (f"{path}.{name}" if path else name, parameter)
             for module, _ in self._modules.values()
             for owner, name, parameter in unsharded(module)
             if (path := self.path(owner)) is not None
         ]
-        return self.parameters() + self._replaced + whole
+        return known + whole
 
     def listed(self) -> list[tuple[str, Tensor]]:
         """Those of the model; where none was given, those of every module called."""
@@ -155,6 +163,13 @@ class ParameterTable:
         gone = [pair for pair in self._named if id(pair[1]) not in named]
         self._replaced = gone or self._replaced
         self._named = list(named.values())
+        self._names = {key: name for key, (name, _) in named.items()}
         self._named_modules, self._named_of = len(self._modules), now
         if self._own == len(self._modules):
             self._named_own = len(named)
+
+
+def _parameters(modules: Iterable[tuple[Module, str]]) -> list[Tensor | None]:
+    """The parameters of these modules, without a line of Python for each: there are many."""
+    members = map(attrgetter("_parameters"), map(itemgetter(0), modules))
+    return list(chain.from_iterable(map(methodcaller("values"), members)))
