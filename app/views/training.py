@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ..jobs import devices
 from ..jobs.values import Settings, Step, Trained
@@ -45,15 +46,8 @@ def draw() -> None:
             forget("training")
             state["training paused"] = False
             steps.clear()
-        paused = state["training paused"]
-        st.button(
-            "Continue" if paused else "Pause",
-            icon=":material/resume:" if paused else ":material/pause:",
-            on_click=_pause,
-            help="Pausing ends the process and keeps the steps so far; going on trains again up "
-            "to that step, with the same numbers, and then further.",
-            disabled=len(steps) >= settings.steps,
-        )
+        paused, place_of_pause = state["training paused"], st.empty()
+        _draw_pause(place_of_pause, paused, ended=len(steps) >= settings.steps)
     place = st.empty()
     if paused:
         with place.container():
@@ -76,7 +70,21 @@ def draw() -> None:
     with place.container():
         _draw_steps(steps)
     if trained is not None:
+        _draw_pause(place_of_pause, paused, ended=True)
         _draw_end(trained)
+
+
+def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
+    """The button that pauses, or goes on; of no use once the training has ended."""
+    place.button(
+        "Continue" if paused else "Pause",
+        icon=":material/resume:" if paused else ":material/pause:",
+        key=f"pause, {ended=}",
+        on_click=_pause,
+        help="Pausing ends the process and keeps the steps so far; going on trains again up "
+        "to that step, with the same numbers, and then further.",
+        disabled=ended,
+    )
 
 
 def _pause() -> None:
