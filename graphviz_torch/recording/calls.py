@@ -72,6 +72,7 @@ class Calls(TorchFunctionMode):
         self._changes = changes
         self._failures = failures
         self._results = results
+        self._light = results is not None  # nothing is asked but what is not finite
         self._events = events
 
     def begin_step(self) -> None:
@@ -97,7 +98,7 @@ class Calls(TorchFunctionMode):
                 raise
             if sequence_number() != self._origins.end:
                 self._stack.skipped(sequence_number(), sys._getframe(1))
-            if read is not None:
+            if read is not None and not self._light:
                 try:
                     if not (self._steps.running and self._steps.own(sys._getframe(1))):
                         read(self._events, args, result, sys._getframe(1))
@@ -131,12 +132,12 @@ class Calls(TorchFunctionMode):
             if start != self._origins.end:
                 self._stack.skipped(start, sys._getframe(1))
             listener = LISTENERS.get(func)
-            if listener is not None and not stepping:
+            if listener is not None and not (stepping or self._light):
                 listener(self._events, func, args, kwargs, result, sys._getframe(1))
             if end != start:
                 frame = sys._getframe(1)
                 self._stack.made(start, end, frame)
-                if end - start == 1:
+                if end - start == 1 and not self._light:
                     self._arguments.see(start, func, args, kwargs)
                 if frame.f_code.co_name in SCALING and frame.f_code in SCALING.values():
                     self.scaler = frame.f_locals["self"]

@@ -52,7 +52,8 @@ def record(
             leaves whose way to the loss was cut.
         gradients: describe the gradient at every node, and time it. "finite": tell only which
             gradients are not finite, and which result of the forward was the first; that is cheaper
-            than `torch.autograd.detect_anomaly`, and raises nothing.
+            than `torch.autograd.detect_anomaly`, and raises nothing. Arguments, losses, the life of
+            gradients and graphs that are kept are not looked at.
         transfers: note the copies between devices.
         memory: note what each node keeps for backward. None: unless `gradients` is "finite".
         clock: time the copies on CUDA with `torch.profiler`, which waits for the device at the end;

@@ -187,7 +187,8 @@ class Session:
             if self._options.gradients:
                 asked = [end for value in called.inputs for end in attempt(ends_of, value) or ()]
                 attempt(partial(live.hook, asked, finite=self._options.gradients == "finite"))
-        attempt(live.look, self.history)
+        if self.results is None:
+            attempt(live.look, self.history)
         return live
 
     @_harmless
