@@ -42,7 +42,7 @@ _OPPOSITE = {
     ast.IsNot: ast.Is,
 }
 _DROPPED = (ast.AugAssign, ast.Continue, ast.Break)
-_MOST_TESTS = 40  # of those that run a line, tried for each mutation
+_MOST_TESTS = 120  # of those that run a line, tried for each mutation
 _SECONDS = 900  # for the tests of one mutation; a mutation that hangs is caught
 
 
@@ -125,7 +125,7 @@ def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[st
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}")
-        broken = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M))
+        broken = set(re.findall(r"^(?:FAILED|ERROR) ([^\s[]+)", done.stdout, re.M))
         print(f"left out, for they fail without a mistake: {sorted(broken)}")
         import coverage  # beside pytest-cov; not a dependency of the tests
 
@@ -135,11 +135,16 @@ def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[st
         for name in measured.measured_files():
             lines = measured.contexts_by_lineno(name)
             found[os.path.relpath(name, root)] = {
-                str(line): sorted({c.split("|")[0] for c in contexts if c} - broken)
+                str(line): sorted({_function(c) for c in contexts if c} - broken)
                 for line, contexts in lines.items()
             }
     file.write_text(json.dumps(found))
     return found
+
+
+def _function(context: str) -> str:
+    """The test function of a context of coverage: all its parameters are run."""
+    return context.partition("|")[0].partition("[")[0]
 
 
 def caught_by(mutation: Mutation, root: Path, tests: list[str]) -> str:
