@@ -44,7 +44,9 @@ ENDS = {
     "message": "sys.exit('bye')",
     "error": "def f():\n    1 / 0\nf()",
     "hook": "sys.excepthook = lambda *a: print('mine', a[0].__name__, file=sys.stderr)\n{}['k']",
-    "interrupt": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()",
+    # A shell's background job ignores the signal, and hands that on to those that it starts.
+    "interrupt": "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()",
     "syntax": "def f(:",
 }
 

@@ -131,18 +131,18 @@ class _Key:
 
     def switch_on(self) -> None:
         if self._before is None:
-            self._before = (
-                torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
-                torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
-            )
-            _switch(included=True, excluded=False)
+            self._before = _state()
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+            torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
 
     def switch_back(self) -> None:
         """Not from another thread, nor inside a watched operator, whose guard would undo it."""
         if self._before is None or self._thread != threading.get_ident():
             return
-        if not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY):
-            _switch(*self._before)
+        if _state() != (True, True):  # inside a watched operator both are
+            # In this order, so that a Ctrl-C between any two of these lines looks like no operator.
+            torch._C._dispatch_tls_set_dispatch_key_included(_KEY, self._before[0])
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
             self._before = None
 
 
@@ -154,9 +154,12 @@ class _Here(threading.local):
         self.key: Installation[Watch] = Installation(key.switch_on, key.switch_back)
 
 
-def _switch(included: bool, excluded: bool) -> None:
-    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
+def _state() -> tuple[bool, bool]:
+    """Is the key included, and is it excluded, in this thread."""
+    return (
+        torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
+        torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
+    )
 
 
 _here = _Here()

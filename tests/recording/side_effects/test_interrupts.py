@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import record
+from graphviz_torch.internals.hooks import dispatch, installation
 from graphviz_torch.recording.recording import Recording
 from tests.support.observable import changes, observable
 
@@ -109,3 +110,32 @@ def test_an_interrupt_while_a_block_is_entered_or_left_leaves_nothing() -> None:
             empty()
         sys.settrace(None)
         assert changes(before, observable()) == {}, at
+
+
+def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_next(
+    sim: torch.device,
+) -> None:
+    lines: list[int] = []
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in (dispatch.__file__, installation.__file__):
+            return None
+        if event == "line" and getline(frame.f_code.co_filename, frame.f_lineno).strip() != "try:":
+            lines.append(frame.f_lineno)
+            if len(lines) == at:
+                raise KeyboardInterrupt
+        return trace
+
+    at, ended = 0, False
+    while not ended:
+        at += 1
+        lines.clear()
+        sys.settrace(trace)
+        with suppress(KeyboardInterrupt):
+            empty()
+        sys.settrace(None)
+        ended = len(lines) < at
+        with record() as recording:
+            torch.ones(2, requires_grad=True).to(sim).sum().backward()
+        assert [copy.kind for copy in recording.graph.transfers] == ["HtoD", "DtoH"], at
+    assert at > 60
