@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from ..devices.containers import children, join, rebuilt
 from ..devices.simulated.tensor import is_simulated
-from ..devices.structure import children, join, rebuilt
 from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..internals.tensors.metadata import tensor_meta

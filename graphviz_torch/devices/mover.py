@@ -15,7 +15,7 @@ import torch
 
 from ..graph import TensorMeta
 from ..internals.tensors.metadata import device_label, tensor_meta
-from .structure import children, join, rebuilt, tensors_in, unreachable, walk_structure
+from .containers import children, join, rebuilt, tensors_in, unreachable, walk_structure
 
 _ALIGNMENT = 16  # bytes of the largest element, complex128: a block starts at a multiple
 

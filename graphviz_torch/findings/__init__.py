@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
 from .findings import Checked, Findings, merged
-from .reading import Reading
+from .graph_reading import Reading
 from .rule import RULES, apply
 from .rules.values import AGAIN
 

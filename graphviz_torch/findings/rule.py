@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..graph import Finding, Graph, Severity
-from .reading import Reading
+from .graph_reading import Reading
 
 # "graph": one graph; "end": the last graph of a recording, with all that the program did;
 # "steps": the graphs of consecutive steps; "ranks": one graph per rank.

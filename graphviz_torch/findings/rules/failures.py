@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, listing
 from .devices import is_mixed

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...graph import Finding, Node
 from ...graph.units import bytes_text
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, listing
 

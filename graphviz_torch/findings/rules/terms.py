@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of
 from .cuts import PLAIN, advice_on, explained, upstream, word_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Event, Finding
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, times
 

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from ...graph import Finding, Transfer
 from ...graph.units import bytes_text
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, listing
 

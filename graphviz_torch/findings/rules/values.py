@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ...graph import Edge, Event, Finding, GradientStats
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, listing
 

@@ -10,7 +10,7 @@ import math
 from difflib import get_close_matches
 
 from ...graph import Cut, Edge, GraphLike, graph_of
-from ..reading import Reading
+from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
 from ..words import at
 from .way import GradientWay, Waypoint

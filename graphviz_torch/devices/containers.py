@@ -1,4 +1,4 @@
-"""Structures of Python objects that hold tensors: what is inside, and the same with other values.
+"""Containers of Python objects that hold tensors: what is inside, and the same with other values.
 
 Entered: dicts, lists, tuples, named tuples, sets, deques, dataclasses and plain namespaces. In a
 dict such as `globals()`, names with two leading underscores and Python modules are passed over.
