@@ -40,10 +40,10 @@ LISTENERS = (
     "modules.arguments",
     "gradients.recorder",
     "memory",
-    "transfers",
-    "cuts",
+    "transfers.transfers",
+    "cuts.cuts",
 )
-LISTENERS += ("cuts", "failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
+LISTENERS += ("failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
 
 # Words that tell nobody what a thing is.
 RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}

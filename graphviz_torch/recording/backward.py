@@ -11,14 +11,14 @@ from torch import Tensor
 from ..graph import SavedTensor
 from ..internals.tensors.norms import Norms
 from ..tracing.nodes import Reading
-from .cuts import CutRecord
+from .cuts.record import CutRecord
 from .failures.node import FailingNode
 from .failures.operands import Error
 from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
 from .source_lines import Place
 from .steps.history import Retention
-from .transfers import CopyRecord
+from .transfers.transfers import CopyRecord
 
 
 @dataclass(frozen=True)

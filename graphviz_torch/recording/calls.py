@@ -16,8 +16,7 @@ from ..internals.grad_scaler import SCALING
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.modes import FUNCTIONS, leave
 from ..internals.tracers import jit_trace
-from .copies import Copies
-from .cuts import Cuts, sources
+from .cuts.cuts import Cuts, sources
 from .events.listener import GRADIENTS, LISTENERS, EventListener
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
 from .failures.operands import FailedCalls
@@ -25,6 +24,7 @@ from .gradients.finite import FiniteResults
 from .program import Program, recorded
 from .steps.optimizers import Steps
 from .tracking import METADATA_CALLS, Tracker
+from .transfers.copies import Copies
 
 _DETACH_: Any = Tensor.detach_
 # Reads of what a tensor is, half of the calls of a step: whom such a call is told, most nobody.

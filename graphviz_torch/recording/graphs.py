@@ -21,7 +21,7 @@ from .failures.cause import explained
 from .failures.operands import Failed
 from .program import Program
 from .source_lines import Place, sources
-from .transfers import CopyRecord
+from .transfers.transfers import CopyRecord
 
 Line = Callable[[Place | None], str]
 

@@ -8,11 +8,10 @@ LiveBackward(ends, ...)     all is read that backward may free
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,20 +20,19 @@ from ..graph import SavedKind, SavedTensor
 from ..internals.dynamo import compiles_backward
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.norms import Norms
-from ..tracing.nodes import GradFn, is_stale, made_by, read
+from ..tracing.nodes import read
 from ..tracing.tracer import connected
 from .backward import Backward
-from .cuts import LiveCut
+from .cuts.record import LiveCut
 from .failures.in_place import Changes
 from .failures.node import FailingNode, find_failing_node, find_node_in_checkpoint
 from .failures.operands import Error
 from .gradients.finite import FiniteGradients
 from .gradients.recorder import Gradients
+from .live_nodes import End, behind, hidden_behind, leaves_of, made_of, numbers_of
 from .memory import saved
 from .source_lines import Place
 from .steps.history import GraphHistory, Retention
-
-End = tuple[GradFn, int]  # a live node and the number of its output
 
 _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
@@ -79,12 +77,14 @@ class LiveBackward:
     ) -> None:
         names = {id(tensor): name for name, tensor in reversed(parameters)}
         ids, edges = connected([fn for fn, _ in ends])
-        hidden = _behind(cuts)
+        hidden = behind(cuts)
         if not failed:
-            logged = _behind(one for one in cuts if one.cut.pending and not one.cut.after)
+            logged = behind(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
             # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
-            hidden = _hidden(cut_off, ids, names, set()) + _hidden(logged, ids, names, reached)
+            hidden = hidden_behind(cut_off, ids, names, set()) + hidden_behind(
+                logged, ids, names, reached
+            )
         own = ids
         if hidden:  # what lies before a cut is drawn too, before what came after
             ids, edges = connected(hidden + [fn for fn, _ in ends])
@@ -96,10 +96,10 @@ class LiveBackward:
         leaves = self._reading.leaves
         self.reached = set(leaves)  # id() of the variables that backward reaches
         if hidden:
-            self.reached = {id(leaf.variable) for leaf in _leaves(own)}
+            self.reached = {id(leaf.variable) for leaf in leaves_of(own)}
         # By name, for another tensor may take the place of one.
         self._parameters = {names[key]: i for key, i in leaves.items() if key in names}
-        self._numbers = _numbers(ids, leaves)
+        self._numbers = numbers_of(ids, leaves)
         shown = set(hidden)
         self._cuts = [
             (cut, label, ids.get(fn))
@@ -128,7 +128,7 @@ class LiveBackward:
 
     def variables(self) -> list[Tensor]:
         """The leaves that it reaches."""
-        return [fn.variable for fn in _leaves(self._own)]
+        return [fn.variable for fn in leaves_of(self._own)]
 
     def look(self, graphs: GraphHistory) -> None:
         """Look for graphs of earlier steps that are still alive."""
@@ -205,7 +205,7 @@ class LiveBackward:
             order = self._gradients.order
         # The error is to pass, whatever the user's tensors are.
         with unseen_calls(), suppress(Exception):
-            self._computed = _made_of(self._named)
+            self._computed = made_of(self._named)
             self._failing_node = find_failing_node(
                 fns,
                 order,
@@ -269,69 +269,3 @@ class InnerBackward(NamedTuple):
         numbered = {i: fn for fn, i in fns.items()}
         with unseen_calls():
             return find_node_in_checkpoint(numbered, error, changes)
-
-
-def ends_of(output: Any) -> list[End]:
-    """The live node behind a tensor or a gradient edge, if there is one."""
-    if isinstance(output, Tensor):
-        fn = made_by(output)
-        with unseen_calls():
-            return [] if fn is None else [(fn, output.output_nr)]
-    return [(output.node, output.output_nr)]
-
-
-def sinks(ends: list[End]) -> list[End]:
-    """The ends that no other end is computed from, each once."""
-    fns, _ = connected([fn for fn, _ in ends])
-    used = {source for fn in fns for source in fn.next_functions}
-    return [end for end in dict.fromkeys(ends) if end not in used]
-
-
-def _made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Of tensors that were computed: name, and sequence number and kind of the node that did."""
-    fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
-    return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
-
-
-def _behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
-    """What made the operands of the cuts, each once."""
-    return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
-
-
-def _hidden(
-    cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
-) -> list[GradFn]:
-    """Those behind which there is a parameter that the graph does not have.
-
-    Args:
-        cut_off: nodes before cuts.
-        graph: the nodes of the graph.
-        names: the parameters that matter, by id(); all of them if empty.
-        reached: id() of the parameters that do not.
-    """
-    found = []
-    for fn in cut_off:
-        if fn not in graph:
-            fns, _ = connected([fn])
-            variables = [id(leaf.variable) for leaf in _leaves(fns) if leaf not in graph]
-            if any(v not in reached and (not names or v in names) for v in variables):
-                found.append(fn)
-    return found
-
-
-def _leaves(fns: Iterable[GradFn]) -> list[GradFn]:
-    return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
-
-
-def _numbers(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
-    """The nodes' sequence numbers; -1 for leaves, and where a number is there twice.
-
-    Threads count apart: of two nodes with one number, one is another thread's.
-    """
-    numbers: list[int] = [fn._sequence_nr() for fn in ids]
-    for i in leaves.values():
-        numbers[i] = -1
-    if len(set(numbers)) < len(ids) - len(leaves) + bool(leaves):
-        counts = Counter(numbers)
-        return [number if counts[number] == 1 else -1 for number in numbers]
-    return numbers

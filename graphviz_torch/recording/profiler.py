@@ -24,7 +24,7 @@ import torch
 
 from ..graph import TensorMeta, Transfer, TransferKind
 from ..internals.streams import is_set_up
-from .transfers import CopyRecord
+from .transfers.transfers import CopyRecord
 
 _KINDS: dict[str, TransferKind] = {
     "Memcpy HtoD": "HtoD",

@@ -30,7 +30,7 @@ from .calls import Calls
 from .failures.note import add_note
 from .profiler import Clock, match
 from .session import Options, Session
-from .transfers import OPERATORS
+from .transfers.operators import OPERATORS
 
 
 def record(

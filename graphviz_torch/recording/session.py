@@ -31,8 +31,7 @@ from ..internals.tensors.pytree import flatten
 from ..internals.tracers import is_trial
 from .backward import Backward
 from .calls import Calls
-from .copies import Copies
-from .cuts import Cuts
+from .cuts.cuts import Cuts
 from .events.listener import EventListener
 from .events.training import look_at_attributes, look_for_plain_lists, look_for_steps
 from .failures.in_place import Changes
@@ -40,12 +39,14 @@ from .failures.node import FailingNode
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
-from .live import BackwardCall, End, InnerBackward, LiveBackward, ends_of, sinks
+from .live import BackwardCall, InnerBackward, LiveBackward
+from .live_nodes import End, ends_of, sinks
 from .program import Program
 from .source_lines import raised
 from .steps.history import GraphHistory
 from .steps.optimizers import Steps
 from .tracking import Tracker
+from .transfers.copies import Copies
 
 _REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
 

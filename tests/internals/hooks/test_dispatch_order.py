@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.internals.hooks.dispatch import Call, Watch
-from graphviz_torch.recording.transfers import OPERATORS
+from graphviz_torch.recording.transfers.operators import OPERATORS
 
 
 def switch() -> tuple[bool, bool]:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 )
 
 from graphviz_torch import record
-from graphviz_torch.recording.cuts import Cuts
+from graphviz_torch.recording.cuts.cuts import Cuts
 from tests.internals.tensors.test_accumulator import Called, Seen
 
 

@@ -22,83 +22,30 @@ go. `take`, before a backward, follows the trails from their uses to the cuts, o
 
 from __future__ import annotations
 
-import os
-import sys
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributions
-import torch.utils.checkpoint
 from torch import Tensor
 
-from ..graph import TensorMeta
-from ..internals.dynamo import uncompiled
-from ..internals.frames import local_variables, user_frame
-from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.metadata import tensor_meta
-from ..internals.tensors.pytree import tensors
-from ..tracing.nodes import GradFn, made_by
-from .program import Program
-from .source_lines import Place
-from .tracking import METADATA_CALLS, Tracker, Trail, inwards, name_of
+from ...internals.dynamo import uncompiled
+from ...internals.frames import local_variables, user_frame
+from ...internals.hooks.modes import unseen_calls
+from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.pytree import tensors
+from ...tracing.nodes import GradFn, made_by
+from ..program import Program
+from ..tracking import Tracker, Trail, inwards, name_of
+from .names import READS, cut_name
+from .record import CutRecord, LiveCut, Origin
 
-_PLAIN = ("detach", "detach_", "data")
-_READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
-_DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
-_CHECKPOINT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 _PARAMETER = frozenset((torch.nn.Parameter,))
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 _USES = 32  # nodes that used the result of one cut: the last ones are noted
-
-
-@dataclass(slots=True, eq=False)
-class CutRecord:
-    """One cut."""
-
-    how: str
-    tensor: TensorMeta
-    labels: list[str]  # of the operands that need a gradient
-    place: Place | None
-    module: str
-    in_forward: bool
-    origin: weakref.ref[Origin]
-    read: str = ""  # how the result was read into Python
-    pending: bool = False  # was it read a short while ago: it may yet explain something
-    after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
-
-    @property
-    def name(self) -> str:
-        """The call that cut the gradient; "numpy" for a detach() that only serves numpy()."""
-        return self.read if self.read and not self.after and self.how in _PLAIN else self.how
-
-
-class LiveCut(NamedTuple):
-    """A cut while a graph is read: with each operand that is still known, and what made it."""
-
-    cut: CutRecord
-    operands: list[tuple[str, GradFn]]
-
-
-class Origin:
-    """What made the operands of a cut: nodes, and leaves themselves, which need not have one."""
-
-    __slots__ = ("__weakref__", "cut", "operands")
-
-    def __init__(self, operands: list[GradFn | Tensor]) -> None:
-        self.operands = operands
-        self.cut: CutRecord
-
-    @property
-    def of_leaves(self) -> bool:
-        """Were all operands leaves."""
-        return all(issubclass(type(operand), Tensor) for operand in self.operands)
 
 
 class Cuts:
@@ -182,7 +129,7 @@ class Cuts:
             for trail in behind:
                 trail.after = [*(trail.after or ()), *after][-_USES:]
                 self._used[trail] = None
-        elif not made and (name := name_of(func)) in _READS:
+        elif not made and (name := name_of(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
             for origin in islice(origins, _PENDING_READS):
                 origin.cut.read = name
@@ -201,7 +148,7 @@ class Cuts:
             key = (func, mode, code, position, self._program.module, *map(id, operands))
             if (known := self._of_parameters.get(key)) is not None:
                 return known
-        name = _cutting(func, made)
+        name = cut_name(func, made)
         origins: tuple[Origin, ...] = ()
         if name:
             origins = self._new(name, [*map(_leaf_or_maker, operands)], operands, made, frame)
@@ -313,36 +260,6 @@ def sources(arguments: Any) -> dict[GradFn, Tensor]:
         needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
         found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
         return {fn: tensor for fn, tensor in found.items() if fn is not None}
-
-
-def _cutting(func: Any, made: list[Tensor]) -> str:
-    """What to call a cut; "" for a call that is none, though its result needs no gradient."""
-    if func in METADATA_CALLS:
-        return ""
-    name = name_of(func)
-    if name == "get":  # a property: `data` alone gets here
-        name = "data"
-    if not made:
-        return name if name in _READS else ""
-    if name.endswith("_like") or name.startswith(("new_", "register", "set")):
-        return ""
-    if name not in _PLAIN and not torch.is_grad_enabled():
-        if name_of_pytorch := _switched_off_by(sys._getframe(3)):
-            return name_of_pytorch
-        return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-    return name
-
-
-def _switched_off_by(frame: FrameType | None) -> str:
-    """What of PyTorch's own runs under no_grad: sample() of a distribution, or a checkpoint."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "sample" and code.co_filename.startswith(_DISTRIBUTIONS):
-            return "sample"
-        if code is _CHECKPOINT:
-            return "checkpoint"
-        frame = frame.f_back
-    return ""
 
 
 def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:

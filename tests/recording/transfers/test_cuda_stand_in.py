@@ -2,8 +2,8 @@
 
 `cuda_stand_in.c` has two devices and writes down what it is asked for: that is the witness. Its
 kernels compute nothing, so no value is looked at. It needs a CUDA build of torch, a C compiler and
-no GPU; each test runs a child, `python tests/recording/test_cuda_stand_in.py NAME`, that has it
-loaded.
+no GPU; each test runs a child that has it loaded:
+`python tests/recording/transfers/test_cuda_stand_in.py NAME`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pytest
 import torch
 from torch import Tensor
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _TRITON = importlib.util.find_spec("triton")
 _HEADERS = Path((_TRITON and _TRITON.origin) or "x").parent / "backends" / "nvidia" / "include"
 _COMPILER = shutil.which("cc")
@@ -122,7 +122,7 @@ def moved(run: Callable[[], object]) -> list[list[list[Any]]]:
 
 def copies(device: str) -> dict[str, list[list[list[Any]]]]:
     """For each way to move a tensor, its copies."""
-    from tests.recording import test_cuda_copies
+    from tests.recording.transfers import test_cuda_copies
 
     test_cuda_copies.GPU = torch.device("cuda", int(device))
     ways = dict(test_cuda_copies.WAYS)

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..internals.frames import user_frame
-from ..internals.hooks.dispatch import Call
-from ..internals.hooks.engine import running_node
-from ..internals.tensors.pytree import tensors
-from .live import LiveBackward
-from .program import Program
-from .tracking import Tracker, name_of
+from ...internals.frames import user_frame
+from ...internals.hooks.dispatch import Call
+from ...internals.hooks.engine import running_node
+from ...internals.tensors.pytree import tensors
+from ..live import LiveBackward
+from ..program import Program
+from ..tracking import Tracker, name_of
 from .transfers import CopyRecord, Transfers
 
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Call
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
-from graphviz_torch.recording.transfers import Transfers
+from graphviz_torch.recording.transfers.transfers import Transfers
 
 Row = tuple[str, str, str, int | None, str]
 

@@ -1,152 +1,24 @@
-"""Copies between devices, as PyTorch dispatches them.
+"""What PyTorch's operators copy between devices: the tensors, and the bytes that go over.
 
-Counted: every copy whose source and target devices differ, forward, backward and outside the graph;
-also reads of one number (`item`, `float`, `if tensor`), of how many results there are (`x[mask]`,
-`nonzero`, `unique`), and CPU indices into a tensor on another device.
-Not counted: copies inside a kernel, collectives, copies that another thread makes, and what goes
-to a meta tensor, which has no values.
-`seconds` is time on the device's stream; None where it could not be measured. It is never an
-estimate.
-
-The bytes are those that go over: what PyTorch casts, broadcasts or looks up before a copy counts as
-it is then. Where it does so is written in its own sources, named beside each rule (2.11 to 2.15).
+What PyTorch casts, broadcasts or looks up before a copy counts as it is then. Where it does so is
+written in its own sources, named beside each rule (2.11 to 2.15).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..graph import TensorMeta, Transfer, TransferKind
-from ..internals.hooks.dispatch import Call
-from ..internals.tensors.metadata import device_label, tensor_meta
-from ..internals.tensors.storage import dense_parts
-from .source_lines import Place
+from ...graph import TensorMeta
+from ...internals.hooks.dispatch import Call
+from ...internals.tensors.metadata import device_label, tensor_meta
+from ...internals.tensors.storage import dense_parts
 
 
-@dataclass(slots=True, eq=False)
-class CopyRecord:
-    """One copy, with what is known while it happens. Told what becomes of the tensor it made."""
-
-    kind: TransferKind
-    source: str
-    target: str
-    tensor: TensorMeta
-    pinned: bool | None
-    non_blocking: bool
-    numbers: range  # of the nodes it made
-    data: int
-    node: int | None = None  # id of the one that backward was running ...
-    run: int = 0  # ... in this backward run of the recording, from 1; 0 outside any
-    place: Place | None = None
-    module: str = ""
-    in_forward: bool = False
-    moment: int = 0
-    operation: str = ""
-    label: str = ""
-    used: bool | None = None
-    seconds: float | None = None
-
-    def locate(self, place: Place | None, module: str, in_forward: bool, moment: int) -> None:
-        """Where in the program it was made."""
-        self.place, self.module = place, module
-        self.in_forward, self.moment = in_forward, moment
-
-    def attach_to_run(self, run: int, node: int | None) -> None:
-        """A backward made it, and this node of its graph."""
-        self.run, self.node = run, node
-
-    def attach_to_call(self, operation: str, label: str) -> None:
-        """A call of the user's made it, of a tensor with this label."""
-        self.operation, self.label = operation, label
-
-    def time(self, seconds: float) -> None:
-        """The device took so long for it."""
-        self.seconds = seconds
-
-    def on_use(self) -> None:
-        """An operation read the copy."""
-        self.used = True
-
-    def on_free(self) -> None:
-        """The copy is gone; if nothing read it, it was for nothing."""
-        self.used = bool(self.used)
-
-    def transfer(self, node: int | None, where: str) -> Transfer:
-        """The plain value, in a graph where it belongs to `node`."""
-        return Transfer(
-            self.kind,
-            self.source,
-            self.target,
-            self.tensor,
-            "backward" if self.run else "forward",
-            node,
-            where,
-            self.module,
-            self.operation,
-            self.label,
-            self.pinned,
-            self.non_blocking,
-            self.seconds,
-            self.used,
-            self.data,
-            self.in_forward,
-            self.moment,
-        )
-
-
-class Transfers:
-    """The copies of one recording, in order."""
-
-    def __init__(self) -> None:
-        self.records: list[CopyRecord] = []
-        self._data: dict[tuple[Any, ...], tuple[StorageWeakRef, int]] = {}
-        self._numbers = 0
-
-    def see(self, call: Call) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
-        """Note what a dispatched operator copied between devices.
-
-        Returns what was noted, with the tensor that was copied and the tensor that the copy made.
-        """
-        noted = []
-        for copy in _copies(call):
-            source, target = device_label(copy.part.device), copy.moved.device
-            if "meta" in (source.split(":")[0], target.split(":")[0]):
-                continue
-            record = CopyRecord(
-                _kind(copy.part.device, copy.target),
-                source,
-                target,
-                copy.moved,
-                copy.pinned,
-                copy.non_blocking,
-                range(0) if copy.is_count else range(call.start, call.end),
-                self._number(None if copy.is_count else copy.part),
-            )
-            if copy.made is not None:
-                self._data[_identity(copy.made)] = (_storage(copy.made), record.data)
-            self.records.append(record)
-            noted.append((record, copy.source, copy.made))
-        return noted
-
-    def _number(self, source: Tensor | None) -> int:
-        if source is None:  # new data
-            self._numbers += 1
-            return self._numbers - 1
-        key = _identity(source)
-        known = self._data.get(key)
-        if known is None or known[0].expired():  # type: ignore[no-untyped-call]
-            known = self._data[key] = (_storage(source), self._numbers)
-            self._numbers += 1
-        return known[1]
-
-
-class _Copy(NamedTuple):
+class DispatchedCopy(NamedTuple):
     """One copy that an operator made."""
 
     source: Tensor  # what the caller copied
@@ -159,7 +31,8 @@ class _Copy(NamedTuple):
     is_count: bool = False  # it moved how many results `source` gives, not `source`
 
 
-def _copies(call: Call) -> Iterator[_Copy]:
+def dispatched_copies(call: Call) -> Iterator[DispatchedCopy]:
+    """What a dispatched operator copied between devices."""
     operator, args = call.operator, call.args
     first = args[0]
     if operator == "aten::_foreach_copy_":
@@ -174,7 +47,9 @@ def _copies(call: Call) -> Iterator[_Copy]:
         if not first.is_cpu:
             meta = tensor_meta(first)._replace(shape=(), device="cpu")
             # CUDA reads a number into pinned memory (CUDAScalar.cu in ATen/native/cuda).
-            yield _Copy(first, first, torch.device("cpu"), meta, True if first.is_cuda else None)
+            yield DispatchedCopy(
+                first, first, torch.device("cpu"), meta, True if first.is_cuda else None
+            )
     elif operator in _COUNTED:
         counted = args[_COUNTED[operator]]
         if not counted.is_cpu:
@@ -185,7 +60,7 @@ def _copies(call: Call) -> Iterator[_Copy]:
 
 def _copy(
     call: Call, source: Tensor, target: Tensor, made: Tensor | None = None
-) -> Iterator[_Copy]:
+) -> Iterator[DispatchedCopy]:
     if source.device == target.device:
         return
     pairs = [(source, target)]
@@ -209,7 +84,7 @@ def _copy(
             # What is cast or laid out anew on the host goes by way of memory that is not pinned.
             direct = _alike(part, into) or (host.is_contiguous() and host.shape == into.shape)
             pinned = host.is_pinned() and direct and not casts
-        yield _Copy(source, part, into.device, moved, pinned, non_blocking, made)
+        yield DispatchedCopy(source, part, into.device, moved, pinned, non_blocking, made)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -226,7 +101,7 @@ def _index_arguments(
 
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
-) -> Iterator[_Copy]:
+) -> Iterator[DispatchedCopy]:
     """What is copied to where the indexed tensor is: CPU indices, and a CPU number to put there.
 
     Of a mask that lies there the number of places is read, to know how large the result is.
@@ -264,19 +139,19 @@ def _indexing(
             yield _moved(index, into.device, tuple(index.shape), index.dtype)
 
 
-def _count_of(counted: Tensor, dtype: torch.dtype) -> _Copy:
+def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
     """What is read of a tensor to know how many results there are: one number, from pinned memory
     where CUDA counts places (Nonzero.cu, Unique.cu and UniqueCub.cu in ATen/native/cuda)."""
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None
-    return _Copy(counted, counted, torch.device("cpu"), meta, pinned, is_count=True)
+    return DispatchedCopy(counted, counted, torch.device("cpu"), meta, pinned, is_count=True)
 
 
 def _moved(
     source: Tensor, target: torch.device, shape: tuple[int, ...], dtype: torch.dtype
-) -> _Copy:
+) -> DispatchedCopy:
     moved = TensorMeta(shape, str(dtype)[6:], device_label(target))
-    return _Copy(source, source, target, moved, source.is_pinned())
+    return DispatchedCopy(source, source, target, moved, source.is_pinned())
 
 
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
@@ -295,29 +170,10 @@ def _count(mask: Tensor) -> int:
     return int(torch.count_nonzero(mask))
 
 
-def _kind(source: torch.device, target: torch.device) -> TransferKind:
-    if source.type == "cpu":
-        return "HtoD"
-    return "DtoH" if target.type == "cpu" else "DtoD"
-
-
 def _non_blocking(call: Call) -> bool:
     if call.operator in ("aten::copy_", "aten::_foreach_copy_") and len(call.args) > 2:
         return bool(call.args[2])
     return bool(call.kwargs.get("non_blocking", False))
-
-
-def _identity(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tensors with the same memory and the same version of its contents."""
-    if tensor.layout != torch.strided or tensor.is_nested:
-        return (id(tensor),)
-    storage = tensor.untyped_storage()
-    version = 0 if tensor.is_inference() else tensor._version
-    return storage._cdata, tensor.storage_offset(), tuple(tensor.shape), version
-
-
-def _storage(tensor: Tensor) -> StorageWeakRef:
-    return StorageWeakRef(dense_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _changes_device(args: Any, result: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Where the way of a gradient was cut."""

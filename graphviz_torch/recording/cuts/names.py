@@ -1,0 +1,51 @@
+"""What a cut is called: the call that made it, or what switched gradients off."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributions
+import torch.utils.checkpoint
+from torch import Tensor
+
+from ..tracking import METADATA_CALLS, name_of
+
+PLAIN = ("detach", "detach_", "data")
+READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
+_DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
+_CHECKPOINT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
+
+
+def cut_name(func: Any, made: list[Tensor]) -> str:
+    """What to call a cut; "" for a call that is none, though its result needs no gradient."""
+    if func in METADATA_CALLS:
+        return ""
+    name = name_of(func)
+    if name == "get":  # a property: `data` alone gets here
+        name = "data"
+    if not made:
+        return name if name in READS else ""
+    if name.endswith("_like") or name.startswith(("new_", "register", "set")):
+        return ""
+    if name not in PLAIN and not torch.is_grad_enabled():
+        if name_of_pytorch := _switched_off_by(sys._getframe(3)):
+            return name_of_pytorch
+        return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+    return name
+
+
+def _switched_off_by(frame: FrameType | None) -> str:
+    """What of PyTorch's own runs under no_grad: sample() of a distribution, or a checkpoint."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "sample" and code.co_filename.startswith(_DISTRIBUTIONS):
+            return "sample"
+        if code is _CHECKPOINT:
+            return "checkpoint"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,57 @@
+"""One cut: as plain values, and with what made its operands, which may be alive."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...graph import TensorMeta
+from ...tracing.nodes import GradFn
+from ..source_lines import Place
+from .names import PLAIN
+
+
+@dataclass(slots=True, eq=False)
+class CutRecord:
+    """One cut."""
+
+    how: str
+    tensor: TensorMeta
+    labels: list[str]  # of the operands that need a gradient
+    place: Place | None
+    module: str
+    in_forward: bool
+    origin: weakref.ref[Origin]
+    read: str = ""  # how the result was read into Python
+    pending: bool = False  # was it read a short while ago: it may yet explain something
+    after: list[int] = field(default_factory=list)  # numbers of the nodes that used the result
+
+    @property
+    def name(self) -> str:
+        """The call that cut the gradient; "numpy" for a detach() that only serves numpy()."""
+        return self.read if self.read and not self.after and self.how in PLAIN else self.how
+
+
+class LiveCut(NamedTuple):
+    """A cut while a graph is read: with each operand that is still known, and what made it."""
+
+    cut: CutRecord
+    operands: list[tuple[str, GradFn]]
+
+
+class Origin:
+    """What made the operands of a cut: nodes, and leaves themselves, which need not have one."""
+
+    __slots__ = ("__weakref__", "cut", "operands")
+
+    def __init__(self, operands: list[GradFn | Tensor]) -> None:
+        self.operands = operands
+        self.cut: CutRecord
+
+    @property
+    def of_leaves(self) -> bool:
+        """Were all operands leaves."""
+        return all(issubclass(type(operand), Tensor) for operand in self.operands)

@@ -1,0 +1,1 @@
+"""Copies between devices: what operators copy, and where in the program."""
