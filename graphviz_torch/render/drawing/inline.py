@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ...graph import Edge, Graph, Node
-from ..groups.groups import by_target
+from ..groups.order import by_target
 from ..options import Parameters
 from .drawing import Drawing, Inner
 

@@ -12,15 +12,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 from ...graph import Edge, Graph
 from ...graph.gc import uncollected
 from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
-
-# Without modules, an order is good enough if every result is used within so many nodes.
-_NEAR = 100
+from .order import by_target, order_of, places_of
 
 
 class Group(NamedTuple):
@@ -78,7 +75,7 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
     with uncollected():
         edges = by_target(graph)
-        top, parts = _modules(graph, edges, _order(graph, edges))
+        top, parts = _modules(graph, edges, order_of(graph, edges))
         order = flatten(top)
         cutter = Cutter(graph, edges, order, limit)
         for part in reversed(parts):
@@ -87,61 +84,11 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
         return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
 
 
-def by_target(graph: Graph) -> Sequence[Edge]:
-    """The edges in the order of their targets, as `trace` gives them."""
-    targets = [edge.target for edge in graph.edges]
-    in_order = targets == sorted(targets)
-    return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
-
-
-def _order(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    """All nodes in a topological order in which what a step of a loop reads stands in that step."""
-    if not any(node.scope for node in graph.nodes):
-        backwards = [edge for edge in reversed(edges) if not graph.nodes[edge.source].leaf]
-        first = {edge.source: edge.target for edge in backwards}  # user of each operation
-        if all(user - source <= _NEAR for source, user in first.items()):
-            return list(range(len(graph.nodes)))
-    return _near_users(graph, edges)
-
-
-def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    """It goes back from the outputs, the longest way first.
-
-    So a short branch, such as the input of one step, comes right before its user and not before the
-    whole loop.
-    """
-    inputs: list[list[int]] = [[] for _ in graph.nodes]
-    is_end = [True] * len(graph.nodes)
-    depth = [0] * len(graph.nodes)
-    for edge in edges:
-        source, target = edge.source, edge.target
-        inputs[target].append(source)
-        is_end[source] = False
-        if depth[source] >= depth[target]:
-            depth[target] = depth[source] + 1
-    order: list[int] = []
-    seen = [False] * len(graph.nodes)
-    stack = [i for i in reversed(range(len(graph.nodes))) if is_end[i]]
-    while stack:
-        i = stack.pop()
-        if i < 0:  # all that it reads is in order
-            order.append(~i)
-        elif not seen[i]:
-            seen[i] = True
-            stack.append(~i)
-            sources = inputs[i]
-            if len(sources) > 1:
-                sources.reverse()  # the last is taken first: of equal ones the first input
-                sources.sort(key=depth.__getitem__)
-            stack += sources
-    return order
-
-
 def _modules(
     graph: Graph, edges: Sequence[Edge], order: list[int]
 ) -> tuple[list[Item], list[Part]]:
     """The top level and all modules, outer ones first; a leaf stands just before its first user."""
-    places = _places(order)
+    places = places_of(order)
     is_leaf = [node.leaf for node in graph.nodes]
     first: dict[int, int] = {}
     for edge in edges:
@@ -190,13 +137,6 @@ def _named(text: str) -> Name:
     stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
     number = int(digits) if digits else 1
     return Name(text, stem if digits else f"{text}#", number, number)
-
-
-def _places(order: list[int]) -> list[int]:
-    places = [0] * len(order)
-    for place, i in enumerate(order):
-        places[i] = place
-    return places
 
 
 def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]) -> Groups:
@@ -252,5 +192,5 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
         ]
     )
     roots = tuple(numbers[part] for part in outer_parts)
-    places = tuple(_places(order))
+    places = tuple(places_of(order))
     return Groups(groups, tuple(of), roots, tuple(outer_nodes), places, operations)

@@ -1,0 +1,161 @@
+"""What each module of a graph computes, holds, keeps for backward and learns, added up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ..graph import Graph, Node, Parameter, TensorMeta
+from ..graph.flops import flops
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSummary:
+    """One module with all that lies below it. None: it was not recorded."""
+
+    module: str  # "" for the total
+    module_class: str
+    calls: int | None  # of its forward
+    output: TensorMeta | None  # of its last call
+    parameters: int  # elements, of each tensor once
+    trainable: int  # elements of those that require a gradient
+    flops_forward: int  # see `graph/flops.py` for what is counted
+    flops_backward: int
+    flops_unknown: int  # nodes whose FLOPs cannot be told, and are not in the two above
+    saved_bytes: int | None  # kept for backward
+    gradient_norm: float | None  # of all its parameters' gradients together, without a loss scale
+    gradient_ratio: float | None  # that, divided by the norm of the parameters
+    seconds: float | None  # in backward
+
+    @property
+    def depth(self) -> int:
+        """How many names its path has; 0 for the total."""
+        return self.module.count(".") + 1 if self.module else 0
+
+
+@dataclass(slots=True)
+class Sums:
+    """What is added up for a module and all below it."""
+
+    first: float = math.inf  # when the forward came here
+    last: Node | None = None  # whose output leaves the module last
+    kind: str = ""
+    scopes: set[str] = field(default_factory=set)
+    parameters: int = 0
+    trainable: int = 0
+    forward: int = 0
+    backward: int = 0
+    unknown: int = 0
+    saved: int | None = None
+    seconds: float | None = None
+    gradient: float | None = None  # the squares of norms
+    weights: float | None = None
+
+    def row(self, path: str, scale: float) -> ModuleSummary:
+        norm = None if self.gradient is None else math.sqrt(self.gradient) / scale
+        weights = None if self.weights is None else math.sqrt(self.weights)
+        output = None if self.last is None else next(filter(None, self.last.outputs), None)
+        ratio = norm / weights if norm is not None and weights else None
+        return ModuleSummary(
+            module=path,
+            module_class=self.kind,
+            calls=len(self.scopes) or None,
+            output=output,
+            parameters=self.parameters,
+            trainable=self.trainable,
+            flops_forward=self.forward,
+            flops_backward=self.backward,
+            flops_unknown=self.unknown,
+            saved_bytes=self.saved,
+            gradient_norm=norm,
+            gradient_ratio=ratio,
+            seconds=self.seconds,
+        )
+
+
+def sums_by_module(graph: Graph) -> dict[str, Sums]:
+    """The sums of every module's path, and of all at ""."""
+    found: dict[str, Sums] = {"": Sums()}
+    leaving = _leaving(graph)
+    backwards = any(node.order is not None for node in graph.nodes)
+    for node, operations in zip(graph.nodes, flops(graph), strict=True):
+        # Backward runs the forward's order in reverse; of a graph that did not run, its own.
+        moment = node.id if node.order is None else -node.order if backwards else node.id
+        kinds, scopes = node.module_class.split("/"), node.scope.split(".")
+        for depth, path in enumerate(_along(node.module)):
+            sums = found.setdefault(path, Sums())
+            if depth and len(kinds) >= depth:
+                sums.kind = sums.kind or kinds[depth - 1]
+            if node.leaf:
+                continue
+            sums.first = min(sums.first, moment)
+            if depth and node.scope:
+                sums.scopes.add(".".join(scopes[:depth]))
+            if leaving[node.id] <= depth:
+                sums.last = node
+            sums.forward += operations.forward or 0
+            sums.backward += operations.backward or 0
+            sums.unknown += None in operations
+            if node.saved:
+                sums.saved = (sums.saved or 0) + node.saved_bytes
+            if node.seconds is not None:
+                sums.seconds = (sums.seconds or 0.0) + node.seconds
+    for parameter, path in _parameters(graph):
+        elements = math.prod(max(size, 0) for size in parameter.tensor.shape)
+        node_id = parameter.node
+        stats = None if node_id is None else next(iter(graph.nodes[node_id].grad_outputs), None)
+        for each in _along(path):
+            sums = found.setdefault(each, Sums())
+            sums.parameters += elements
+            sums.trainable += elements if parameter.requires_grad else 0
+            if stats is not None:
+                sums.gradient = (sums.gradient or 0.0) + stats.norm**2
+                if parameter.norm is not None:
+                    sums.weights = (sums.weights or 0.0) + parameter.norm**2
+    found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
+    return found
+
+
+def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
+    """The parameters with the paths of their modules: those recorded, else those in the graph."""
+    if graph.parameters:
+        for parameter in graph.parameters:
+            yield parameter, parameter.name.rpartition(".")[0]
+        return
+    for node in graph.nodes:
+        if node.leaf == "parameter" and node.outputs and node.outputs[0] is not None:
+            yield Parameter(node.label, node.outputs[0], True, node.id), node.module
+
+
+def _leaving(graph: Graph) -> list[int]:
+    """For each node, how deep the innermost module is that holds all that uses its output, plus 1.
+
+    A module at that depth or deeper gives the output away; 0 for an output of the graph.
+    """
+    paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
+    deepest = [len(path) + 1 for path in paths]
+    for source, target in [(edge.source, edge.target) for edge in graph.edges]:
+        shared = 0
+        for a, b in zip(paths[source], paths[target], strict=False):
+            if a != b:
+                break
+            shared += 1
+        deepest[source] = min(deepest[source], shared + 1)
+    for node, _ in graph.outputs:
+        deepest[node] = 0
+    return deepest
+
+
+def _along(path: str) -> Iterator[str]:
+    """ "", "encoder", "encoder.0": the path and all above it, outermost first."""
+    yield ""
+    parts = path.split(".") if path else []
+    for depth in range(1, len(parts) + 1):
+        yield ".".join(parts[:depth])
+
+
+def in_order(found: dict[str, Sums]) -> Iterable[str]:
+    """The paths as the forward came to them, each before those below it."""
+    first = {path: (sums.first, i) for i, (path, sums) in enumerate(found.items())}
+    return sorted(found, key=lambda path: [first[each] for each in _along(path)])
