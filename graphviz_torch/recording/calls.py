@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from ..internals.dynamo import uncompiled_itself
@@ -27,6 +28,15 @@ from .tracking import METADATA_CALLS, Tracker
 from .transfers.copies import Copies
 
 _DETACH_: Any = Tensor.detach_
+# torch.compile knows these as methods of a tensor, and in no other way.
+_METHODS: tuple[Any, ...] = (
+    Tensor.backward,
+    Tensor.dim_order,
+    Tensor.register_post_accumulate_grad_hook,
+    Tensor.share_memory_,
+    Tensor.unflatten,
+)
+_PLAIN = (Tensor, Parameter)
 # Reads of what a tensor is, half of the calls of a step: whom such a call is told, most nobody.
 _RUNNING = {Tensor.backward, Tensor.__repr__, Tensor.__format__}  # that make nodes, or copy
 _READS: dict[Any, Any] = dict.fromkeys(METADATA_CALLS - LISTENERS.keys() - _RUNNING) | GRADIENTS
@@ -86,7 +96,11 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if is_dynamo_compiling() or jit_trace() is not None or self._key not in recorded():
+        if is_dynamo_compiling():
+            if func in _METHODS and type(args[0]) in _PLAIN:
+                return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+        if jit_trace() is not None or self._key not in recorded():
             return func(*args, **(kwargs or {}))
         read = _READS.get(func, self)
         if read is not self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -113,3 +113,36 @@ def test_none_of_our_functions_is_compiled_where_a_container_is_left_as_it_is() 
     assert counters["frames"]["total"] <= 2  # from 2.15 on the container is one
     regions = [node for node in recording.graph.nodes if node.note == "torch.compile region"]
     assert [node.module for node in regions] in (["0", "1"], [""])
+
+
+def square_gradient(x: Tensor) -> None:
+    assert x.grad is not None
+    x.grad.square_()
+
+
+METHODS_IN_PYTHON: dict[str, Callable[[Tensor], Tensor]] = {
+    "unflatten": lambda x: x.unflatten(0, (2, 2)),
+    "dim_order": lambda x: x * len(x.dim_order()),
+    "register_post_accumulate_grad_hook": lambda x: (
+        x.register_post_accumulate_grad_hook(square_gradient),
+        x * 3,
+    )[1],
+    "register_hook": lambda x: (x.register_hook(lambda gradient: gradient * 5), x * 3)[1],
+    "split": lambda x: x.split(2)[0],
+    "__rsub__": lambda x: 1 - x,
+}
+
+
+@pytest.mark.parametrize("name", METHODS_IN_PYTHON)
+def test_a_method_that_pytorch_writes_in_python_is_compiled_as_without(name: str) -> None:
+    def run(recorded: bool) -> list[list[float]]:
+        torch._dynamo.reset()
+        x = torch.arange(1.0, 5.0, requires_grad=True)
+        compiled = torch.compile(METHODS_IN_PYTHON[name], backend="eager", fullgraph=True)
+        with record() if recorded else nullcontext():
+            y = compiled(x)
+            y.sum().backward()
+        assert x.grad is not None
+        return [y.tolist(), x.grad.tolist()]
+
+    assert run(recorded=True) == run(recorded=False)
