@@ -2,32 +2,25 @@
 
 from .argument import GraphLike, Names, graph_of
 from .graph import Graph
+from .nodes import Edge, LeafKind, Node
+from .tensors import GradientStats, SavedKind, SavedTensor, TensorMeta, itemsize, short_dtype
 from .values import (
     FAILURE_RULES,
     NO_PARAMETERS,
     Cause,
     Cut,
-    Edge,
     Event,
     EventKind,
     Failure,
     Finding,
-    GradientStats,
-    LeafKind,
-    Node,
     Operand,
     Parameter,
     Phase,
     RetainedGraphs,
-    SavedKind,
-    SavedTensor,
     Severity,
     Step,
-    TensorMeta,
     Transfer,
     TransferKind,
-    itemsize,
-    short_dtype,
 )
 from .whole import whole_of
 

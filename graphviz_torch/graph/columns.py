@@ -23,7 +23,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-from .values import TensorMeta
+from .tensors import TensorMeta
 
 # What no tensor has: PyTorch counts dimensions, sizes and elements no further.
 _DIMENSIONS = 64

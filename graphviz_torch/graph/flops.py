@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from .graph import Graph
-from .values import Edge, Node
+from .nodes import Edge, Node
 
 Shape = tuple[int, ...]
 

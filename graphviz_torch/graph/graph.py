@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .file import write
-from .values import Cut, Edge, Event, Failure, Node, Parameter, Step, Transfer
+from .nodes import Edge, Node
+from .values import Cut, Event, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 _MOST_PARTS = 1_000

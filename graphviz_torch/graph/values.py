@@ -1,211 +1,21 @@
-"""What a graph is made of, as plain values: no tensor, no module, no grad_fn.
+"""What was recorded beside nodes and edges, and what is found in a graph, as plain values.
 
-Everything here can be compared, hashed, pickled, saved and drawn on a machine without torch.
-`None`, `""` and `()` mean "not recorded".
+As all that a graph is made of they hold no tensor, no module, no grad_fn: they can be compared,
+hashed, pickled, saved and drawn on a machine without torch. `None`, `""` and `()` mean "not
+recorded".
 """
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Literal
 
-from .column import Column
+from .tensors import TensorMeta
 from .text import short_repr
-from .units import bytes_text, seconds_text
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
 Phase = Literal["forward", "backward"]
 Severity = Literal["error", "warning", "info"]
-LeafKind = Literal["", "parameter", "buffer", "tensor"]
-SavedKind = Literal["activation", "parameter", "buffer", "input"]
-
-_SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
-_LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
-
-
-def short_dtype(dtype: str) -> str:
-    """`"float32"` -> `"f32"`, `"bfloat16"` -> `"bf16"`; an unknown name is returned as it is."""
-    if dtype in _SHORT_DTYPES:
-        return _SHORT_DTYPES[dtype]
-    match = re.fullmatch(r"([a-z]+)(\d+)(_\w+)?", dtype)
-    if match is None or match[1] not in _LETTERS:
-        return dtype
-    return _LETTERS[match[1]] + match[2] + (match[3] or "").replace("_", "")
-
-
-def itemsize(dtype: str) -> int | None:
-    """Bytes of one element of `dtype`; None for a dtype whose name does not tell."""
-    if dtype == "bool":
-        return 1
-    match = re.match(r"[a-z]+?(\d+)", dtype)
-    bits = int(match[1]) if match else 0
-    return bits // 8 if bits and bits % 8 == 0 else None
-
-
-# What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
-# and a frozen dataclass takes five times as long to make.
-class TensorMeta(NamedTuple):
-    """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
-
-    >>> meta = TensorMeta((8, 128), "float32", "cuda:0")
-    >>> str(meta), meta.nbytes
-    ('f32[8, 128] cuda:0', 4096)
-    """
-
-    shape: tuple[int, ...]
-    dtype: str  # torch's name without "torch.": "float32"
-    device: str  # "cpu", "cuda:0", "sim:1"
-
-    @property
-    def nbytes(self) -> int | None:
-        """Bytes of the dense values: elements times element size. Not what the allocator holds.
-
-        None where a dimension is ragged or the dtype has no whole number of bytes.
-        """
-        size = itemsize(self.dtype)
-        if size is None or any(n < 0 for n in self.shape):
-            return None
-        return math.prod(self.shape) * size
-
-    def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}"
-
-
-class GradientStats(NamedTuple):
-    """What one gradient looked like when it reached a node's output in backward.
-
-    NaN and Inf elements are counted, and left out of norm, max_abs and mean.
-
-    >>> import torch
-    >>> from graphviz_torch import record
-    >>> with record() as recording:
-    ...     x = torch.ones(4, requires_grad=True)
-    ...     (x * 2).sum().backward()
-    >>> [stats] = recording.graph.nodes[0].grad_outputs
-    >>> stats.norm, stats.max_abs
-    (4.0, 2.0)
-    """
-
-    norm: float  # Euclidean, of the finite elements
-    max_abs: float
-    mean: float
-    zero_fraction: float  # share of elements equal to zero, of all elements
-    nan: int = 0
-    inf: int = 0
-    values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
-    tensor: TensorMeta | None = None
-
-    def __repr__(self) -> str:
-        return short_repr(self)
-
-    @property
-    def nonfinite(self) -> int:
-        """Number of NaN and Inf elements."""
-        return self.nan + self.inf
-
-
-class SavedTensor(NamedTuple):
-    """A tensor that a node keeps for backward.
-
-    >>> import torch
-    >>> from graphviz_torch import record
-    >>> with record() as recording:
-    ...     torch.ones(3, requires_grad=True).sin().sum().backward()
-    >>> [saved] = recording.graph.nodes[1].saved
-    >>> saved.name, str(saved.tensor)
-    ('self', 'f32[3] cpu')
-    """
-
-    name: str  # "self", "weight", "result"; "" for a custom Function's
-    tensor: TensorMeta
-    nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
-    kind: SavedKind = "activation"
-    shared_with: int | None = None  # id of the node at which the same storage is counted
-
-    def __repr__(self) -> str:
-        return short_repr(self)
-
-
-def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
-    return bytes_text(sum(tensor.nbytes for tensor in saved))
-
-
-class Node(NamedTuple):
-    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
-
-    >>> import torch
-    >>> from graphviz_torch import trace
-    >>> x = torch.ones(3, requires_grad=True)
-    >>> node = trace((x * 2).sum()).nodes[1]
-    >>> node.name, node.operation, str(node.outputs[0])
-    ('MulBackward0', 'mul', 'f32[3] cpu')
-    """
-
-    id: int
-    name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
-    outputs: tuple[TensorMeta | None, ...]  # of the forward; None where autograd has none
-    label: str = ""  # what the caller calls it: "a", "fc1.weight"
-    operation: str = ""  # the forward's name: "addmm"; "" for a leaf
-    leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
-    module: str = ""  # as in named_modules(): "encoder.layers.0"
-    # The module's path with the number of a repeated call: "encoder.cell#2".
-    scope: Annotated[str, Column("module")] = ""
-    # The user's line that made it, "train.py:41"; where that called into an installed library, with
-    # the library's: "train.py:41 (modeling_gpt2.py:312)".
-    source: Annotated[str, Column("source")] = ""
-    # What a reader must know: "torch.compile region".
-    note: Annotated[str, Column("note", detail=True)] = ""
-    saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
-    grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
-    order: int | None = None  # position in the backward run, from 0
-    # In backward, on the device's own clock.
-    seconds: Annotated[float | None, Column("time", seconds_text)] = None
-    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)".
-    module_class: str = ""
-    # What autograd keeps of the operation that is not a tensor: "exponent=2".
-    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
-
-    def __repr__(self) -> str:
-        return short_repr(self)
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes this node keeps for backward; a storage counts at the first node that keeps it."""
-        return sum(saved.nbytes for saved in self.saved)
-
-    @property
-    def device(self) -> str:
-        """Device of the first output that has one; "" where none has."""
-        return next((meta.device for meta in self.outputs if meta is not None), "")
-
-    @property
-    def title(self) -> str:
-        """The forward's name, else autograd's: what a drawing calls the node."""
-        return self.operation or self.name
-
-
-class Edge(NamedTuple):
-    """Data flows source -> target in forward; backward runs the edge in reverse.
-
-    It is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the source.
-
-    >>> import torch
-    >>> from graphviz_torch import trace
-    >>> x = torch.ones(3, requires_grad=True)
-    >>> [edge] = trace(x.sum()).edges
-    >>> edge.source, edge.target
-    (0, 1)
-    """
-
-    source: int
-    target: int
-    output_nr: int = 0
-    input_nr: int = 0
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,8 @@ from typing import Any
 
 from .argument import Names, graph_of
 from .graph import Graph
-from .values import (
-    Cause,
-    Cut,
-    Edge,
-    Event,
-    Failure,
-    Finding,
-    Node,
-    Operand,
-    Step,
-    Transfer,
-)
+from .nodes import Edge, Node
+from .values import Cause, Cut, Event, Failure, Finding, Operand, Step, Transfer
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
 # Of a graph in a whole: what is added to its ids, and where its transfers came to be.

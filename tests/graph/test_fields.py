@@ -151,7 +151,7 @@ def test_a_declared_field_is_taken_by_all_and_one_without_a_row_fails(tmp_path: 
     package = tmp_path / "graphviz_torch"
     ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.ts", "*.js", "*.map")
     shutil.copytree(ROOT / "graphviz_torch", package, ignore=ignored)
-    values = package / "graph" / "values.py"
+    values = package / "graph" / "nodes.py"
     last = '    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()\n'
     before, found, after = values.read_text().partition(last)
     assert found

@@ -1,0 +1,92 @@
+"""The nodes and edges of a graph. What a node's field declares, files, pictures and `diff` take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from .column import Column
+from .tensors import GradientStats, SavedTensor, TensorMeta
+from .text import short_repr
+from .units import bytes_text, seconds_text
+
+LeafKind = Literal["", "parameter", "buffer", "tensor"]
+
+
+def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
+    return bytes_text(sum(tensor.nbytes for tensor in saved))
+
+
+class Node(NamedTuple):
+    """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> node = trace((x * 2).sum()).nodes[1]
+    >>> node.name, node.operation, str(node.outputs[0])
+    ('MulBackward0', 'mul', 'f32[3] cpu')
+    """
+
+    id: int
+    name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
+    outputs: tuple[TensorMeta | None, ...]  # of the forward; None where autograd has none
+    label: str = ""  # what the caller calls it: "a", "fc1.weight"
+    operation: str = ""  # the forward's name: "addmm"; "" for a leaf
+    leaf: LeafKind = ""  # what an AccumulateGrad accumulates into; "" for every other node
+    module: str = ""  # as in named_modules(): "encoder.layers.0"
+    # The module's path with the number of a repeated call: "encoder.cell#2".
+    scope: Annotated[str, Column("module")] = ""
+    # The user's line that made it, "train.py:41"; where that called into an installed library, with
+    # the library's: "train.py:41 (modeling_gpt2.py:312)".
+    source: Annotated[str, Column("source")] = ""
+    # What a reader must know: "torch.compile region".
+    note: Annotated[str, Column("note", detail=True)] = ""
+    saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
+    grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
+    order: int | None = None  # position in the backward run, from 0
+    # In backward, on the device's own clock.
+    seconds: Annotated[float | None, Column("time", seconds_text)] = None
+    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)".
+    module_class: str = ""
+    # What autograd keeps of the operation that is not a tensor: "exponent=2".
+    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes this node keeps for backward; a storage counts at the first node that keeps it."""
+        return sum(saved.nbytes for saved in self.saved)
+
+    @property
+    def device(self) -> str:
+        """Device of the first output that has one; "" where none has."""
+        return next((meta.device for meta in self.outputs if meta is not None), "")
+
+    @property
+    def title(self) -> str:
+        """The forward's name, else autograd's: what a drawing calls the node."""
+        return self.operation or self.name
+
+
+class Edge(NamedTuple):
+    """Data flows source -> target in forward; backward runs the edge in reverse.
+
+    It is entry `input_nr` of the target's `next_functions`, and output `output_nr` of the source.
+
+    >>> import torch
+    >>> from graphviz_torch import trace
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> [edge] = trace(x.sum()).edges
+    >>> edge.source, edge.target
+    (0, 1)
+    """
+
+    source: int
+    target: int
+    output_nr: int = 0
+    input_nr: int = 0
+
+    def __repr__(self) -> str:
+        return short_repr(self)

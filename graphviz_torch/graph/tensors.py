@@ -1,0 +1,117 @@
+"""What is known of a tensor, of a gradient and of what a node saved, as plain values."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal, NamedTuple
+
+from .text import short_repr
+
+SavedKind = Literal["activation", "parameter", "buffer", "input"]
+
+_SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
+_LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
+
+
+def short_dtype(dtype: str) -> str:
+    """`"float32"` -> `"f32"`, `"bfloat16"` -> `"bf16"`; an unknown name is returned as it is."""
+    if dtype in _SHORT_DTYPES:
+        return _SHORT_DTYPES[dtype]
+    match = re.fullmatch(r"([a-z]+)(\d+)(_\w+)?", dtype)
+    if match is None or match[1] not in _LETTERS:
+        return dtype
+    return _LETTERS[match[1]] + match[2] + (match[3] or "").replace("_", "")
+
+
+def itemsize(dtype: str) -> int | None:
+    """Bytes of one element of `dtype`; None for a dtype whose name does not tell."""
+    if dtype == "bool":
+        return 1
+    match = re.match(r"[a-z]+?(\d+)", dtype)
+    bits = int(match[1]) if match else 0
+    return bits // 8 if bits and bits % 8 == 0 else None
+
+
+# What there is of each node is a named tuple, not a dataclass: it is made by the hundred thousand,
+# and a frozen dataclass takes five times as long to make.
+class TensorMeta(NamedTuple):
+    """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
+
+    >>> meta = TensorMeta((8, 128), "float32", "cuda:0")
+    >>> str(meta), meta.nbytes
+    ('f32[8, 128] cuda:0', 4096)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str  # torch's name without "torch.": "float32"
+    device: str  # "cpu", "cuda:0", "sim:1"
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the dense values: elements times element size. Not what the allocator holds.
+
+        None where a dimension is ragged or the dtype has no whole number of bytes.
+        """
+        size = itemsize(self.dtype)
+        if size is None or any(n < 0 for n in self.shape):
+            return None
+        return math.prod(self.shape) * size
+
+    def __str__(self) -> str:
+        return f"{short_dtype(self.dtype)}{list(self.shape)} {self.device}"
+
+
+class GradientStats(NamedTuple):
+    """What one gradient looked like when it reached a node's output in backward.
+
+    NaN and Inf elements are counted, and left out of norm, max_abs and mean.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record() as recording:
+    ...     x = torch.ones(4, requires_grad=True)
+    ...     (x * 2).sum().backward()
+    >>> [stats] = recording.graph.nodes[0].grad_outputs
+    >>> stats.norm, stats.max_abs
+    (4.0, 2.0)
+    """
+
+    norm: float  # Euclidean, of the finite elements
+    max_abs: float
+    mean: float
+    zero_fraction: float  # share of elements equal to zero, of all elements
+    nan: int = 0
+    inf: int = 0
+    values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
+    tensor: TensorMeta | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @property
+    def nonfinite(self) -> int:
+        """Number of NaN and Inf elements."""
+        return self.nan + self.inf
+
+
+class SavedTensor(NamedTuple):
+    """A tensor that a node keeps for backward.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record() as recording:
+    ...     torch.ones(3, requires_grad=True).sin().sum().backward()
+    >>> [saved] = recording.graph.nodes[1].saved
+    >>> saved.name, str(saved.tensor)
+    ('self', 'f32[3] cpu')
+    """
+
+    name: str  # "self", "weight", "result"; "" for a custom Function's
+    tensor: TensorMeta
+    nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
+    kind: SavedKind = "activation"
+    shared_with: int | None = None  # id of the node at which the same storage is counted
+
+    def __repr__(self) -> str:
+        return short_repr(self)
