@@ -1,28 +1,24 @@
 """Calls that make no node and yet decide what a backward does: noted as events.
 
-A read or a change of `.grad`, a leaf made of a result, `x.data = h`, an operation that broadcasts
-(N, 1) with (N,), and the inputs of loss functions.
+A read or a change of `.grad`, a leaf made of a result, `x.data = h`, and what pairs.py tells: an
+operation that broadcasts (N, 1) with (N,), and the inputs of loss functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from ...graph import TensorMeta
 from ...internals.frames import OWN, local_variables, owner, user_frame
-from ...internals.functions import TENSOR_BASE, UNSCALE
+from ...internals.functions import UNSCALE
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import parameters_of
-from ...internals.tensors.pytree import tensors
-from ...internals.tensors.storage import is_plain, storage_id
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
@@ -30,26 +26,16 @@ from ..failures.in_place import Changes
 from ..live import LiveBackward
 from ..program import Program
 from ..source_lines import Place, assigned, source_text
-from .events import Events, TensorRecord
+from .events import TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
+from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener, unseen
 from .training import Schedules, look_at_modes, look_for_strangers
 
-_INTENDED = 256  # results of unsqueeze and the like that are remembered
+_LEAVES = 256  # that were made by hand and are remembered
 
 
-def _unseen(listen: Any) -> Any:
-    """A listener whose reads of tensors no mode sees."""
-
-    @wraps(listen)
-    def hidden(*args: Any) -> None:
-        with unseen_calls():
-            listen(*args)
-
-    return hidden
-
-
-class EventListener:
+class EventListener(PairListener):
     """What calls tell that make no node.
 
     Args:
@@ -58,16 +44,13 @@ class EventListener:
     """
 
     def __init__(self, program: Program, changes: Changes) -> None:
-        self.events = Events()
+        super().__init__(program)
         self.life = GradientLife(self.events, program.place)
-        self._program = program
         self._changes = changes
-        self._label = program.label
         self._schedules = Schedules(program.frame)
         self._scaled = False  # has a loss been multiplied by a loss scale
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
-        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
 
     def begin_backward(
         self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
@@ -182,7 +165,7 @@ class EventListener:
         """`scaler.unscale_(optimizer)`, which `scaler.step` calls too."""
         self.life.unscaled()
 
-    @_unseen
+    @unseen
     def leaf(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`."""
         kwargs = kwargs or {}
@@ -197,10 +180,10 @@ class EventListener:
         if wanted and not parameter and tensor.is_leaf:
             place = self._program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
-            while len(self._leaves) > _INTENDED:
+            while len(self._leaves) > _LEAVES:
                 del self._leaves[next(iter(self._leaves))]
 
-    @_unseen
+    @unseen
     def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """`x.data = h`."""
         value = args[1]
@@ -216,153 +199,6 @@ class EventListener:
                 numbers=[int(value.grad_fn._sequence_nr())],
             )
 
-    def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
-        """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
-        if type(result) is Tensor:
-            with unseen_calls():
-                self._shape(func, args, result)
-
-    def _shape(self, func: Any, args: Any, result: Tensor) -> None:
-        if result.dim() != 2 or not _is_plain(result) or 1 not in result.shape:
-            return
-        if func is Tensor.__getitem__:
-            index = args[1] if type(args[1]) is tuple else (args[1],)
-            meant = any(part is None for part in index)
-        elif func in _UNSQUEEZE:
-            meant = True
-        else:
-            meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
-        if meant:
-            self._intended_shapes[id(result)] = Ref(result)
-            while len(self._intended_shapes) > _INTENDED:
-                del self._intended_shapes[next(iter(self._intended_shapes))]
-
-    def elementwise(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
-        """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
-        if len(args) < 2:
-            return
-        one, other = args[0], args[1]
-        if isinstance(one, Tensor) and isinstance(other, Tensor):
-            with unseen_calls():
-                self._broadcast(func, one, other, result, frame)
-
-    def _broadcast(
-        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
-    ) -> None:
-        dims = one.dim(), other.dim()
-        if dims == (0, 0) and func in _ADDING:
-            self._look_at_addends(one, other, result, frame)
-            return
-        if dims == (2, 1):
-            column, row = one, other
-        elif dims == (1, 2):
-            column, row = other, one
-        else:
-            return
-        size = row.shape[0]
-        if (
-            not (_is_plain(one) and _is_plain(other))
-            or size < 2
-            or tuple(column.shape) != (size, 1)
-        ):
-            return
-        if func not in _PAIRED and not self._by_accident(column, row):
-            return
-        self._note_broadcast(func, one, other, result, frame)
-
-    def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
-        """Two numbers were added: has one no gradient, and is not the 0 that a sum begins with?"""
-        if one.requires_grad == other.requires_grad or result.grad_fn is None:
-            return
-        constant = other if one.requires_grad else one
-        if constant.is_cpu and is_plain(constant) and bool(constant):
-            outer = user_frame(frame)
-            operands = [TensorRecord.of(constant, self._label(constant, outer))]
-            numbers = [int(result.grad_fn._sequence_nr())]
-            place = self._program.place(outer)
-            self.events.note("constant", place, operands=operands, numbers=numbers)
-
-    def _note_broadcast(
-        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
-    ) -> None:
-        outer = user_frame(frame)
-        labels = self._program.labels((one, other), outer)
-        operands = list(map(TensorRecord.of, (one, other), labels))
-        made = [r for r in tensors(result) if r.grad_fn is not None]
-        numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
-        name = getattr(func, "__name__", "").strip("_")
-        place = self._program.place(outer)
-        self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
-
-    def _by_accident(self, column: Tensor, row: Tensor) -> bool:
-        known = self._intended_shapes.get(id(column))
-        if known is not None and known() is column:
-            return False
-        if any(isinstance(part, torch.nn.Parameter) for part in (column, row)):
-            return False
-        made = column.grad_fn.name() if column.grad_fn is not None else ""
-        if made.startswith(("Unsqueeze", "Expand")):
-            return False
-        return storage_id(column) != storage_id(row)
-
-    @_unseen
-    def loss(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
-        """A call of a loss function: what made its inputs."""
-        given = list(args[:2])
-        given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
-        if len(given) < 2 or not all(isinstance(part, Tensor) for part in given):
-            return
-        if func in _PAIRED:
-            self.elementwise(func, given, kwargs, result, frame)
-            if _is_column_beside_matrix(*given[:2]):
-                self._note_broadcast(func, given[0], given[1], result, frame)
-        if func in _JUDGED:
-            outer = user_frame(frame)
-            labels = self._program.labels(given, outer)
-            operands = list(map(TensorRecord.of, given, labels))
-            made = [r for r in tensors(result) if r.grad_fn is not None]
-            self.events.note(
-                "loss",
-                self._program.place(outer),
-                "",
-                func.__name__,
-                operands=operands,
-                numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
-            )
-
-
-def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Is one (N, 1) and the other (N, k): a loss would compare one value with k."""
-    if not (one.dim() == other.dim() == 2 and _is_plain(one) and _is_plain(other)):
-        return False
-    (rows, columns), (others, many) = one.shape, other.shape
-    return rows == others > 1 and columns != many and 1 in (columns, many)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Are all sizes numbers: to compare a symbolic one would make it a part of the user's graph."""
-    return all(type(size) is int for size in tensor.shape)
-
-
-def _named(names: str, *spaces: Any) -> set[Any]:
-    return {
-        getattr(space, name) for space in spaces for name in names.split() if hasattr(space, name)
-    }
-
-
-_UNSQUEEZE = _named("unsqueeze", Tensor, torch)
-_KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", Tensor, torch)
-_ARITHMETIC = _named("sub add mul div eq ne gt lt ge le minimum maximum", Tensor, torch) | _named(
-    "__sub__ __rsub__ __add__ __radd__ __mul__ __rmul__ __truediv__ __rtruediv__ __eq__ __ne__"
-    " __gt__ __lt__ __ge__ __le__",
-    Tensor,
-    TENSOR_BASE,
-)
-_ADDING = _named("add __add__ __radd__", Tensor, TENSOR_BASE, torch)
-# Losses that compare element with element, and broadcast.
-_PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
-# Losses whose inputs are judged by what made them.
-_JUDGED = _named("kl_div cross_entropy", functional)
 
 _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
@@ -380,7 +216,7 @@ LISTENERS: dict[Any, Listener] = {
     torch.tensor: EventListener.leaf,
     _data.__set__: EventListener.data_write,
     Tensor.__getitem__: EventListener.shape,
-    **dict.fromkeys(_UNSQUEEZE | _KEEPING, EventListener.shape),
-    **dict.fromkeys(_ARITHMETIC, EventListener.elementwise),
-    **dict.fromkeys(_PAIRED | _JUDGED, EventListener.loss),
+    **dict.fromkeys(UNSQUEEZE | KEEPING, EventListener.shape),
+    **dict.fromkeys(ARITHMETIC, EventListener.elementwise),
+    **dict.fromkeys(PAIRED | JUDGED, EventListener.loss),
 }

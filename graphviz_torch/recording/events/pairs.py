@@ -1,0 +1,195 @@
+"""What calls of tensors together tell: shapes that broadcast, constants added, inputs of losses."""
+
+from __future__ import annotations
+
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...internals.frames import user_frame
+from ...internals.functions import TENSOR_BASE
+from ...internals.hooks.modes import unseen_calls
+from ...internals.tensors.pytree import tensors
+from ...internals.tensors.storage import is_plain, storage_id
+from ...internals.tensors.weak import Ref
+from ..program import Program
+from .events import Events, TensorRecord
+
+_INTENDED = 256  # results of unsqueeze and the like that are remembered
+
+
+def unseen(listen: Any) -> Any:
+    """A listener whose reads of tensors no mode sees."""
+
+    @wraps(listen)
+    def hidden(*args: Any) -> None:
+        with unseen_calls():
+            listen(*args)
+
+    return hidden
+
+
+class PairListener:
+    """What calls tell that take tensors together.
+
+    Args:
+        program: names tensors and lines.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.events = Events()
+        self._program = program
+        self._label = program.label
+        self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
+
+    def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
+        if type(result) is Tensor:
+            with unseen_calls():
+                self._shape(func, args, result)
+
+    def _shape(self, func: Any, args: Any, result: Tensor) -> None:
+        if result.dim() != 2 or not _is_plain(result) or 1 not in result.shape:
+            return
+        if func is Tensor.__getitem__:
+            index = args[1] if type(args[1]) is tuple else (args[1],)
+            meant = any(part is None for part in index)
+        elif func in UNSQUEEZE:
+            meant = True
+        else:
+            meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
+        if meant:
+            self._intended_shapes[id(result)] = Ref(result)
+            while len(self._intended_shapes) > _INTENDED:
+                del self._intended_shapes[next(iter(self._intended_shapes))]
+
+    def elementwise(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
+        if len(args) < 2:
+            return
+        one, other = args[0], args[1]
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            with unseen_calls():
+                self._broadcast(func, one, other, result, frame)
+
+    def _broadcast(
+        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
+    ) -> None:
+        dims = one.dim(), other.dim()
+        if dims == (0, 0) and func in _ADDING:
+            self._look_at_addends(one, other, result, frame)
+            return
+        if dims == (2, 1):
+            column, row = one, other
+        elif dims == (1, 2):
+            column, row = other, one
+        else:
+            return
+        size = row.shape[0]
+        if (
+            not (_is_plain(one) and _is_plain(other))
+            or size < 2
+            or tuple(column.shape) != (size, 1)
+        ):
+            return
+        if func not in PAIRED and not self._by_accident(column, row):
+            return
+        self._note_broadcast(func, one, other, result, frame)
+
+    def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
+        """Two numbers were added: has one no gradient, and is not the 0 that a sum begins with?"""
+        if one.requires_grad == other.requires_grad or result.grad_fn is None:
+            return
+        constant = other if one.requires_grad else one
+        if constant.is_cpu and is_plain(constant) and bool(constant):
+            outer = user_frame(frame)
+            operands = [TensorRecord.of(constant, self._label(constant, outer))]
+            numbers = [int(result.grad_fn._sequence_nr())]
+            place = self._program.place(outer)
+            self.events.note("constant", place, operands=operands, numbers=numbers)
+
+    def _note_broadcast(
+        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
+    ) -> None:
+        outer = user_frame(frame)
+        labels = self._program.labels((one, other), outer)
+        operands = list(map(TensorRecord.of, (one, other), labels))
+        made = [r for r in tensors(result) if r.grad_fn is not None]
+        numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
+        name = getattr(func, "__name__", "").strip("_")
+        place = self._program.place(outer)
+        self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
+
+    def _by_accident(self, column: Tensor, row: Tensor) -> bool:
+        known = self._intended_shapes.get(id(column))
+        if known is not None and known() is column:
+            return False
+        if any(isinstance(part, torch.nn.Parameter) for part in (column, row)):
+            return False
+        made = column.grad_fn.name() if column.grad_fn is not None else ""
+        if made.startswith(("Unsqueeze", "Expand")):
+            return False
+        return storage_id(column) != storage_id(row)
+
+    @unseen
+    def loss(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """A call of a loss function: what made its inputs."""
+        given = list(args[:2])
+        given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
+        if len(given) < 2 or not all(isinstance(part, Tensor) for part in given):
+            return
+        if func in PAIRED:
+            self.elementwise(func, given, kwargs, result, frame)
+            if _is_column_beside_matrix(*given[:2]):
+                self._note_broadcast(func, given[0], given[1], result, frame)
+        if func in JUDGED:
+            outer = user_frame(frame)
+            labels = self._program.labels(given, outer)
+            operands = list(map(TensorRecord.of, given, labels))
+            made = [r for r in tensors(result) if r.grad_fn is not None]
+            self.events.note(
+                "loss",
+                self._program.place(outer),
+                "",
+                func.__name__,
+                operands=operands,
+                numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
+            )
+
+
+def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
+    """Is one (N, 1) and the other (N, k): a loss would compare one value with k."""
+    if not (one.dim() == other.dim() == 2 and _is_plain(one) and _is_plain(other)):
+        return False
+    (rows, columns), (others, many) = one.shape, other.shape
+    return rows == others > 1 and columns != many and 1 in (columns, many)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Are all sizes numbers: to compare a symbolic one would make it a part of the user's graph."""
+    return all(type(size) is int for size in tensor.shape)
+
+
+def _named(names: str, *spaces: Any) -> set[Any]:
+    return {
+        getattr(space, name) for space in spaces for name in names.split() if hasattr(space, name)
+    }
+
+
+UNSQUEEZE = _named("unsqueeze", Tensor, torch)
+KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", Tensor, torch)
+ARITHMETIC = _named("sub add mul div eq ne gt lt ge le minimum maximum", Tensor, torch) | _named(
+    "__sub__ __rsub__ __add__ __radd__ __mul__ __rmul__ __truediv__ __rtruediv__ __eq__ __ne__"
+    " __gt__ __lt__ __ge__ __le__",
+    Tensor,
+    TENSOR_BASE,
+)
+_ADDING = _named("add __add__ __radd__", Tensor, TENSOR_BASE, torch)
+# Losses that compare element with element, and broadcast.
+PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
+# Losses whose inputs are judged by what made them.
+JUDGED = _named("kl_div cross_entropy", functional)
