@@ -48,7 +48,7 @@ class Program:
         self.stack = CallStack(self.table, self.origins)
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._model = model
-        self._thread = get_ident()
+        self.thread = get_ident()
         self.key = object()  # is in `recorded()` where this program runs
 
     def __enter__(self) -> Program:
@@ -61,7 +61,7 @@ class Program:
 
     def is_here(self) -> bool:
         """Is it this program that runs, and not another thread or another task."""
-        return self.key in recorded() and get_ident() == self._thread
+        return self.key in recorded() and get_ident() == self.thread
 
     @property
     def module(self) -> str:

@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
+from threading import get_ident
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -41,7 +42,7 @@ from .gradients.finite import FiniteResults
 from .graphs import graphs_of
 from .live import BackwardCall, InnerBackward, LiveBackward
 from .live_nodes import End, ends_of, sinks
-from .program import Program
+from .program import Program, recorded
 from .source_lines import raised
 from .steps.history import GraphHistory
 from .steps.optimizers import Steps
@@ -113,7 +114,7 @@ class Session:
     def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to run."""
         program = self.program
-        if program.is_here():
+        if program.key in recorded() and get_ident() == program.thread:  # as is_here(): often asked
             try:
                 program.stack.before(module, args, frame)
             except Exception as error:
@@ -122,7 +123,7 @@ class Session:
     def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
         """It has run; `output` is None if it raised."""
         program = self.program
-        if program.is_here():
+        if program.key in recorded() and get_ident() == program.thread:
             try:
                 if program.stack.after(module, frame) and output is not None:
                     plain = type(output) is torch.Tensor

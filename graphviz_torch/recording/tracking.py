@@ -75,10 +75,11 @@ def inwards(trails: Iterable[Trail]) -> list[Trail]:
 class _Followed(Ref):
     """A tensor that is followed."""
 
-    __slots__ = ("copies", "trail")
+    __slots__ = ("copies", "key", "trail")
 
+    key: int  # id() of it
     trail: Trail | None
-    copies: list[Copy]
+    copies: tuple[Copy, ...]
 
 
 class Tracker:
@@ -89,20 +90,27 @@ class Tracker:
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
         """Tell `copy` what becomes of a tensor."""
-        self._followed(tensor).copies.append(copy)
+        followed = self._followed(tensor)
+        followed.copies = (*followed.copies, copy)
 
     def lead(self, tensor: Tensor, trail: Trail) -> None:
         """Note the trail of a tensor that was made just now."""
         self._followed(tensor).trail = trail
 
-    def trail(self, tensor: Tensor) -> Trail | None:
-        """The trail of a tensor that a call takes; its copies learn of that."""
-        found = self.known.get(id(tensor))
-        if found is None or found() is not tensor:
-            return None
-        for copy in found.copies:
-            copy.on_use()
-        return found.trail
+    def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
+        """The trails of the tensors that a call takes, each once; their copies learn of that."""
+        found: dict[Trail, None] = {}
+        known = self.known
+        for tensor in given:
+            followed = known.get(id(tensor))
+            if followed is not None and followed() is tensor:
+                for copy in followed.copies:
+                    copy.on_use()
+                trail = followed.trail
+                # A custom Function gave the result a node: the gradient reaches it again.
+                if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
+                    found[trail] = None
+        return found
 
     def forget_trails(self) -> None:
         """Follow nothing but copies any more."""
@@ -116,10 +124,11 @@ class Tracker:
         self.known.clear()
 
     def _followed(self, tensor: Tensor) -> _Followed:
-        found = self.known.get(id(tensor))
+        key = id(tensor)
+        found = self.known.get(key)
         if found is None or found() is not tensor:
-            found = self.known[id(tensor)] = _Followed(tensor, self._freed)
-            found.trail, found.copies = None, []
+            found = self.known[key] = _Followed(tensor, self._freed)
+            found.key, found.trail, found.copies = key, None, ()
         return found
 
     def _freed(self, followed: _Followed) -> None:

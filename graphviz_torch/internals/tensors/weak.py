@@ -24,21 +24,9 @@ _utils: Any = torch.utils
 
 
 class Ref(weakref.ref[Tensor]):
-    """A weak reference to a tensor; `key` is its id().
+    """A weak reference to a tensor that `swap_tensors` does not count."""
 
-    Args:
-        tensor: what it refers to.
-        freed: called with the reference when the tensor is gone.
-    """
-
-    __slots__ = ("key",)
-
-    key: int
-
-    def __new__(cls, tensor: Tensor, freed: Callable[[Any], None] | None = None) -> Ref:
-        self = super().__new__(cls, tensor, freed)
-        self.key = id(tensor)
-        return self
+    __slots__ = ()
 
 
 class Uncounted:

@@ -86,18 +86,12 @@ class Cuts:
         """
         with unseen_calls():
             args, kwargs = arguments
-            given = tensors(*args, kwargs) if kwargs else tensors(*args)
-            behind: dict[Trail, None] = {}
-            if self._tracker.known:
-                for tensor in given:
-                    trail = self._tracker.trail(tensor)
-                    # A custom Function gave the result a node: the gradient reaches it again.
-                    if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
-                        behind[trail] = None
+            given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
+            behind = self._tracker.trails(given) if self._tracker.known else {}
             operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
             if not (operands or behind):
                 return
-            made = tensors(result)
+            made = [result] if type(result) is Tensor else tensors(result)
             if behind:
                 self._use(behind, func, numbers, made)
             start: tuple[Origin, ...] = ()
@@ -191,14 +185,11 @@ class Cuts:
         self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
     ) -> None:
         """Give the results of a call their trail."""
-        if not (start or behind):
-            return
-        trail = None
-        for tensor in made:
-            if not tensor.requires_grad:
-                if trail is None:
-                    alone = not start and len(behind) == 1
-                    trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
+        cut_off = [tensor for tensor in made if not tensor.requires_grad]
+        if cut_off and (start or behind):
+            alone = not start and len(behind) == 1
+            trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
+            for tensor in cut_off:
                 self._tracker.lead(tensor, trail)
 
     def release(self) -> None:

@@ -38,7 +38,7 @@ class _ModuleCall:
         self.place: Place | None = None  # beyond that frame
         self.library: Place | None = None
         self.counts: dict[str, int] = {}  # calls of each child so far
-        self.wrapped = wrapped_by(module)
+        self.wrapped = wrapped_by(module) if module._modules else None
 
 
 class CallStack:
@@ -70,7 +70,7 @@ class CallStack:
         return bool(self._running)
 
     def inputs(self) -> list[Tensor]:
-        """Arguments of the last outermost call that are still there."""
+        """Arguments of the last outermost call with gradients that are still there."""
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
@@ -90,18 +90,20 @@ class CallStack:
         if path is None:
             path = table.add(module, _variable(module, frame) if len(table) else "")
         counts, scope, below = self._counts, "", path
-        if not running:
+        if running:
+            for call in reversed(running):
+                # The scope hangs below the innermost running call whose path leads here.
+                above, outer = call.names
+                if not above or path.startswith(above + "."):
+                    counts, scope = call.counts, outer
+                    below = path[len(above) + 1 :] if above else path
+                    break
+        else:
             table.parameters()  # noted before another may be put in the place of one
-            positional, named = variables(frame, "args", "kwargs")
-            given = tensors(args if positional is None else positional, named)
-            self._inputs = [Ref(tensor) for tensor in given]
-        for call in reversed(running):
-            # The scope hangs below the innermost running call whose path leads here.
-            above, outer = call.names
-            if not above or path.startswith(above + "."):
-                counts, scope = call.counts, outer
-                below = path[len(above) + 1 :] if above else path
-                break
+            if torch.is_grad_enabled():  # else it keeps none of them for backward
+                positional, named = variables(frame, "args", "kwargs")
+                given = tensors(args if positional is None else positional, named)
+                self._inputs = [Ref(tensor) for tensor in given]
         count = counts[below] = counts.get(below, 0) + 1
         if count > 1:
             below = f"{below}#{count}"

@@ -35,17 +35,17 @@ class Origins(Generic[Line]):
         self.end = first  # the nodes before this number have been looked at
         self._numbers = [first]  # from this number on, nodes were made in ...
         self._names: list[Names] = [("", "")]  # ... this module and scope
+        self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
         self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
-
-    @property
-    def moments(self) -> int:
-        """How many calls of modules have begun or ended so far."""
-        return len(self._numbers)
 
     def enter(self, number: int, names: Names) -> None:
         """The nodes from this number on are made in another module and scope."""
-        self._numbers.append(number)
-        self._names.append(names)
+        self.moments += 1
+        if number == self._numbers[-1]:  # no node was made since, as under no_grad
+            self._names[-1] = names
+        else:
+            self._numbers.append(number)
+            self._names.append(names)
 
     def made(self, start: int, end: int, line: Line | None) -> None:
         """The nodes start <= number < end were made by this line; None if it is not known."""
