@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from .tensors import TensorMeta
@@ -79,8 +80,11 @@ class Numbers:
         self.nullable = nullable
 
     def encode(self, values: list[Any], where: str) -> Any:
-        self._check(values, where)
-        return values if self.allowed == (int,) else [_plain(value) for value in values]
+        kinds = self._check(values, where)
+        real = not any(issubclass(kind, complex) for kind in kinds)
+        if real and all(map(math.isfinite, filter(None, values))):
+            return values
+        return [_plain(value) for value in values]
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         values: list[Any] = _list(data, count, where)
@@ -92,7 +96,7 @@ class Numbers:
         self._check(values, where)
         return values
 
-    def _check(self, values: list[Any], where: str) -> None:
+    def _check(self, values: list[Any], where: str) -> set[type]:
         kinds = set(map(type, values))
         for kind in kinds:
             fits = issubclass(kind, self.allowed) and not issubclass(kind, self.refused)
@@ -102,6 +106,7 @@ class Numbers:
             whole = values if len(kinds) == 1 else [v for v in values if type(v) is int]
             if not -_LIMIT <= min(whole) <= max(whole) < _LIMIT:
                 raise ValueError(f"{where} holds a whole number of more than 64 bits.")
+        return kinds
 
 
 class Interned:
@@ -201,8 +206,8 @@ class Record:
     def encode(self, values: list[Any], where: str) -> Any:
         columns = {}
         for name, default in self.defaults.items():
-            column = [getattr(value, name) for value in values]
-            if default is MISSING or any(value != default for value in column):
+            column = list(map(attrgetter(name), values))
+            if default is MISSING or column.count(default) < len(column):
                 columns[name] = codec(self.hints[name]).encode(column, f"{where}.{name}")
         return columns
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import socket
 import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tensorboard.compat import tf  # type: ignore[import-untyped]
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2  # type: ignore[import-untyped]
 from tensorboard.plugins.custom_scalar import layout_pb2  # type: ignore[import-untyped]
 from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-untyped]
     CONFIG_SUMMARY_TAG,
     create_summary_metadata,
 )
-from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
-    EventFileWriter,
-)
 
 from ..graph import Graph
 from ..graph.json import MAX_BYTES, from_json, to_json
+from .checksum import checksum
 
 GRAPHS = "graphviz_torch"  # the plugin that the whole graph is written for
 # A tag belongs to one plugin; the Graphs tab has the tag itself, our plugin the tag with this.
@@ -33,6 +34,8 @@ PREFIX = "autograd/"
 # Any: torch's SummaryWriter, or anything with `add_event`; neither has a type that we may import.
 Writer = str | Path | Any
 Write = Callable[[summary_pb2.Summary, int], None]
+
+_files = count()  # of this process: two in one second have different names
 
 
 @contextmanager
@@ -47,11 +50,9 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
         OSError: if the directory can't be written.
     """
     if isinstance(logdir_or_writer, (str, os.PathLike)):
-        files = EventFileWriter(os.fspath(logdir_or_writer))
-        try:
-            yield lambda summary, step: files.add_event(_event(summary, step))
-        finally:
-            files.close()
+        with tf.io.gfile.GFile(_new_file(os.fspath(logdir_or_writer)), "wb") as file:
+            _record(file, event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+            yield lambda summary, step: _record(file, _event(summary, step))
         return
     writer = logdir_or_writer
     if hasattr(writer, "_get_file_writer"):  # torch.utils.tensorboard.SummaryWriter
@@ -65,6 +66,22 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
             "(with Lightning: logger.experiment)."
         )
     writer.flush()
+
+
+def _new_file(directory: str) -> str:
+    """A name that TensorBoard takes for an event file, and that none of its writers would take."""
+    tf.io.gfile.makedirs(directory)
+    host, process, number = socket.gethostname(), os.getpid(), next(_files)
+    name = f"events.out.tfevents.{int(time.time()):010}.{host}.{process}.{number}.graphviz_torch"
+    return os.path.join(directory, name)
+
+
+def _record(file: Any, event: event_pb2.Event) -> None:
+    """Append one event: its length and its bytes, each with a checksum behind it."""
+    content = event.SerializeToString()
+    length = struct.pack("<Q", len(content))
+    sums = [struct.pack("<I", checksum(data)) for data in (length, content)]
+    file.write(b"".join([length, sums[0], content, sums[1]]))
 
 
 def _event(summary: summary_pb2.Summary, step: int) -> event_pb2.Event:
@@ -146,7 +163,7 @@ def markdown(tag: str, text: str) -> summary_pb2.Summary:
 
 def pack(graph: Graph) -> bytes:
     """The graph as compressed JSON, the same bytes for the same graph."""
-    return gzip.compress(to_json(graph).encode(), compresslevel=6, mtime=0)
+    return gzip.compress(to_json(graph).encode(), compresslevel=4, mtime=0)
 
 
 def unpack(content: bytes) -> Graph:

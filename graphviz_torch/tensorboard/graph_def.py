@@ -10,11 +10,14 @@ is hatched.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import lru_cache
 
 from tensorboard.compat.proto import (  # type: ignore[import-untyped]
+    attr_value_pb2,
     config_pb2,
     graph_pb2,
     node_def_pb2,
+    step_stats_pb2,
     types_pb2,
 )
 
@@ -119,28 +122,44 @@ def run_metadata(
         return metadata
     mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
+    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # by the shapes of its outputs
     now = 1  # a start of 0 leaves the node without a colour
-    for entry in sorted(built.node, key=lambda entry: entry.name.split("/")):
-        if not entry.device:
+    entries = {entry.name: entry for entry in built.node}
+    for name in sorted(entries, key=lambda name: name.split("/")):
+        entry = entries[name]
+        device = entry.device
+        if not device:
             continue
-        if entry.device not in devices:
-            devices[entry.device] = metadata.step_stats.dev_stats.add(device=entry.device)
-        stats = devices[entry.device].node_stats.add(node_name=entry.name)
-        if entry.name in times:
+        if device not in devices:
+            devices[device] = metadata.step_stats.dev_stats.add(device=device)
+        shapes = entry.attr["_output_shapes"].list
+        key = shapes.SerializeToString()
+        if key not in alike:
+            alike[key] = _outputs(shapes)
+        stats = devices[device].node_stats.add()
+        stats.CopyFrom(alike[key])
+        stats.node_name = name
+        if name in times:
             stats.all_start_micros = now
-            stats.all_end_rel_micros = max(1, round(times[entry.name] * 1e6))
-            now += stats.all_end_rel_micros
-        elif not times and entry.name == mark:
+            took = max(1, round(times[name] * 1e6))
+            stats.all_end_rel_micros = took
+            now += took
+        elif not times and name == mark:
             # Without a single time the tab paints every node black. This one is no time to the
             # page, in whose numbers the end is the start, and keeps its scale from breaking.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
-        if sizes.get(entry.name):
-            stats.memory.add(allocator_name="recorded", total_bytes=sizes[entry.name])
-        for slot, shape in enumerate(entry.attr["_output_shapes"].list.shape):
-            if not shape.unknown_rank:
-                stats.output.add(slot=slot).tensor_description.shape.CopyFrom(shape)
+        if sizes.get(name):
+            stats.memory.add(allocator_name="recorded", total_bytes=sizes[name])
     return metadata
+
+
+def _outputs(shapes: attr_value_pb2.AttrValue.ListValue) -> step_stats_pb2.NodeExecStats:
+    stats = step_stats_pb2.NodeExecStats()
+    for slot, shape in enumerate(shapes.shape):
+        if not shape.unknown_rank:
+            stats.output.add(slot=slot).tensor_description.shape.CopyFrom(shape)
+    return stats
 
 
 def _gradient_bytes(node: Node) -> int:
@@ -228,15 +247,20 @@ def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]
     _text(entry, "line", node.source)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes
-        kept = (f"{s.name or s.kind} {s.tensor}" for s in node.saved)
-        _text(entry, "saved", "; ".join(kept))
+        _text(entry, "saved", "; ".join([_kept(s.name or s.kind, s.tensor) for s in node.saved]))
     _text(entry, "gradient", _gradients(node.grad_outputs))
     _text(entry, "backward", _when(node))
-    _text(entry, "transfer", "; ".join(map(_moved, transfers)))
+    if transfers:
+        _text(entry, "transfer", "; ".join(map(_moved, transfers)))
+
+
+@lru_cache(1024)
+def _kept(name: str, tensor: TensorMeta) -> str:
+    return f"{name} {tensor}"
 
 
 def _gradients(stats: Iterable[GradientStats | None]) -> str:
-    return "; ".join(_gradient(entry) for entry in stats if entry is not None)
+    return "; ".join([_gradient(entry) for entry in stats if entry is not None])
 
 
 def _gradient(stats: GradientStats) -> str:
@@ -245,12 +269,9 @@ def _gradient(stats: GradientStats) -> str:
     if stats.nan or stats.inf:
         text += f", {stats.nan} NaN, {stats.inf} Inf"
     if stats.values is not None:
-        text += ", [" + ", ".join(_number(value) for value in stats.values) + "]"
+        values = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in stats.values]
+        text += f", [{', '.join(values)}]"
     return text
-
-
-def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _when(node: Node) -> str:

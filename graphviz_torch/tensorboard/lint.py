@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     config_pb2,
@@ -29,8 +29,12 @@ _SOURCE = re.compile(r"([^:]+):(?:\w+:)?(\d+)")
 
 
 def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None) -> None:
-    """Raises ValueError, naming each node, for what the Graphs tab would not show as it is."""
-    found = list(problems(graph, metadata))
+    """Raises ValueError, naming each node, for what the Graphs tab would not show as it is.
+
+    All of `problems` but those of attributes: `graph_def` writes their text in one place, and to
+    read a million of them back takes longer than to write them.
+    """
+    found = list(_structure(graph, metadata))
     if found:
         more = f"\n(and {len(found) - 10} more)" if len(found) > 10 else ""
         raise ValueError("TensorBoard would not show this graph:\n" + "\n".join(found[:10]) + more)
@@ -40,6 +44,11 @@ def problems(
     graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None
 ) -> Iterator[str]:
     """One sentence for each node, edge or measurement that the Graphs tab would lose."""
+    yield from _structure(graph, metadata)
+    yield from _attributes(graph)
+
+
+def _structure(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None) -> Iterator[str]:
     if not graph.node:
         yield "the graph is empty: the tab shows an error."
     nodes = {node.name: node for node in graph.node}
@@ -47,14 +56,11 @@ def problems(
         for name, count in Counter(node.name for node in graph.node).items():
             if count > 1:
                 yield f"node {name!r}: {count} nodes have this name and are drawn as one."
-    for node in graph.node:
-        yield from _name(node.name)
-        yield from _operation(node, nodes)
-        yield from _inputs(node, nodes)
-        yield from _attributes(node)
-        if node.device and not _DEVICE.search(node.device):
-            yield f"node {node.name!r}: device {node.device!r} is not like '/device:cuda:0'."
-    yield from _scopes(graph)
+    yield from _names(nodes)
+    yield from _operations(nodes)
+    yield from _inputs(nodes)
+    yield from _devices(nodes)
+    yield from _scopes(nodes)
     yield from _series(graph)
     if graph.ByteSize() > _LARGEST:
         yield f"the graph has {graph.ByteSize()} bytes; a protobuf holds at most {_LARGEST}."
@@ -62,48 +68,52 @@ def problems(
         yield from _measurements(metadata, nodes)
 
 
-def _name(name: str) -> Iterator[str]:
-    if not name:
-        yield "a node has no name."
-        return
-    first = name.partition("/")[0]
-    if first in RESERVED or first.startswith(LIBRARY):
-        yield f"node {name!r}: a first segment {first!r} breaks the page."
-    bad = _FORBIDDEN.search(name)
-    if bad:
-        yield f"node {name!r}: {bad[0]!r} in a name loses its colour, its edges or its scope."
+def _names(nodes: Iterable[str]) -> Iterator[str]:
+    for name in nodes:
+        if not name:
+            yield "a node has no name."
+            continue
+        first = name.partition("/")[0]
+        if first in RESERVED or first.startswith(LIBRARY):
+            yield f"node {name!r}: a first segment {first!r} breaks the page."
+        bad = _FORBIDDEN.search(name)
+        if bad:
+            yield f"node {name!r}: {bad[0]!r} in a name loses its colour, its edges or its scope."
 
 
-def _operation(node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef]) -> Iterator[str]:
-    if not node.op:
-        yield f"node {node.name!r} has no operation."
-    if "Const" in node.op:
-        yield f"node {node.name!r}: operation {node.op!r} contains 'Const' and is swallowed."
-    if node.op.endswith("Summary") and re.fullmatch(r"[a-zA-Z]+Summary", node.op):
-        yield f"node {node.name!r}: operation {node.op!r} ends in 'Summary' and is swallowed."
-    if node.op == "NoOp":
-        yield f"node {node.name!r}: operation 'NoOp' is moved out of the graph."
-    if node.op in REFERENCE_OPS and (not node.input or node.input[0] not in nodes):
-        yield f"node {node.name!r}: operation {node.op!r} changes its input 0, and has none."
+def _operations(nodes: Mapping[str, node_def_pb2.NodeDef]) -> Iterator[str]:
+    for name, node in nodes.items():
+        op = node.op
+        if not op:
+            yield f"node {name!r} has no operation."
+        if "Const" in op:
+            yield f"node {name!r}: operation {op!r} contains 'Const' and is swallowed."
+        if op.endswith("Summary") and re.fullmatch(r"[a-zA-Z]+Summary", op):
+            yield f"node {name!r}: operation {op!r} ends in 'Summary' and is swallowed."
+        if op == "NoOp":
+            yield f"node {name!r}: operation 'NoOp' is moved out of the graph."
+        if op in REFERENCE_OPS and (not node.input or node.input[0] not in nodes):
+            yield f"node {name!r}: operation {op!r} changes its input 0, and has none."
 
 
-def _inputs(node: node_def_pb2.NodeDef, nodes: dict[str, node_def_pb2.NodeDef]) -> Iterator[str]:
-    last = None
-    for entry in node.input:
-        name, slot = _source(entry)
-        if name == last:
-            yield f"node {node.name!r}: two inputs from {name!r} follow each other and are merged."
-        last = name
-        source = nodes.get(name)
-        if source is None:
-            if entry != "^|":
-                yield f"node {node.name!r}: input {entry!r} names no node and is dropped."
-        elif source is node:
-            yield f"node {node.name!r}: an edge to itself is dropped."
-        elif not entry.startswith("^"):
-            shapes = source.attr["_output_shapes"].list.shape
-            if shapes and slot >= len(shapes):
-                yield f"node {node.name!r}: {name!r} has no shape for output {slot}."
+def _inputs(nodes: Mapping[str, node_def_pb2.NodeDef]) -> Iterator[str]:
+    for name, node in nodes.items():
+        last = None
+        for entry in node.input:
+            path, slot = _source(entry)
+            if path == last:
+                yield f"node {name!r}: two inputs from {path!r} follow each other and are merged."
+            last = path
+            source = nodes.get(path)
+            if source is None:
+                if entry != "^|":
+                    yield f"node {name!r}: input {entry!r} names no node and is dropped."
+            elif path == name:
+                yield f"node {name!r}: an edge to itself is dropped."
+            elif slot and not entry.startswith("^"):
+                shapes = source.attr["_output_shapes"].list.shape
+                if shapes and slot >= len(shapes):
+                    yield f"node {name!r}: {path!r} has no shape for output {slot}."
 
 
 def _source(entry: str) -> tuple[str, int]:
@@ -112,32 +122,43 @@ def _source(entry: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (name, 0)
 
 
-def _attributes(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    for key, value in node.attr.items():
-        plain = value.s
-        text = plain or value.placeholder.encode()
-        if len(text) > _LONG_ATTRIBUTE:
-            yield f"node {node.name!r}: attribute {key!r} has {len(text)} bytes, the panel stalls."
-        if not plain.isascii():
-            yield f"node {node.name!r}: attribute {key!r} is not ASCII and shows as octal numbers."
+def _devices(nodes: Mapping[str, node_def_pb2.NodeDef]) -> Iterator[str]:
+    for name, node in nodes.items():
+        device = node.device
+        if device and not _DEVICE.search(device):
+            yield f"node {name!r}: device {device!r} is not like '/device:cuda:0'."
 
 
-def _scopes(graph: graph_pb2.GraphDef) -> Iterator[str]:
-    children: dict[str, set[str]] = {}
+def _attributes(graph: graph_pb2.GraphDef) -> Iterator[str]:
     for node in graph.node:
-        parts = node.name.split("/")
-        for depth in range(len(parts)):
-            children.setdefault("/".join(parts[:depth]), set()).add(parts[depth])
-    for scope, names in children.items():
-        if len(names) > _CROWDED:
-            yield f"scope {scope!r} has {len(names)} children, too many to draw or read."
+        for key, value in node.attr.items():
+            text = value.s or value.placeholder.encode()
+            if len(text) > _LONG_ATTRIBUTE:
+                size = f"has {len(text)} bytes, the panel stalls"
+                yield f"node {node.name!r}: attribute {key!r} {size}."
+            if not value.s.isascii():
+                octal = "is not ASCII and shows as octal numbers"
+                yield f"node {node.name!r}: attribute {key!r} {octal}."
+
+
+def _scopes(names: Iterable[str]) -> Iterator[str]:
+    children: Counter[str] = Counter()
+    paths: set[str] = set()
+    for path in names:
+        while path and path not in paths:
+            paths.add(path)
+            path = path.rpartition("/")[0]
+            children[path] += 1
+    for scope, count in children.items():
+        if count > _CROWDED:
+            yield f"scope {scope!r} has {count} children, too many to draw or read."
 
 
 def _series(graph: graph_pb2.GraphDef) -> Iterator[str]:
     families: dict[tuple[str, str, str], dict[int, str]] = {}
     for node in graph.node:
-        scope, _, leaf = node.name.rpartition("/")
-        match = re.fullmatch(r"(\D*)(\d+)", leaf)
+        scope, _, text = node.name.rpartition("/")
+        match = text[-1:].isdecimal() and re.fullmatch(r"(\D*)(\d+)", text)
         if match:
             families.setdefault((scope, match[1], node.op), {})[int(match[2])] = node.name
     for numbers in families.values():
@@ -147,30 +168,32 @@ def _series(graph: graph_pb2.GraphDef) -> Iterator[str]:
 
 
 def _measurements(
-    metadata: config_pb2.RunMetadata, nodes: dict[str, node_def_pb2.NodeDef]
+    metadata: config_pb2.RunMetadata, nodes: Mapping[str, node_def_pb2.NodeDef]
 ) -> Iterator[str]:
     if len(metadata.function_graphs) > 1:
         yield "several graphs in one tag: each gets a prefix, and its measurements are lost."
     for device in metadata.step_stats.dev_stats:
         if not _DEVICE.search(device.device):
             yield f"device {device.device!r} of measurements hatches every node."
-        for stats in device.node_stats:
-            yield from _measurement(stats, device.device, nodes)
+        yield from _measured(device.node_stats, device.device, nodes)
 
 
-def _measurement(
-    stats: step_stats_pb2.NodeExecStats, device: str, nodes: dict[str, node_def_pb2.NodeDef]
+def _measured(
+    entries: Iterable[step_stats_pb2.NodeExecStats],
+    device: str,
+    nodes: Mapping[str, node_def_pb2.NodeDef],
 ) -> Iterator[str]:
-    name = stats.node_name
-    node = nodes.get(name)
-    if node is None:
-        yield f"measured node {name!r} is not in the graph."
-    elif node.device != device:
-        yield f"node {name!r}: measured on {device!r}, its device is {node.device!r}."
-    if stats.all_end_rel_micros > 0 and stats.all_start_micros <= 0:
-        yield f"node {name!r}: a start of 0 leaves it without a colour."
-    if stats.all_end_rel_micros < 0:
-        yield f"node {name!r}: a negative time is ignored."
-    for output in stats.output:
-        if not output.tensor_description.HasField("shape"):
-            yield f"node {name!r}: a measured output without a shape stops all colouring."
+    for stats in entries:
+        name = stats.node_name
+        node = nodes.get(name)
+        if node is None:
+            yield f"measured node {name!r} is not in the graph."
+        elif node.device != device:
+            yield f"node {name!r}: measured on {device!r}, its device is {node.device!r}."
+        if stats.all_end_rel_micros > 0 and stats.all_start_micros <= 0:
+            yield f"node {name!r}: a start of 0 leaves it without a colour."
+        if stats.all_end_rel_micros < 0:
+            yield f"node {name!r}: a negative time is ignored."
+        for output in stats.output:
+            if not output.tensor_description.HasField("shape"):
+                yield f"node {name!r}: a measured output without a shape stops all colouring."

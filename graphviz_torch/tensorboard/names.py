@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..graph import Graph, Node
 from ..render.groups.groups import Groups, group
@@ -57,6 +58,7 @@ LIMIT = 100  # children of one scope; a flat thousand draws as an invisible sliv
 _FEW_OUTPUTS = 10  # more than these go into a scope of their own
 
 
+@lru_cache(1024)
 def segment(text: str) -> str:
     """One part of a path, without the characters that break colours, edges or selection.
 
@@ -131,8 +133,11 @@ def names(graph: Graph) -> Names:
     top = Scope()
     backward = top.add("backward")
     scopes = _scopes(groups, top)
+    modules = _modules(groups)
     wanted = [
-        (top if of is None else scopes[of], own_name(node, _modules(groups, of)), node.title)
+        (top, own_name(node, ()), node.title)
+        if of is None
+        else (scopes[of], own_name(node, modules[of]), node.title)
         for node, of in zip(graph.nodes, groups.of, strict=True)
     ]
     wanted += _outputs(graph, top)
@@ -162,15 +167,14 @@ def _scopes(groups: Groups, top: Scope) -> list[Scope]:
     return scopes
 
 
-def _modules(groups: Groups, of: int | None) -> list[str]:
-    """Names of the modules around a group, outermost first, without the mark of a second call."""
-    found: list[str] = []
-    while of is not None:
-        entry = groups.groups[of]
-        if entry.kind == "module":
-            found.append(entry.name.partition("#")[0])
-        of = entry.parent
-    return found[::-1]
+def _modules(groups: Groups) -> list[tuple[str, ...]]:
+    """Of each group the modules around it, outermost first, without the mark of a second call."""
+    found: list[tuple[str, ...]] = []
+    for entry in groups.groups:  # parents before children
+        outer = () if entry.parent is None else found[entry.parent]
+        own = (entry.name.partition("#")[0],) if entry.kind == "module" else ()
+        found.append(outer + own)
+    return found
 
 
 def _outputs(graph: Graph, top: Scope) -> list[tuple[Scope, str, str]]:
@@ -192,7 +196,7 @@ def _without_series(wanted: Sequence[tuple[Scope, str, str]]) -> list[tuple[Scop
     """Scopes and texts, with a "_" behind names such as x1 ... x9 that the tab would fold."""
     families: dict[tuple[str, str, str], dict[int, list[int]]] = {}
     for i, (scope, text, op) in enumerate(wanted):
-        match = re.fullmatch(r"(\D*)(\d+)", text)
+        match = text[-1:].isdecimal() and re.fullmatch(r"(\D*)(\d+)", text)
         if match:
             family = families.setdefault((scope.path, match[1], op), {})
             family.setdefault(int(match[2]), []).append(i)

@@ -1,0 +1,43 @@
+"""The checksum of a record, against TensorBoard's own and against published values."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+pytest.importorskip("tensorboard")
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+from graphviz_torch.tensorboard.checksum import checksum
+
+
+def masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [  # RFC 3720, appendix B.4, and the check value of the catalogue of CRCs
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (b"123456789", 0xE3069283),
+    ],
+)
+def test_published_checksums_are_met(data: bytes, crc: int) -> None:
+    assert checksum(data) == masked(crc)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 8191, 8192, 8193, 8195, 8196, 12288, 12289, 99_999])
+def test_it_is_tensorboards_own_at_every_length(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    assert checksum(data) == masked_crc32c(data)
+
+
+def test_a_byte_that_changes_far_inside_changes_it() -> None:
+    data = bytes(50_000)
+    changed = data[:20_000] + b"\1" + data[20_001:]
+    assert checksum(data) != checksum(changed)
+    assert struct.pack("<I", checksum(changed)) == struct.pack("<I", masked_crc32c(changed))
