@@ -247,7 +247,7 @@ def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]
     _text(entry, "line", node.source)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes
-        _text(entry, "saved", "; ".join([_kept(s.name or s.kind, s.tensor) for s in node.saved]))
+        _text(entry, "saved", "; ".join([_saved(s.name or s.kind, s.tensor) for s in node.saved]))
     _text(entry, "gradient", _gradients(node.grad_outputs))
     _text(entry, "backward", _when(node))
     if transfers:
@@ -255,7 +255,7 @@ def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]
 
 
 @lru_cache(1024)
-def _kept(name: str, tensor: TensorMeta) -> str:
+def _saved(name: str, tensor: TensorMeta) -> str:
     return f"{name} {tensor}"
 
 

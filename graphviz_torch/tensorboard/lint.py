@@ -175,10 +175,10 @@ def _measurements(
     for device in metadata.step_stats.dev_stats:
         if not _DEVICE.search(device.device):
             yield f"device {device.device!r} of measurements hatches every node."
-        yield from _measured(device.node_stats, device.device, nodes)
+        yield from _device_measurements(device.node_stats, device.device, nodes)
 
 
-def _measured(
+def _device_measurements(
     entries: Iterable[step_stats_pb2.NodeExecStats],
     device: str,
     nodes: Mapping[str, node_def_pb2.NodeDef],
