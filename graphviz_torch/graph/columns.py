@@ -317,7 +317,10 @@ def _list(data: Any, count: int | None, where: str) -> list[Any]:
 
 def _integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
     values = _list(data, count, where)
-    kinds = set(map(type, values)) - ({type(None)} if nullable else set())
-    if kinds - {int} or min((value for value in values if value is not None), default=0) < 0:
+    known = [value for value in values if value is not None] if nullable else values
+    if (
+        set(map(type, known)) - {int}
+        or not 0 <= min(known, default=0) <= max(known, default=0) < _LIMIT
+    ):
         raise ValueError(f"{where} holds what is neither a position nor a length.")
     return values

@@ -99,6 +99,10 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
         raise ValueError("this is not a saved graph: it is nested too deeply.") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"this is not JSON, or it was cut short: {error}.") from None
+    except ValueError as error:
+        if "digits" not in str(error):
+            raise
+        raise ValueError("it is not a saved graph: a number has thousands of digits.") from None
     if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
         raise ValueError('this is JSON, but not a saved graph: "format" is not "graphviz_torch".')
     version = values.pop("version", None)

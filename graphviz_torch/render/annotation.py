@@ -18,7 +18,7 @@ from . import labels
 
 _WIDEST = 60  # characters of a line of code before what it made
 _LISTED = 3  # things that one line made
-_PLACE = re.compile(r"([^\s()]+):(\d+)")
+_PLACE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
 
 def annotate_source(graph: GraphLike, file: str | Path | None = None) -> str:

@@ -32,6 +32,15 @@ RENDERERS: dict[str, Callable[[gt.Graph, Path], Any]] = {
     "collectives": lambda graph, _: gt.collectives(graph),
     "ranks": lambda graph, _: gt.find_across([ORIGINAL, graph]),
     "steps": lambda graph, _: gt.find(graph, [ORIGINAL]),
+    "mermaid": lambda graph, _: gt.to_mermaid(graph, findings=gt.find(graph)),
+    "summary": lambda graph, _: str(gt.summary(graph)),
+    "explain": lambda graph, _: [str(gt.explain(graph, node.id)) for node in graph.nodes[:2]],
+    "chrome": lambda graph, folder: gt.to_chrome_trace(graph, folder / "trace.json"),
+    "dict": lambda graph, _: gt.to_dict(graph),
+    "model explorer": lambda graph, folder: gt.to_model_explorer(graph, folder / "model.json"),
+    "networkx": lambda graph, _: gt.to_networkx(graph),
+    "source": lambda graph, folder: gt.annotate_source(graph, folder / "train.py"),
+    "saved": lambda graph, _: from_json(to_json(graph)),
 }
 ORIGINAL = gt.load(SAVED / "recording.json")
 
@@ -81,6 +90,7 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
     tmp_path: Path,
 ) -> None:
     loaded = 0
+    (tmp_path / "train.py").write_text("x = 1\n" * 9)
     for i, text in enumerate(mutations()):
         try:
             graph = from_json(text)
@@ -123,6 +133,14 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
         (
             changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1" + "0" * 400),
             r"nodes\.seconds holds a whole number of more than 64 bits",
+        ),
+        (
+            changed(nodes__items__order=[12345, 1]).replace("12345", "1" * 5000),
+            r"^it is not a saved graph: a number has thousands of digits\.$",
+        ),
+        (
+            changed(nodes__items__saved__lengths=[10**400, 0]),
+            r"nodes\.saved holds what is neither a position nor a length\.$",
         ),
         (
             changed(nodes__items__module={"distinct": [".".join("a" * 101)], "at": [0, 0]}),

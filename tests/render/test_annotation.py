@@ -65,3 +65,9 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
         annotate_source(graph, tmp_path / "other.py")
     with pytest.raises(ValueError, match="knows no lines"):
         annotate_source(trace(torch.ones(1, requires_grad=True) * 2))
+
+
+def test_a_line_of_a_million_characters_is_read_once() -> None:
+    node = Node(0, "ExpBackward0", (), operation="exp", source="a" * 1_000_000)
+    with pytest.raises(ValueError, match="knows no lines"):  # at once, not after an hour
+        annotate_source(Graph((node,)))
