@@ -122,9 +122,13 @@ def operand(label: str, tensor: Tensor) -> OperandRecord:
     "batch['y']".
     """
     meta = tensor_meta(tensor)
-    number = None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
-    return OperandRecord(label, meta, made_by(tensor), tensor.output_nr, number)
+    try:
+        fn = made_by(tensor)
+    except RuntimeError:  # PyTorch refuses: made without a gradient of what was changed in place
+        fn = None
+    number = None if fn is None or hasattr(fn, "variable") else fn._sequence_nr()
+    return OperandRecord(label, meta, fn, tensor.output_nr, number)
 
 
 def refused_operands(error: BaseException) -> list[OperandRecord]:

@@ -78,3 +78,18 @@ def test_an_item_of_the_users(batch: Any, get: Callable[[Any], Tensor], expressi
 
 def test_what_nobody_holds_has_no_label() -> None:
     assert labels(lambda x: torch.add(x, torch.ones(3))) == ["x", ""]
+
+
+def test_a_view_that_pytorch_refuses_has_its_name_and_shape() -> None:
+    base = torch.ones(3, requires_grad=True).clone()
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"), record() as r:
+        with torch.no_grad():
+            view = base.view(3, 1)
+        base.add_(1)
+        view.sin()
+    failure = r.graph.failure
+    assert failure is not None
+    assert failure.operation == "sin"
+    assert [(operand.label, operand.tensor.shape) for operand in failure.operands] == [
+        ("view", (3, 1))
+    ]
