@@ -11,6 +11,7 @@ import torch
 
 from graphviz_torch import record
 from graphviz_torch.graph import TensorMeta
+from graphviz_torch.recording import recording as recordings
 from graphviz_torch.recording.profiler import Clock, match, read
 from graphviz_torch.recording.transfers.transfers import CopyRecord
 
@@ -115,3 +116,23 @@ def test_a_device_that_nobody_used_is_left_alone_and_one_that_failed_ends_no_rec
     clock._profile = SimpleNamespace(stop=lambda: None, export_chrome_trace=export)  # type: ignore[assignment]
     clock.__exit__()
     assert (waited, clock.copies) == ([1], [])
+
+
+def test_copies_that_the_profiler_tells_when_it_ends_are_in_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class EndedClock(Clock):
+        def __enter__(self) -> Clock:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.copies = read([event("Memcpy HtoD (Pinned -> Device)", 1, 3, 40)])
+
+    monkeypatch.setattr(recordings, "Clock", EndedClock)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_available", lambda: True)
+        recording = record(clock=True)
+    with recording:
+        torch.ones(3, requires_grad=True).sum().backward()
+    (copy,) = recording.graph.transfers
+    assert (copy.kind, copy.nbytes, copy.seconds) == ("HtoD", 40, pytest.approx(3e-6))

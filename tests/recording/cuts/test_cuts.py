@@ -196,6 +196,18 @@ def test_what_was_cut_off_is_not_kept_alive_for_long() -> None:
         assert [ref() for ref in held] == [None] * 3
 
 
+def test_a_result_that_outlives_a_backward_keeps_nothing_that_was_cut_off_alive() -> None:
+    with record():
+        x = torch.ones(3, requires_grad=True)
+        h = x * 2
+        result = h.detach()
+        x_alive = weakref.ref(x)
+        (result * torch.ones(3, requires_grad=True)).sum().backward()
+        del x, h
+        assert x_alive() is None
+        assert result.shape == (3,)
+
+
 def detached(loss: Tensor) -> Tensor:
     return loss.detach()
 

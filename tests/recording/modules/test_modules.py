@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,17 @@ def test_parameters_that_are_replaced_between_forward_and_backward_keep_their_na
         named = {n.label: n.module for n in graph.nodes if n.name == "AccumulateGrad"}
         assert named == {"weight": "", "bias": ""}
         assert all(p.node is not None for p in graph.parameters)
+
+
+def test_parameters_that_were_replaced_are_not_kept_alive_after_the_next_backward() -> None:
+    model = nn.Linear(3, 1)
+    with record(model):
+        replaced = [weakref.ref(parameter) for parameter in model.parameters()]
+        loss = model(torch.ones(2, 3)).sum()
+        model.load_state_dict(nn.Linear(3, 1).state_dict(), assign=True)
+        loss.backward()
+        del loss
+        assert [ref() for ref in replaced] == [None, None]
 
 
 def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users(
