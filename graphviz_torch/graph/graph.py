@@ -172,6 +172,7 @@ def _check_paths(graph: Graph) -> None:
     """Raises ValueError for a module path that is deeper or longer than a drawing can show."""
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
+    paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
     for path in paths:
         if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
             raise ValueError(

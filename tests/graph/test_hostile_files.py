@@ -147,6 +147,10 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
             r"a module path of 101 levels",
         ),
         (
+            changed(parameters__items__name={"distinct": [".".join("a" * 250_000)], "at": [0]}),
+            r"a module path of 249,999 levels",
+        ),
+        (
             changed(nodes__items__scope={"distinct": ["a" * 5000], "at": [0, 0]}),
             r"5,000 characters",
         ),
