@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.saved_tensors import SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
 
+_TOGETHER = 1024  # memories in one reduction
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
@@ -132,13 +132,18 @@ def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """One reduction for each dtype: it may overflow where nothing is NaN or Inf."""
+    """One reduction for many of a dtype: it may overflow where nothing is NaN or Inf."""
     alike: dict[torch.dtype, dict[tuple[int, int], Tensor]] = {}  # each memory once
     for tensor in tensors:
         memory = tensor.data_ptr(), tensor.numel()
         alike.setdefault(tensor.dtype, {})[memory] = tensor
-    norms = (torch.stack(foreach_norm(list(one.values()))).tolist() for one in alike.values())
-    return all(map(math.isfinite, chain.from_iterable(norms)))
+    for one in alike.values():
+        memories = list(one.values())
+        for start in range(0, len(memories), _TOGETHER):
+            norms = torch.stack(foreach_norm(memories[start : start + _TOGETHER]))
+            if not all(map(math.isfinite, norms.tolist())):
+                return False
+    return True
 
 
 def _values(fn: GradFn, name: str, data: Tensor) -> _Values:
