@@ -46,8 +46,9 @@ def record(
 
     Args:
         model: gives modules and parameters their names, as in `named_modules()`, and has its
-            parameters listed, and no others. None: the first module that is called is the model;
-            another outside it goes by the variable that holds it, else by its class; and the
+            parameters listed, and no others. None: the first module that is called is the model,
+            unless the code that calls it holds several, such as the two players of a GAN; each of
+            those, and any other module, goes by the variable that holds it, else by its class. The
             parameters of every module that is called are listed, or, where none is, the caller's
             leaves whose way to the loss was cut.
         gradients: describe the gradient at every node, and time it. "finite": tell only which

@@ -68,6 +68,14 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
     writer.flush()
 
 
+def directory(logdir_or_writer: Writer) -> str:
+    """Where it writes; for a writer that does not say, a text that stands for it."""
+    if isinstance(logdir_or_writer, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(logdir_or_writer))
+    path = getattr(logdir_or_writer, "log_dir", None)
+    return os.path.abspath(path) if isinstance(path, str) else repr(logdir_or_writer)
+
+
 def _new_file(directory: str) -> str:
     """A name that TensorBoard takes for an event file, and that none of its writers would take."""
     tf.io.gfile.makedirs(directory)

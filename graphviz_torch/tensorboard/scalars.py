@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,11 @@ from ..graph import GradientStats, Graph, GraphLike, Transfer, graph_of
 from ..graph.units import bytes_text
 from ..render.dot.layout import LayoutError
 from .depth import depth_png
+from .series import NormSeries
 from .writer import require
 
 _COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
-_LINES = 12  # of a chart of all layers
-_PART = re.compile(r"[^.]+(\.\d+)?")  # of the path of a layer: a child, or a block of a list
+_series: dict[tuple[str, str], NormSeries] = {}  # by directory and tag
 _ROWS = 500  # of the table of transfers; the rest is one row
 
 
@@ -61,6 +61,7 @@ def add_gradients(
 
     The picture is for the Images tab. The charts, for the Custom Scalars tab, have the lines of
     many layers in one, and more for the parts of a large model. The ridge plot is a histogram.
+    Charts and scalars come with the second step of a process, which writes those of the first, too.
 
     Args:
         gradients: a recording, its graph, or norms by layer, first layer first.
@@ -83,7 +84,7 @@ def add_gradients(
     ...         add_gradients({"conv": 0.5 / (step + 1), "head": 2.0}, runs, step=step)
     """
     require()
-    from .events import image, writing
+    from .events import directory, image, writing
 
     norms = (
         dict(gradients) if isinstance(gradients, Mapping) else gradient_norms(graph_of(gradients))
@@ -93,59 +94,17 @@ def add_gradients(
             "no gradient was recorded: run backward inside `with record(model) as recording:` "
             "and pass recording.graph."
         )
-    summaries = norm_summaries(norms, tag, charted=True)
+    series = _series.setdefault((directory(logdir_or_writer), tag), NormSeries(tag))
+    summaries = series.summaries(norms, step)
     try:
         png = depth_png(norms, f"{tag} of each layer, step {step}")
-        summaries.append(image(f"{tag} of each layer", png))
+        summaries.append((image(f"{tag} of each layer", png), step))
     except LayoutError as error:
         message = f"add_gradients() writes no picture: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
     with writing(logdir_or_writer) as write:
-        for summary in summaries:
-            write(summary, step)
-
-
-def norm_summaries(norms: Mapping[str, float], tag: str, *, charted: bool) -> list[Any]:
-    """The scalars and the ridge plot of a step; if `charted`, the layout of the charts, too."""
-    from .events import buckets, charts, scalars
-
-    # The ridge has no place for NaN and Inf: they are 0 there, and NaN and Inf in the scalars.
-    rows = [
-        (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
-        for i, norm in enumerate(norms.values())
-    ]
-    layers = ", ".join(f"{i}: `{layer}`" for i, layer in enumerate(norms))
-    return [
-        *([charts(tag, chart_lines(norms, tag))] if charted else []),
-        scalars({f"{tag}/{layer}": norm for layer, norm in norms.items()}),
-        buckets(f"{tag} by depth", rows, description=f"Layers: {layers}"),
-    ]
-
-
-def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
-    """The tags of each chart over the steps: all layers, or some of them, and those of each part.
-
-    The first chart has at most a dozen lines, from the first layer to the last. A part is a block
-    of a list, or a child of the model, with all of its layers; layers alone in theirs share one.
-
-    >>> list(chart_lines(["embed", *(f"blocks.{i}.{j}" for i in (0, 1) for j in range(8))], "norm"))
-    ['12 of 17 layers, first to last', 'blocks.0', 'blocks.1', 'other layers']
-    """
-    layers = list(layers)
-    tags = [f"{tag}/{layer}" for layer in layers]
-    if len(tags) <= _LINES:
-        return {"all layers": tags}
-    some = [tags[i * (len(tags) - 1) // (_LINES - 1)] for i in range(_LINES)]
-    parts: dict[str, list[str]] = {}
-    for layer in layers:
-        name = _PART.match(layer)
-        parts.setdefault(name[0] if name else layer, []).append(f"{tag}/{layer}")
-    alone = [tag for lines in parts.values() if len(lines) == 1 for tag in lines]
-    return {
-        f"{_LINES} of {len(tags)} layers, first to last": some,
-        **{part: lines for part, lines in parts.items() if len(lines) > 1},
-        **({"other layers": alone} if alone else {}),
-    }
+        for summary, when in summaries:
+            write(summary, when)
 
 
 def add_distribution(

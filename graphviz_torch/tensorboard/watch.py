@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 
 from ..internals.hooks.optimizers import StepWatch
-from .scalars import norm_summaries
+from .series import NormSeries
 
 
 class Writer(Protocol):
@@ -98,7 +98,7 @@ class Watching:
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
         self._missing: set[int] = set()  # what should learn, and no optimizer held so far
         self._norms: dict[str, float] = {}  # of this step, until they are written
-        self._charted = False  # the layout of the charts is written
+        self._series = NormSeries(tag)
         self._failed = False
         self._watch = StepWatch(self._before_step)
         self._watch.open()
@@ -151,11 +151,9 @@ class Watching:
         if norms and hasattr(self._writer, "add_histogram_raw"):  # charts and a ridge, too
             from .events import writing
 
-            summaries = norm_summaries(norms, self._tag, charted=not self._charted)
             with writing(self._writer) as write:
-                for summary in summaries:
-                    write(summary, step)
-            self._charted = True
+                for summary, when in self._series.summaries(norms, step):
+                    write(summary, when)
             return
         for path, norm in norms.items():
             self._writer.add_scalar(f"{self._tag}/{path}", norm, step)
@@ -173,7 +171,8 @@ def watch(
     Args:
         model: whose gradients.
         writer: a TensorBoard `SummaryWriter`, which gets a chart of all modules over the steps
-            and a ridge plot by depth, too, or anything with its `add_scalar`.
+            and a ridge plot by depth, too, its scalars from the second step on with those of the
+            first, or anything with its `add_scalar`.
         every: steps from one measurement to the next; the first step is measured.
         tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
 

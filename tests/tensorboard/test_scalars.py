@@ -192,6 +192,36 @@ def test_a_step_is_one_picture_by_depth_and_a_layout_of_charts_over_the_steps(
     assert set().union(*drawn.values()) == set(tags)
 
 
+def test_one_step_makes_no_card_of_one_point(tmp_path: Path) -> None:
+    for _ in range(2):  # the same step again is no second one
+        steps.add_gradients({f"layer{i}": 1.0 for i in range(76)}, tmp_path, step=7)
+    tags = read(tmp_path).Tags()
+    assert tags["scalars"] == []
+    assert tags["images"] == ["gradient norm of each layer"]
+    assert tags["tensors"] == ["gradient norm by depth"]
+
+
+def test_a_layer_that_comes_later_is_in_the_charts_too(tmp_path: Path) -> None:
+    for step, layers in enumerate(["a", "a", "ab", "ab"]):
+        steps.add_gradients(dict.fromkeys(layers, 1.0), tmp_path, step=step)
+    events = read(tmp_path)
+    layouts = [
+        layout_pb2.Layout.FromString(make_ndarray(event.tensor_proto).item())
+        for event in events.Tensors("custom_scalars__config__")
+    ]
+    tags = [[len(chart.multiline.tag) for chart in layout.category[0].chart] for layout in layouts]
+    assert tags == [[1], [2]]
+    assert [event.step for event in events.Scalars("gradient norm/a")] == [0, 1, 2, 3]
+    assert [event.step for event in events.Scalars("gradient norm/b")] == [2, 3]
+
+
+def test_each_directory_and_each_tag_has_a_first_step_of_its_own(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        steps.add_gradients({"fc": 1.0}, tmp_path / run, step=0)
+        steps.add_gradients({"fc": 1.0}, tmp_path / run, step=1, tag="other")
+        assert read(tmp_path / run).Tags()["scalars"] == []
+
+
 def test_bars_are_as_long_as_the_logarithm_of_the_norm() -> None:
     norms = {"a<b": 1e-4, "mid": 1e-2, "last": 1.0, "zero": 0.0, "bad": math.nan}
     dot = depth_dot(norms, "step 0")
@@ -208,5 +238,5 @@ def test_without_graphviz_the_numbers_are_written_and_the_picture_is_not(
     with pytest.warns(RuntimeWarning, match="writes no picture"):
         steps.add_gradients({"fc": 1.0}, tmp_path, step=0)
     events = read(tmp_path)
-    assert events.Scalars("gradient norm/fc")[0].value == 1
+    assert make_ndarray(events.Tensors("gradient norm by depth")[0].tensor_proto)[0, 2] == 1
     assert events.Tags()["images"] == []

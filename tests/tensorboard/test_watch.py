@@ -171,18 +171,22 @@ def test_a_full_disk_does_not_stop_the_training() -> None:
 def test_a_summary_writer_gets_the_norms_and_a_ridge_of_them_by_depth(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
     with SummaryWriter(str(tmp_path)) as writer, watch(model, writer):
-        model(torch.randn(5, 3)).pow(2).mean().backward()
-        optimizer.step()
-    norms = [torch.cat([p.grad.flatten() for p in model[i].parameters()]).norm() for i in (0, 2)]
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(5, 3)).pow(2).mean().backward()
+            optimizer.step()
+            layers = (model[0], model[2])
+            norms.append([torch.cat([p.grad.flatten() for p in m.parameters()]) for m in layers])
+    expected = [[gradient.norm().item() for gradient in step] for step in norms]
     events = EventAccumulator(str(tmp_path)).Reload()
-    for layer, norm in zip((0, 2), norms, strict=True):
-        (event,) = events.Scalars(f"gradient_norm/{layer}")
-        assert event.value == pytest.approx(norm.item())
-    (ridge,) = events.Tensors("gradient_norm by depth")
+    for i, layer in enumerate((0, 2)):
+        values = [(event.step, event.value) for event in events.Scalars(f"gradient_norm/{layer}")]
+        assert values == [(step, pytest.approx(norm[i])) for step, norm in enumerate(expected)]
     assert len(events.Tensors("custom_scalars__config__")) == 1
-    counts = make_ndarray(ridge.tensor_proto)[:, 2]
-    assert counts.tolist() == pytest.approx([norm.item() for norm in norms])
+    ridges = [make_ndarray(e.tensor_proto) for e in events.Tensors("gradient_norm by depth")]
+    assert [ridge[:, 2].tolist() for ridge in ridges] == [pytest.approx(e) for e in expected]
 
 
 def test_the_norm_of_a_huge_gradient_is_no_error() -> None:

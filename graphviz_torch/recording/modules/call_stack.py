@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
-from ...internals.frames import LIBRARY, OWN, local_variables, user_frame, variables
+from ...internals.frames import LIBRARY, OWN, variables
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -24,6 +24,7 @@ from ...internals.wrappers import wrapped_by
 from ..source_lines import Files, Place, Source
 from .origins import Names, Origins
 from .parameters import ParameterTable
+from .variables import is_one_of_several, variable
 
 
 class _ModuleCall:
@@ -46,7 +47,8 @@ class CallStack:
 
     Args:
         table: of the modules. One that is called and not there goes by the variable that holds it,
-            else by its class.
+            else by its class. The first of all is the model, unless the code that calls it holds
+            several.
         origins: is told which modules and lines make the nodes.
     """
 
@@ -88,7 +90,7 @@ class CallStack:
         if path is None:
             path = table.take_in(module)
         if path is None:
-            path = table.add(module, _variable(module, frame) if len(table) else "")
+            path = table.add(module, self._called(module, frame))
         counts, scope, below = self._counts, "", path
         if running:
             for call in reversed(running):
@@ -114,6 +116,12 @@ class CallStack:
         running.append(_ModuleCall(module, names, frame))
         self._origins.enter(number, names)
         table.call(path)
+
+    def _called(self, module: Module, frame: FrameType) -> str:
+        """What a module that is not in the table is called; "" if it is the model."""
+        if len(self._table):
+            return variable(module, frame) or type(module).__name__
+        return variable(module, frame) if is_one_of_several(module, frame) else ""
 
     def after(self, module: Module, frame: FrameType) -> bool:
         """It has ended; was it the outermost one?"""
@@ -199,14 +207,6 @@ class CallStack:
         if known is None:
             known = self._forwards[code] = code in _forwards()
         return known
-
-
-def _variable(module: Module, caller: FrameType) -> str:
-    """What the user's code that calls a module calls it; the name of its class if nothing."""
-    frame = user_frame(caller)
-    local = {} if frame is None else local_variables(frame)
-    found = (name for name, value in local.items() if value is module)
-    return next(found, type(module).__name__)
 
 
 def _forwards() -> set[CodeType]:

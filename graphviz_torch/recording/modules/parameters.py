@@ -18,7 +18,7 @@ class ParameterTable:
 
     Args:
         model: its submodules are called as in `named_modules()`. None: the first module that is
-            added is the model.
+            added is the model; its path is "" unless the code that calls it holds several.
     """
 
     def __init__(self, model: Module | None) -> None:
