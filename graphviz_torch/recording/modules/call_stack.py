@@ -24,7 +24,7 @@ from ...internals.wrappers import wrapped_by
 from ..source_lines import Files, Place, Source
 from .origins import Names, Origins
 from .parameters import ParameterTable
-from .variables import is_one_of_several, variable
+from .variables import has_another_model, variable
 
 
 class _ModuleCall:
@@ -90,7 +90,7 @@ class CallStack:
         if path is None:
             path = table.take_in(module)
         if path is None:
-            path = table.add(module, self._called(module, frame))
+            path = table.add(module, self._name(module, frame))
         counts, scope, below = self._counts, "", path
         if running:
             for call in reversed(running):
@@ -117,11 +117,11 @@ class CallStack:
         self._origins.enter(number, names)
         table.call(path)
 
-    def _called(self, module: Module, frame: FrameType) -> str:
+    def _name(self, module: Module, frame: FrameType) -> str:
         """What a module that is not in the table is called; "" if it is the model."""
         if len(self._table):
             return variable(module, frame) or type(module).__name__
-        return variable(module, frame) if is_one_of_several(module, frame) else ""
+        return variable(module, frame) if has_another_model(module, frame) else ""
 
     def after(self, module: Module, frame: FrameType) -> bool:
         """It has ended; was it the outermost one?"""

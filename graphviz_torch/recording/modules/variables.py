@@ -16,8 +16,8 @@ def variable(module: Module, caller: FrameType) -> str:
     return next((name for name, value in _modules(caller) if value is module), "")
 
 
-def is_one_of_several(module: Module, caller: FrameType) -> bool:
-    """Does that code hold another model, too: the two players of a GAN, an encoder and a decoder.
+def has_another_model(module: Module, caller: FrameType) -> bool:
+    """Does that code hold another model beside this one: two players of a GAN, say.
 
     Two modules are two models if both have parameters and neither is inside the other.
     """
