@@ -77,10 +77,13 @@ def directory(logdir_or_writer: Writer) -> str:
 
 
 def _new_file(directory: str) -> str:
-    """A name that TensorBoard takes for an event file, and that none of its writers would take."""
+    """A name that TensorBoard takes for an event file, and that none of its writers would take.
+
+    It reads files in the order of their names: those of one second are numbered, with zeros.
+    """
     tf.io.gfile.makedirs(directory)
-    host, process, number = socket.gethostname(), os.getpid(), next(_files)
-    name = f"events.out.tfevents.{int(time.time()):010}.{host}.{process}.{number}.graphviz_torch"
+    place = f"{socket.gethostname()}.{os.getpid()}.{next(_files):06}"
+    name = f"events.out.tfevents.{int(time.time()):010}.{place}.graphviz_torch"
     return os.path.join(directory, name)
 
 
