@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from .nodes import Edge, Node
 from .values import Cut, Event, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
+_FOREVER = 1e9  # seconds, 30 years: what counts microseconds ends soon after
 _MOST_PARTS = 1_000
 
 
@@ -145,7 +145,7 @@ def _check(graph: Graph) -> None:
         ("transfers", [transfer.seconds for transfer in graph.transfers]),
     ):
         for i, seconds in enumerate(times):
-            if seconds is not None and not 0 <= seconds < math.inf:
+            if seconds is not None and not 0 <= seconds < _FOREVER:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
     _check_paths(graph)
     for i, edge in enumerate(graph.edges):

@@ -1,4 +1,4 @@
-"""By how much a GradScaler multiplied a loss, without waiting for the device.
+"""By how much a GradScaler multiplied a loss, without waiting for the device, and seen by no mode.
 
 Private: `get_scale()` would wait; the tensor that it reads is `_scale` (2.13).
 """
@@ -11,6 +11,8 @@ from types import CodeType
 from torch import Tensor
 from torch.amp import GradScaler
 
+from .guards import no_autograd, no_operators
+
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
 # The code that multiplies a loss, by its name: a code object is slow to hash.
@@ -20,6 +22,6 @@ SCALING = {part.co_name: part for part in _parts}
 def loss_scale(scaler: GradScaler) -> Tensor | None:
     """What it multiplies by now, copied where it is; None where the device has failed."""
     scale: Tensor | None = scaler._scale
-    with suppress(RuntimeError):  # the user is told by others
-        return None if scale is None else scale.detach().clone()
+    with suppress(RuntimeError), no_operators(), no_autograd():  # the user is told by others
+        return None if scale is None else scale.clone()
     return None

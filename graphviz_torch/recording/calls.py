@@ -15,7 +15,7 @@ from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
 from ..internals.grad_scaler import SCALING
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.modes import FUNCTIONS, leave
+from ..internals.hooks.modes import FUNCTIONS, leave, others, unseen_calls
 from ..internals.tracers import jit_trace
 from .cuts.cuts import Cuts, sources
 from .events.listener import GRADIENTS, LISTENERS, EventListener
@@ -157,7 +157,7 @@ class Calls(TorchFunctionMode):
                     self.scaler = frame.f_locals["self"]
                 if self._results is not None:
                     self._results.see(end - 1, result)
-                plain = type(result) is Tensor and result.requires_grad
+                plain = type(result) is Tensor and not others() and result.requires_grad
                 if self._tracker.known or not plain:
                     called = (args, kwargs)
                     self._cuts.see(func, called, (start, end), result, frame, cuts=not plain)
@@ -177,6 +177,7 @@ class Calls(TorchFunctionMode):
     def _raised(self, error: BaseException, func: Any, given: Any, frame: Any) -> None:
         """Tell of a call that raised."""
         try:
-            self._failures.note(error, func, given, frame)
+            with unseen_calls():
+                self._failures.note(error, func, given, frame)
         except Exception as ours:
             self._program.miss(ours)

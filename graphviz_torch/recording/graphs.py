@@ -12,6 +12,7 @@ from typing import Any
 
 from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
 from ..internals.hooks.dispatch import unseen
+from ..internals.hooks.modes import unseen_operators
 from ..internals.hooks.optimizers import optimized_parameters
 from ..internals.tensors.metadata import tensor_meta
 from .backward import Backward
@@ -162,7 +163,11 @@ def _spoils(graph: Graph) -> bool:
 
 def _loss_scale(backward: Backward) -> float | None:
     if backward.loss_scale is not None:
-        with unseen(), suppress(RuntimeError):  # a device that has failed tells no value
+        with (
+            unseen(),
+            unseen_operators(),
+            suppress(RuntimeError),
+        ):  # a device that has failed tells no value
             return float(backward.loss_scale)
     return None
 

@@ -151,7 +151,8 @@ class Recording:
                 if error is not None and self._options.notes and self._graphs:
                     attempt(add_note, error, self._graphs[-1])
         finally:
-            set_grad_enabled(enabled)  # an interrupt may have come where one of them was off
+            if torch.is_grad_enabled() is not enabled:  # an interrupt came where it was not
+                set_grad_enabled(enabled)
             if collects:
                 gc.enable()
             self._close()

@@ -62,12 +62,13 @@ class Options(NamedTuple):
 
 
 def _harmless(listen: Any) -> Any:
-    """A listener of which no exception reaches the program: what it misses is noted."""
+    """A listener whose reads no mode sees, and of which no exception reaches the program."""
 
     @wraps(listen)
     def guarded(session: Session, *event: Any) -> Any:
         try:
-            return listen(session, *event)
+            with unseen_calls():
+                return listen(session, *event)
         except Exception as error:
             session.program.miss(error)
 
@@ -250,10 +251,10 @@ class Session:
 
     def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""
-        backwards = list(self.backwards)
-        if not backwards and (ends := self._last_ends()):
-            backwards = [self._read(ends, sys._getframe(1)).finish()]
-        with uncollected():
+        backwards, frame = list(self.backwards), sys._getframe(1)
+        with unseen_calls(), uncollected():
+            if not backwards and (ends := self._last_ends()):
+                backwards = [self._read(ends, frame).finish()]
             updated, events, program = self.steps.updated, self.events.events, self.program
             program.attempt(look_at_attributes, events, program)
             program.attempt(look_for_steps, events, program, backwards, updated)
@@ -270,7 +271,7 @@ class Session:
 
     def _last_ends(self) -> list[End]:
         ends = list(self._ends)
-        with unseen_calls(), suppress(Exception):
+        with suppress(Exception):
             for _, tensor in self.program.names_in(self.program.frame):
                 if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
                     ends.append((tensor.grad_fn, tensor.output_nr))

@@ -125,6 +125,7 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
         (changed(nodes__items__order=[10**30, 1]), r"nodes\.order holds a whole number of more"),
         (changed(nodes__items__order=[-1, 1]), r"nodes\[0\]\.order is -1"),
         (changed(nodes__items__seconds=[-0.5, 1]), r"nodes\[0\]\.seconds is -0\.5"),
+        (changed(nodes__items__seconds=[1e308, 1]), r"nodes\[0\]\.seconds is 1e\+308"),
         (changed(nodes__items__seconds=["NaN", 1]), r"nodes\[0\]\.seconds is nan"),
         (
             changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1e999"),

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import (
 )
 
 unseen_calls: Any = torch._C.DisableTorchFunction  # no mode and no subclass sees calls into torch
+others: Any = torch._C._len_torch_function_stack  # how many modes see a call that is made here
 unseen_operators: Any = torch._C._DisableTorchDispatch  # nor operators
 
 
