@@ -49,12 +49,12 @@ class Sums:
     unknown: int = 0
     saved: int | None = None
     seconds: float | None = None
-    gradient: float | None = None  # the squares of norms
+    gradient: float | None = None  # norms, of all together
     weights: float | None = None
 
     def row(self, path: str, scale: float) -> ModuleSummary:
-        norm = None if self.gradient is None else math.sqrt(self.gradient) / scale
-        weights = None if self.weights is None else math.sqrt(self.weights)
+        norm = None if self.gradient is None else self.gradient / scale
+        weights = self.weights
         output = None if self.last is None else next(filter(None, self.last.outputs), None)
         ratio = norm / weights if norm is not None and weights else None
         return ModuleSummary(
@@ -110,9 +110,9 @@ def sums_by_module(graph: Graph) -> dict[str, Sums]:
             sums.parameters += elements
             sums.trainable += elements if parameter.requires_grad else 0
             if stats is not None:
-                sums.gradient = (sums.gradient or 0.0) + stats.norm**2
+                sums.gradient = math.hypot(sums.gradient or 0.0, stats.norm)
                 if parameter.norm is not None:
-                    sums.weights = (sums.weights or 0.0) + parameter.norm**2
+                    sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
     return found
 

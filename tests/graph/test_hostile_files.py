@@ -107,6 +107,16 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
     assert loaded > MUTATIONS // 10
 
 
+@pytest.mark.parametrize("norm", [1e308, 5e-324, "Infinity", "NaN", -1.0, 0])
+def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, tmp_path: Path) -> None:
+    data = json.loads(to_json(ORIGINAL))
+    statistics = data["nodes"]["items"]["grad_outputs"]["items"]["items"]
+    statistics["norm"] = [norm] * len(statistics["norm"])
+    graph = from_json(json.dumps(data))
+    for render in (RENDERERS["text"], RENDERERS["closed"], RENDERERS["summary"]):
+        render(graph, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
