@@ -6,13 +6,23 @@ alone: to read it would unpack it. So are shapes and options, which a graph tell
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 Attributes = tuple[str, ...]  # "name=value", the value as Python writes it
 
+
+class _Members(NamedTuple):
+    """What the nodes of a class keep that is not a tensor."""
+
+    names: list[str]
+    get: Callable[[Any], Any] | None  # gives their values: several as a tuple, one as itself
+
+
+_NOTHING = _Members([], None)
 _LEFT_OUT = ("sizes", "size", "numel", "strides", "options", "scalar_type", "sizes_opt")
-_members: dict[type, list[tuple[str, str]]] = {}  # of PyTorch's own nodes, which live for ever
+_members: dict[type, _Members] = {}  # of PyTorch's own nodes, which live for ever
 _UNSIGNED = 1 << 63  # a dimension that counts from the end is kept as an unsigned number
 
 
@@ -21,30 +31,33 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = []
     for fn in fns:
-        wanted = _members.get(type(fn))
-        if wanted is None:
-            wanted = _names(type(fn))
-        if not wanted:
+        kind = type(fn)
+        members = _members.get(kind) or _read(kind)
+        if members.get is None:
             found.append(())
             continue
-        values = [(name, getattr(fn, saved)) for saved, name in wanted]
-        key = str(values)  # numbers, texts, and lists of them: 1 and 1.0 are told apart
+        values = members.get(fn)
+        key = kind, repr(values)  # numbers, texts, and lists of them: 1 and 1.0 are told apart
         if key not in known:
-            known[key] = tuple([f"{n}={_text(v)}" for n, v in values if v is not None])
+            row = values if len(members.names) > 1 else (values,)
+            pairs = zip(members.names, row, strict=True)
+            known[key] = tuple([f"{name}={_text(v)}" for name, v in pairs if v is not None])
         found.append(known[key])
     return found
 
 
-def _names(kind: type) -> list[tuple[str, str]]:
+def _read(kind: type) -> _Members:
     if hasattr(kind, "_raw_saved_tensors") or hasattr(kind, "_forward_cls"):
-        return []  # of a custom Function, whose class may hold tensors and is not kept
+        return _NOTHING  # of a custom Function, whose class may hold tensors and is not kept
     members = set(dir(kind))
-    names = [(one, one.removeprefix("_saved_")) for one in members if one.startswith("_saved_")]
-    _members[kind] = sorted(
-        (saved, name)
-        for saved, name in names
-        if f"_raw{saved}" not in members and not name.endswith(_LEFT_OUT)
-    )
+    names = sorted(one.removeprefix("_saved_") for one in members if one.startswith("_saved_"))
+    plain = [
+        name
+        for name in names
+        if f"_raw_saved_{name}" not in members and not name.endswith(_LEFT_OUT)
+    ]
+    get = attrgetter(*(f"_saved_{name}" for name in plain)) if plain else None
+    _members[kind] = _Members(plain, get)
     return _members[kind]
 
 
