@@ -82,21 +82,22 @@ def _write(
         if isinstance(entry, tuple):
             device, start = entry
             here = f"{name}_d{dot_id(start)}"
-            title, line, small = device, colors["group_line"], []
+            title, border, small = device, colors["group_line"], []
             fill = pick(GROUNDS[devices[device]], theme)
         else:
             here = f"{name}_{entry}"
-            title, line = drawing.described(int(entry)), colors["cluster_line"]
+            title, border = drawing.described(int(entry)), colors["cluster_line"]
             small = wording.fold_figures(drawing, int(entry))
             fill = colors["cluster"]
         head = f"<B>{markup.escape(title)}</B>"
-        for text in small:
-            head += f'<BR ALIGN="LEFT"/>{markup.small(markup.escape(text), colors["muted"])}'
+        for text in small:  # with space for the rim that hides edges around each line
+            line = markup.small(markup.escape(text), colors["muted"])
+            head += f'<BR ALIGN="LEFT"/>{line}{markup.SPACE}'
         head += '<BR ALIGN="LEFT"/>' if small else ""
         result += [
             f"{tab}subgraph cluster{here} {{",
             f"{tab}\tgraph [label=<{head}> labelloc=t labeljust=l"
-            f' style="rounded,filled" fillcolor="{fill}" color="{line}"]',
+            f' style="rounded,filled" fillcolor="{fill}" color="{border}"]',
             *_write(drawing, inner, here, devices, tab + "\t"),
             f"{tab}}}",
         ]

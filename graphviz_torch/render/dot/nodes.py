@@ -137,13 +137,9 @@ class Nodes:
         drawing = self.drawing
         assert drawing.groups is not None
         self.roles.add("group")
-        text = "<BR/>".join(
-            [
-                f"<B>{markup.escape(drawing.described(number))}</B>",
-                *map(self._small, wording.box_figures(drawing, number)),
-                *self._signs(~number),
-            ]
-        )
+        figures = [*map(self._small, wording.box_figures(drawing, number)), *self._signs(~number)]
+        title = f"<B>{markup.escape(drawing.described(number))}</B>"
+        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}"
         attributes = _attributes("group", self.theme) + self._added(~number, "group")
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._inked(~number, text)}>{attributes}]"
