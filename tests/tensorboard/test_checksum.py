@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import struct
 
 import pytest
 
 pytest.importorskip("tensorboard")
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
+from graphviz_torch.tensorboard import checksum as module
 from graphviz_torch.tensorboard.checksum import checksum
 
 
@@ -17,6 +17,7 @@ def masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+@pytest.mark.parametrize("library", [True, False], ids=["library", "TensorBoard alone"])
 @pytest.mark.parametrize(
     ("data", "crc"),
     [  # RFC 3720, appendix B.4, and the check value of the catalogue of CRCs
@@ -26,18 +27,16 @@ def masked(crc: int) -> int:
         (b"123456789", 0xE3069283),
     ],
 )
-def test_published_checksums_are_met(data: bytes, crc: int) -> None:
+def test_published_checksums_are_met(
+    data: bytes, crc: int, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert module.library is not None
+    if not library:
+        monkeypatch.setattr(module, "library", None)
     assert checksum(data) == masked(crc)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4, 8191, 8192, 8193, 8195, 8196, 12288, 12289, 99_999])
+@pytest.mark.parametrize("size", [0, 1, 4, 8191, 8192, 99_999])
 def test_it_is_tensorboards_own_at_every_length(size: int) -> None:
     data = random.Random(size).randbytes(size)
     assert checksum(data) == masked_crc32c(data)
-
-
-def test_a_byte_that_changes_far_inside_changes_it() -> None:
-    data = bytes(50_000)
-    changed = data[:20_000] + b"\1" + data[20_001:]
-    assert checksum(data) != checksum(changed)
-    assert struct.pack("<I", checksum(changed)) == struct.pack("<I", masked_crc32c(changed))
