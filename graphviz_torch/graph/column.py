@@ -47,6 +47,17 @@ def declared(cls: type) -> Mapping[str, Column]:
 
 
 @cache
+def declared_beside(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
+    """The declarations of all fields but those named, which a format writes in a way of its own.
+
+    >>> from graphviz_torch.graph import Node
+    >>> [name for name, _ in declared_beside(Node, "scope", "source", "note", "saved", "seconds")]
+    ['attributes']
+    """
+    return tuple(each for each in declared(cls).items() if each[0] not in names)
+
+
+@cache
 def details(cls: type) -> tuple[tuple[str, Column], ...]:
     """The declarations of what pictures print below a node."""
     return tuple((name, column) for name, column in declared(cls).items() if column.detail)

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Graph, GraphLike, Node, graph_of
+from ..graph.column import declared_beside
 
 _GRAPH = "autograd"
+# Declared fields beside those that are written in a way of their own.
+_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
 _COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the least to the most
 
 
@@ -80,6 +83,11 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
                 {"key": key, "value": str(each)}
                 for key in ("name", "operation", "leaf", "source", "note", "order")
                 if (each := getattr(node, key)) not in ("", None)
+            ]
+            + [
+                {"key": column.title, "value": said}
+                for name, column in _BESIDE
+                if (said := column.text(getattr(node, name)))
             ],
             "incomingEdges": [
                 {

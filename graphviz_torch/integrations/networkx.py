@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph import GraphLike, Node, graph_of
+from ..graph.column import declared_beside
+
+# Declared fields beside those that are written in a way of their own.
+_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
 
 
 def to_networkx(graph: GraphLike) -> Any:
@@ -12,9 +16,9 @@ def to_networkx(graph: GraphLike) -> Any:
 
     Nodes have autograd's `name`, and where they were recorded `label`, `operation`, `leaf`,
     `module`, `source`, `note`, `shape` ("2x3"), `dtype`, `device`, `order`, `seconds`,
-    `saved_bytes` and `gradient_norm`, of the first output. Edges have `output_nr` and `input_nr`,
-    and the latter for a key. All are text or numbers, so `networkx.write_graphml` takes them; in
-    text, characters that XML cannot hold are written as Python escapes them.
+    `saved_bytes`, `gradient_norm`, of the first output, and `attributes`. Edges have `output_nr`
+    and `input_nr`, and the latter for a key. All are text or numbers, so `networkx.write_graphml`
+    takes them; in text, characters that XML cannot hold are written as Python escapes them.
 
     Raises:
         ImportError: without networkx: pip install networkx.
@@ -61,6 +65,7 @@ def _attributes(node: Node) -> dict[str, str | int | float]:
     found["order"], found["seconds"] = node.order, node.seconds
     found["saved_bytes"] = node.saved_bytes if node.saved else None
     found["gradient_norm"] = None if stats is None else stats.norm
+    found |= {name: _plain(column.text(getattr(node, name))) for name, column in _BESIDE}
     return {name: each for name, each in found.items() if each is not None and each != ""}
 
 

@@ -22,6 +22,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 )
 
 from ..graph import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
+from ..graph.column import declared_beside
 from .names import Names, device, names, operation
 
 # The tab merges entries of `input` that follow each other and name the same node: `x * x` would
@@ -38,6 +39,8 @@ _TYPES = {
     "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
+# Declared fields beside those that are written in a way of their own.
+_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds")
 _LONGEST = 1000  # characters of an attribute: the panel is a side bar
 
 
@@ -252,6 +255,8 @@ def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]
     _text(entry, "backward", _when(node))
     if transfers:
         _text(entry, "transfer", "; ".join(map(_moved, transfers)))
+    for name, column in _BESIDE:
+        _text(entry, column.title, column.text(getattr(node, name)))
 
 
 @lru_cache(1024)

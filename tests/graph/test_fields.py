@@ -24,7 +24,10 @@ from graphviz_torch import (
     SavedTensor,
     TensorMeta,
     diff,
+    to_dict,
     to_dot,
+    to_model_explorer,
+    to_networkx,
     to_pbtxt,
     to_text,
     view_payload,
@@ -67,24 +70,24 @@ OTHER: dict[str, Any] = {
     "attributes": ("scale=3",),
     "module_class": "Net/Linear(4, 16)",
 }
-TAKERS = ("file", "text", "dot", "view", "tensorboard", "diff")
+TAKERS = ("file", "text", "dot", "view", "tensorboard", "diff", "rows", "networkx", "explorer")
 ROWS = """
-    field         file text dot view tensorboard diff
-    name          x    .    .   x    x           x
-    outputs       x    x    x   x    x           x
-    label         x    x    x   x    x           .
-    operation     x    x    x   x    x           .
-    leaf          x    .    x   x    x           .
-    module        x    .    .   x    .           .
-    scope         x    x    x   x    x           .
-    source        x    x    x   x    x           .
-    note          x    x    x   x    x           .
-    saved         x    x    .   x    x           .
-    grad_outputs  x    x    x   x    x           x
-    order         x    .    .   x    x           .
-    seconds       x    x    .   x    x           x
-    attributes    x    x    .   x    .           .
-    module_class  x    .    x   x    .           .
+    field         file text dot view tensorboard diff rows networkx explorer
+    name          x    .    .   x    x           x    x    x        x
+    outputs       x    x    x   x    x           x    x    x        x
+    label         x    x    x   x    x           .    x    x        x
+    operation     x    x    x   x    x           .    x    x        x
+    leaf          x    .    x   x    x           .    x    x        x
+    module        x    .    .   x    .           .    x    x        .
+    scope         x    x    x   x    x           .    x    .        x
+    source        x    x    x   x    x           .    x    x        x
+    note          x    x    x   x    x           .    x    x        x
+    saved         x    x    .   x    x           .    x    x        x
+    grad_outputs  x    x    x   x    x           x    x    x        x
+    order         x    .    .   x    x           .    x    x        x
+    seconds       x    x    .   x    x           x    x    x        x
+    attributes    x    x    .   x    x           .    x    x        x
+    module_class  x    .    x   x    .           .    x    .        .
 """
 
 
@@ -102,6 +105,11 @@ def said(taker: str, a: Graph, folder: Path) -> object:
         "view": lambda: view_payload(a),
         "tensorboard": lambda: to_pbtxt(a, folder / "a.pbtxt").read_text(),
         "diff": lambda: str(diff(graph(NODE), a)).startswith("No difference"),
+        "rows": lambda: to_dict(a),
+        "networkx": lambda: dict(to_networkx(a).nodes(data=True)),
+        "explorer": lambda: [
+            path.read_text() for path in to_model_explorer(a, folder / "explored.json")
+        ],
     }
     return take[taker]()
 
@@ -133,7 +141,13 @@ def declaration() -> str:
 
 
 USE = """
-from graphviz_torch import Graph, Node, TensorMeta, diff, to_dot, to_mermaid, to_text
+from base64 import b64decode
+from gzip import decompress
+from pathlib import Path
+from graphviz_torch import (
+    Graph, Node, TensorMeta, diff, to_dict, to_dot, to_mermaid, to_model_explorer, to_networkx,
+    to_pbtxt, to_text, view_payload,
+)
 from graphviz_torch.graph.json import from_json, to_json
 meta = TensorMeta((4,), "float32", "cpu")
 a, b = (Graph((Node(0, "MulBackward0", (meta,), temperature=t),)) for t in (40.0, 71.5))
@@ -143,6 +157,11 @@ assert "71.5 C" in to_text(b) and "temperature" in to_text(b) and "temperature" 
 assert "71.5 C" in to_dot(b) and "71.5 C" in to_mermaid(b)
 assert "temperature 40.0 C -> 71.5 C" in str(diff(a, b))
 assert not diff(b, b) and not diff(b, Graph((Node(0, "MulBackward0", (meta,)),)))
+assert b"temperature=71.5 C" in decompress(b64decode(view_payload(b)))
+assert "71.5 C" in to_pbtxt(b, Path("b.pbtxt")).read_text()
+assert to_networkx(b).nodes[0]["temperature"] == "71.5 C"
+assert "71.5 C" in to_model_explorer(b, Path("b.json"))[0].read_text()
+assert to_dict(b)["nodes"][0]["temperature"] == 71.5
 assert ">temperature<" in to_dot(b, color_by="temperature").replace("B>", ">").replace("</>", "<")
 """
 

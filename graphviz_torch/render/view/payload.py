@@ -34,6 +34,7 @@ from ...graph import (
     TensorMeta,
     whole_of,
 )
+from ...graph.column import declared_beside
 from .. import style
 from ..groups.groups import group
 from ..labels import telling
@@ -47,6 +48,8 @@ _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "source", "note")
+# Declared fields beside those that are written in a way of their own.
+_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds", "attributes")
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
@@ -92,7 +95,7 @@ def view_payload(
     header["moduleClass"] = columns.texts("moduleClass", classes)
     attributes = _Table()
     attributes.at(())
-    places = [attributes.at(getattr(node, "attributes", ())) for node in graph.nodes]
+    places = [attributes.at(_attributes(node)) for node in graph.nodes]
     columns.numbers("attributes", places)
     header["attributes"] = attributes.rows
     header["telling"] = columns.texts("telling", _telling(graph.nodes, places))
@@ -111,6 +114,14 @@ def view_payload(
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
     return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+
+
+def _attributes(node: Node) -> tuple[str, ...]:
+    """What autograd keeps of the operation, and the fields that have no column of their own."""
+    if not _BESIDE:
+        return node.attributes
+    texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
+    return (*node.attributes, *(f"{title}={text}" for title, text in texts if text))
 
 
 def _telling(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
