@@ -106,6 +106,25 @@ def test_a_trace_has_ways_and_says_that_it_has_no_norms() -> None:
     assert way.shrank is way.grew is None
 
 
+def test_of_ways_that_are_equally_strong_the_shortest_is_told() -> None:
+    w = torch.ones(3, requires_grad=True)
+    way = explain(trace((w.sin().cos() + w).sum()), "w")
+    assert [point.name for point in way.points] == ["sum", "add", "w"]
+
+
+def test_the_points_of_a_way_print_names_to_the_left_and_numbers_to_the_right() -> None:
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        ((w * 2).sum() ** 2).backward()
+    assert str(explain(recording, "w")).splitlines()[1:6] == [
+        "  node  operation  module   norm  factor",
+        "     3  pow                    1",
+        "     2  sum                   12      12",
+        "     1  mul                20.78   1.732",
+        "     0  w                  41.57       2",
+    ]
+
+
 def test_a_parameter_that_the_loss_does_not_depend_on_has_no_way() -> None:
     model = nn.ModuleDict({"used": nn.Linear(2, 1), "idle": nn.Linear(2, 1)})
     with record(model) as recording:

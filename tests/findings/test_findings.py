@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +21,20 @@ from tests.findings.by_hand.graphs import (
     MIB,
     chain,
     cut,
+    event,
     lost,
     mixed,
     model,
     parameter,
+    saved,
     stats,
+    told,
 )
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
+
+TOLD = Path(__file__).parents[1] / "golden" / "findings.json"
 
 
 def only(rule: str, graph: Graph) -> list[Finding]:
@@ -51,6 +58,25 @@ def test_the_rule_finds_what_it_is_for(rule: str) -> None:
     assert found.advice[0].isupper()
     assert all(0 <= node < len(case.graph.nodes) for node in found.nodes)
     assert all(0 <= transfer < len(case.graph.transfers) for transfer in found.transfers)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_what_a_finding_tells_beside_its_message_is_as_it_was(rule: str) -> None:
+    """Of a rule that has changed, delete its line in the file and run this test; then read it."""
+    golden = json.loads(TOLD.read_text("utf-8"))
+    (found,) = only(rule, CASES[rule].graph)
+    fields = {
+        "cause": found.cause,
+        "advice": found.advice,
+        "where": found.where,
+        "nodes": [*found.nodes],
+        "transfers": [*found.transfers],
+    }
+    if rule not in golden:
+        lines = {**golden, rule: fields}
+        rows = [f"{json.dumps(name)}: {json.dumps(lines[name])}" for name in sorted(lines)]
+        TOLD.write_text("{\n" + ",\n".join(rows) + "\n}\n", "utf-8")
+    assert fields == golden.get(rule)
 
 
 @pytest.mark.parametrize(
@@ -393,3 +419,57 @@ def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
     difference = diff(a, b)
     assert difference.to_text()
     assert set(difference.marks()) <= set(range(len(difference.union().nodes)))
+
+
+@pytest.mark.parametrize(
+    ("details", "causes"),
+    [
+        (["in time"], []),
+        (["nothing"], ["clipped too early"]),
+        (["in time", "nothing"], []),  # the first round finds nothing yet, the others do
+        (["after the step"], ["clipped after the step"]),
+        (["nothing", "after the step"], ["clipped too early"]),
+        (["while scaled"], ["clipped while scaled"]),
+    ],
+)
+def test_clipping_at_one_line_is_told_by_what_it_missed(
+    details: list[str], causes: list[str]
+) -> None:
+    events = [event("clip", operation="clip_grad_norm_", detail=detail) for detail in details]
+    assert [found.cause for found in only("clipped-in-vain", told(*events))] == causes
+
+
+@pytest.mark.parametrize(("side", "severity"), [(8, "info"), (MIB, "warning")])
+def test_a_round_trip_of_little_data_is_a_note(side: int, severity: str) -> None:
+    meta = META._replace(shape=(side,))
+    there = sent(data=1, tensor=meta._replace(device="cuda:0"))
+    back = read(data=1, operation="to", tensor=meta)
+    (found,) = only("round-trip", moved(there, back))
+    assert (found.severity, found.transfers) == (severity, (0, 1))
+
+
+def test_a_number_that_was_cut_may_be_why_where_nothing_is_known_of_its_way() -> None:
+    unknown = replace(CUT, how="argmax", before=None, after=(), module="head")
+    ran = cut(unknown, node=None).annotate(order={1: 0, 0: 1})
+    (found,) = only("cut-gradient", ran)
+    assert "probably because h was cut by argmax()" in found.message
+
+
+def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
+    graph = deep(0.1)
+    size = len(graph.nodes)
+    idle = [Node(size + i, "MmBackward0", (META,), operation="mm") for i in range(40)]
+    edges = [Edge(node.id - 1, node.id) for node in idle[1:]]
+    more = replace(graph, nodes=(*graph.nodes, *idle), edges=(*graph.edges, *edges))
+    assert only("vanishing-gradient", more) == only("vanishing-gradient", graph)
+
+
+def test_to_run_a_block_again_is_advised_where_two_of_its_nodes_keep_activations() -> None:
+    graph = chain("w", *["MulBackward0"] * 3)
+    activation = saved(4 * MIB, MIB)
+    for second, advised in ((activation, True), (saved(MIB, MIB // 4, kind="parameter"), False)):
+        keeping = graph.annotate(
+            saved={1: (activation,), 2: (second,)}, module=dict.fromkeys((1, 2), "body.fc")
+        )
+        (found,) = only("most-memory", keeping)
+        assert ("run body.fc under torch.utils.checkpoint" in found.advice) is advised

@@ -44,6 +44,21 @@ WRONG["log_softmax of log_softmax"] = (
     lambda x: F.cross_entropy(x.log_softmax(1), T),
     "log-probabilities from log_softmax",
 )
+WRONG |= {
+    f"softmax and {name}": (
+        lambda x, pick=pick, rows=rows: F.cross_entropy(pick(x.softmax(1)), T[:rows]),
+        "probabilities from softmax",
+    )
+    for name, rows, pick in (
+        ("clone", 4, lambda p: p.clone()),
+        ("slice", 2, lambda p: p[:2]),
+        ("select", 4, lambda p: p.view(1, 4, 5)[0]),
+        ("index", 4, lambda p: p[torch.arange(4)]),
+        ("expand", 4, lambda p: p.expand(4, 5)),
+        ("unflatten", 4, lambda p: p.view(20).unflatten(0, (4, 5))),
+        ("another dtype", 4, lambda p: p.double()),
+    )
+}
 RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "scores": lambda x: F.cross_entropy(x, T),
     "log_softmax": lambda x: F.nll_loss(x.log_softmax(1), T),

@@ -200,6 +200,19 @@ def test_findings_differences_and_colours_are_shown() -> None:
     assert read(to_mermaid(recording, theme="auto")).styles == []
 
 
+def test_only_what_was_removed_or_has_no_value_for_its_colour_has_a_dashed_outline() -> None:
+    graph = trace((torch.ones(3, requires_grad=True) * 2).sum())
+    timed = graph.annotate(seconds={2: 0.5})
+    for made, options, dashed in (
+        (graph, {}, 0),
+        (graph, {"marks": {1: "added"}}, 0),
+        (graph, {"marks": {1: "removed"}}, 1),
+        (timed, {"color_by": "time"}, len(graph.nodes) - 1),
+    ):
+        text = to_mermaid(made, **options)  # type: ignore[arg-type]
+        assert text.count("stroke-dasharray:5 4") == dashed
+
+
 def test_a_cut_and_an_operation_that_failed_are_drawn() -> None:
     with record() as recording:
         x = torch.ones(3, requires_grad=True)

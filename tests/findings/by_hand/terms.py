@@ -52,6 +52,7 @@ CASES: dict[str, Case] = {
         [
             replace(summed(), cuts=(replace(CUT, before=1, after=(1,)),)),  # within a term
             summed().annotate(outputs={2: (META,)}),  # not a single number
+            replace(summed(), cuts=(replace(CUT, before=1, after=(2,)),)),  # x - x.detach()
         ],
     ),
 }

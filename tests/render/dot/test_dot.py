@@ -48,6 +48,14 @@ def two(**fields: Any) -> Graph:
     return Graph((leaf, user), (Edge(0, 1),), ((1, 0),))
 
 
+def test_a_closed_block_has_its_path_for_a_tooltip() -> None:
+    model = torch.nn.Sequential(torch.nn.Sequential(*[torch.nn.Tanh() for _ in range(4)]))
+    with record(model) as recording:
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+    closed = [line for line in to_dot(recording, depth=1).splitlines() if line.startswith("\t\tg")]
+    assert [line.rpartition(" tooltip=")[2] for line in closed] == ['"0.0"]', '"0.1"]']
+
+
 def texts(svg: bytes, title: str) -> list[str]:
     """The lines of text of the node with a title, as a browser would show them."""
     tree = ET.fromstring(svg)

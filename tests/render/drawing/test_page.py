@@ -11,6 +11,7 @@ from torch import nn
 from graphviz_torch import Graph, draw_graph, record, to_dot
 from graphviz_torch.graph import Finding
 from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.sizes import sizes
 from tests.render.dot.test_dot import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.zoo import ZOO
@@ -30,6 +31,19 @@ def step(name: str, graphs: dict[str, Graph]) -> Graph:
         torch.manual_seed(0)
         graphs[name] = ZOO[name]().graph
     return graphs[name]
+
+
+def test_the_height_of_a_node_is_nearly_that_which_graphviz_gives_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    with record(model) as recording:
+        (model(torch.ones(2, 4)).sum() ** 2).sin().backward()
+    drawn = draw(recording.graph, {})
+    laid_out = Drawn(to_dot(recording.graph)).nodes
+    assert len(drawn.nodes) == 6
+    for node in drawn.nodes[:-1]:  # the output has a second line around it
+        assert sizes(drawn)[node][1] == pytest.approx(
+            72 * float(laid_out[str(node)]["height"]), abs=3
+        )
 
 
 def size(svg: bytes) -> tuple[int, int]:
