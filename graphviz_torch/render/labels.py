@@ -11,6 +11,7 @@ from ..graph.units import number_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
+_LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
 
 
 # Of an operation's attributes, those that tell it from another of its kind: by what its name starts
@@ -36,6 +37,12 @@ _TELLING: tuple[tuple[str, str, str, str], ...] = (
     ("transpose", "dim1", "{}", ""),
     ("permute", "dims", "{}", ""),
 )
+
+
+def clipped(text: str) -> str:
+    """A text that a picture can hold: of a longer one the beginning, and how much follows."""
+    more = len(text) - _LONGEST
+    return text if more <= 0 else f"{text[:_LONGEST]}… {more:,} more characters"
 
 
 @lru_cache(maxsize=4096)
@@ -107,7 +114,7 @@ def details(node: Node) -> list[str]:
     for name, column in declared_details(Node):
         value = getattr(node, name)
         if recorded(value):
-            found += column.words(value).splitlines()
+            found += clipped(column.words(value)).splitlines()
     return found
 
 

@@ -215,7 +215,7 @@ def _id(key: int) -> str:
 
 def _text(lines: list[Any]) -> str:
     """Lines of text inside quotes, with all that Mermaid or HTML would read as something else."""
-    text = "<br/>".join("".join(map(_letter, str(line))) for line in lines)
+    text = "<br/>".join("".join(map(_letter, labels.clipped(str(line)))) for line in lines)
     return _MEANT.sub(rf"\g<0>{_APART}", text)
 
 

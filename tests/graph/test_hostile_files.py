@@ -107,6 +107,21 @@ def test_a_file_with_any_value_replaced_is_refused_or_drawn_by_every_renderer(
     assert loaded > MUTATIONS // 10
 
 
+@pytest.mark.parametrize("column", ["label", "name", "operation", "source", "note"])
+@pytest.mark.parametrize(
+    "text", ["x y" * 170_000, '<"\\\u2028>' * 90_000], ids=["plain", "escaped"]
+)
+def test_a_picture_shows_the_beginning_of_a_text_of_half_a_million_letters(
+    column: str, text: str
+) -> None:
+    data = json.loads(to_json(ORIGINAL))
+    nodes = data["nodes"]["items"]
+    nodes[column] = {"distinct": [text], "at": [0] * len(nodes["id"])}
+    graph = from_json(json.dumps(data))
+    for picture in (gt.to_dot(graph), gt.to_mermaid(graph)):
+        assert len(picture) < 200_000 * len(graph.nodes)
+
+
 @pytest.mark.parametrize("norm", [1e308, 5e-324, "Infinity", "NaN", -1.0, 0])
 def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, tmp_path: Path) -> None:
     data = json.loads(to_json(ORIGINAL))

@@ -144,4 +144,4 @@ def _fonts(source: Path) -> Path:
 
 
 def _last_lines(text: str) -> str:
-    return "\n".join(text.splitlines()[-5:]) or "it said nothing."
+    return "; ".join(map(str.strip, text.splitlines()[-3:])) or "it said nothing."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..labels import clipped
+
 SMALL = 9.5  # points; a node's main lines are 12
 
 # Holds the first line of small print off the large line above it.
@@ -33,12 +35,13 @@ def escape(text: str) -> str:
     >>> escape('<b> "5" \\\\N')
     '&lt;b&gt; &quot;5&quot; \\\\\\\\N'
     """
+    text = clipped(text)
     return text if _SAFE(text) else text.translate(_ESCAPES)
 
 
 def quote(text: str) -> str:
     """A text as a quoted DOT string, for a tooltip."""
-    return f'"{text.translate(_QUOTED)}"'
+    return f'"{clipped(text).translate(_QUOTED)}"'
 
 
 def small(text: str, color: str) -> str:
