@@ -2,6 +2,8 @@
 
     python -m tests.bench.bench_record            all shapes and loops, six minutes on two cores
     python -m tests.bench.bench_record --quick    without GPT-2 small
+    python -m tests.bench.bench_record --large    loops with GPT-2 small, ten minutes more
+    python -m tests.bench.bench_record --growth   only how the time grows with the calls
     python -m tests.bench.bench_record --device cuda
 
 A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
@@ -10,6 +12,8 @@ Printed: the median over the rounds of a row's time divided by that of the bare 
 after it, for a busy machine drifts, and beside it the middle half. Time is the process's own on the
 CPU, in one thread, so that other processes count less; on a GPU it is wall time until the device is
 done. A row that takes seconds has fewer rounds.
+Growth: 1,000 calls recorded ten times, and 10,000 once, the less of three tries; the ratio is 1
+where the time grows with the work.
 TorchLens comes last: from its first trace on, every call into torch takes longer.
 """
 
@@ -116,6 +120,100 @@ def loops() -> dict[str, tuple[torch.nn.Module, Step]]:
     }
 
 
+def large_loops() -> dict[str, tuple[torch.nn.Module, Step]]:
+    """The same loops with GPT-2 small, where a call is dear and Python is little of it."""
+    model, tokens, step = gpt2(768, 12, 50257)
+
+    def generation() -> torch.Tensor:
+        sequence = tokens
+        with torch.no_grad():
+            for _ in range(8):
+                following = model(sequence).logits[:, -1:].argmax(-1)
+                sequence = torch.cat((sequence, following), 1)
+        return step()
+
+    def rollout() -> torch.Tensor:
+        rewards = []
+        with torch.no_grad():
+            for _ in range(8):
+                chances = torch.distributions.Categorical(logits=model(tokens).logits[:, -1])
+                rewards.append(chances.log_prob(chances.sample()))
+        return step() * torch.stack(rewards).mean()
+
+    def evaluation() -> torch.Tensor:
+        with torch.no_grad():
+            for _ in range(8):
+                model(tokens, labels=tokens).loss.item()
+        return step()
+
+    return {
+        "generation, 8 tokens, GPT-2 small": (model, generation),
+        "rollout, 8 steps of GPT-2 small": (model, rollout),
+        "evaluation, 8 batches, GPT-2 small": (model, evaluation),
+    }
+
+
+class Same(torch.autograd.Function):
+    """Hands on what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient
+
+
+def chains() -> dict[str, Callable[[int], object]]:
+    """Chains of n calls, in which each takes what the one before gave."""
+    weight = torch.ones(1, requires_grad=True)
+
+    def under_no_grad(n: int) -> None:
+        x = torch.ones(1)
+        with torch.no_grad():
+            for _ in range(n):
+                x = torch.tanh(x * weight)
+
+    def functions(n: int) -> None:
+        x = weight
+        for _ in range(n):
+            x = Same.apply(x)  # type: ignore[no-untyped-call]
+
+    def detached(n: int) -> None:
+        x = torch.ones(1)
+        for _ in range(n):
+            x = torch.tanh(x * weight).detach()
+
+    def backwards(n: int) -> None:
+        for _ in range(n // 10):
+            torch.tanh(weight * 2).sum().backward()
+
+    return {
+        "under no_grad": under_no_grad,
+        "custom Functions": functions,
+        "detached states": detached,
+        "a tenth as many backwards": backwards,
+    }
+
+
+def growth() -> None:
+    """How many times as dear 10,000 calls in one block are as 1,000 in each of ten."""
+    print("\nGrowth: 10,000 calls in one block against ten blocks of 1,000")
+    for name, chain in chains().items():
+
+        def recorded(n: int, chain: Callable[[int], object] = chain) -> None:
+            with record():
+                chain(n)
+
+        recorded(100)
+        gc.collect()
+        gc.freeze()  # a collection is to look at what the chain made, and at nothing else
+        ten = [sum(seconds(lambda: recorded(1000)) for _ in range(10)) for _ in range(3)]
+        one = [seconds(lambda: recorded(10000)) for _ in range(3)]
+        print(f"  {name:30} {min(one) / min(ten):6.2f}   ({min(ten):.2f} s, {min(one):.2f} s)")
+
+
 def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
     def recorded(**options: Any) -> Callable[[], object]:
         def run() -> object:
@@ -209,11 +307,16 @@ def bench(title: str, step: Step, wanted: dict[str, Callable[[], object]], round
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--growth", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.growth:
+        growth()
+        raise SystemExit
     shapes = {
         "GPT-2, width 64": gpt2(64, 4, 512, options.device),
         "MLP, three layers": mlp(options.device),
@@ -227,6 +330,9 @@ if __name__ == "__main__":
     for title, (model, step) in loops().items():
         wanted = {name: rows(model, step)[name] for name in ("everything", "detect_anomaly")}
         bench(title, step, wanted, options.rounds)
+    for title, (model, step) in large_loops().items() if options.large else ():
+        bench(title, step, {"everything": rows(model, step)["everything"]}, options.rounds)
+    growth()
     for title, (model, inputs, step) in shapes.items():
         peer = torchlens(model, inputs)
         if peer and not options.rows:
