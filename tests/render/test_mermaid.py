@@ -207,10 +207,12 @@ def test_only_what_was_removed_or_has_no_value_for_its_colour_has_a_dashed_outli
         (graph, {}, 0),
         (graph, {"marks": {1: "added"}}, 0),
         (graph, {"marks": {1: "removed"}}, 1),
+        (graph, {"marks": {1: "removed", 2: "added"}}, 1),
         (timed, {"color_by": "time"}, len(graph.nodes) - 1),
     ):
         text = to_mermaid(made, **options)  # type: ignore[arg-type]
         assert text.count("stroke-dasharray:5 4") == dashed
+        assert text.count("stroke-width:3px") == len(options.get("marks", ()))
 
 
 def test_a_cut_and_an_operation_that_failed_are_drawn() -> None:

@@ -229,6 +229,19 @@ def test_long_edges_become_named_stubs_only_where_the_layout_would_be_hard() -> 
     assert named == len(_ends(hard)) - (len(drawn.edges) - len(stubs)) > 100
 
 
+@pytest.mark.parametrize("layers", [10, 12, 14])
+def test_where_the_layout_is_easy_enough_edges_of_eight_ranks_stay(layers: int) -> None:
+    graph = trace(dense_block(layers), names={})
+    rank = dict.fromkeys(range(len(graph.nodes)), 0)  # the longest way to a node
+    for source, target in sorted(_ends(graph), key=lambda ends: ends[1]):
+        rank[target] = max(rank[target], rank[source] + 1)
+    pairs = Drawn(to_dot(graph)).edges
+    drawn = {(int(a), int(b)) for a, b in pairs if a.isdigit() and b.isdigit()}
+    named = _ends(graph) - drawn
+    assert named
+    assert min(rank[target] - rank[source] for source, target in named) > 8
+
+
 def _ends(graph: Graph) -> set[tuple[int, int]]:
     """Edges between operations; leaves are written inside them."""
     return {(e.source, e.target) for e in graph.edges if not graph.nodes[e.source].leaf}

@@ -11,6 +11,7 @@ from torch import nn
 from graphviz_torch import Graph, draw_graph, record, to_dot
 from graphviz_torch.graph import Finding
 from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.drawing.tree import Open
 from graphviz_torch.render.sizes import sizes
 from tests.render.dot.test_dot import Drawn
 from tests.support.models import Transformer, tokens
@@ -76,6 +77,21 @@ def test_every_edge_between_columns_is_drawn_in_two_parts(
     names = {(f"g{~k}" if k < 0 else str(k)): k for part in found.parts for k in part}
     edges = {(names[a], names[b]) for a, b in Drawn(to_dot(graph)).edges if {a, b} <= names.keys()}
     assert edges == set(shown.ends)
+    circles = re.findall(r"^\t(\w+) -> out_(\w+)", to_dot(graph), re.M)
+    ends = re.findall(r"^\tin_([a-z0-9]+)_(\w+) -> (\w+)", to_dot(graph), re.M)
+    # A node has one circle, whatever it goes on to; each end of such an edge has its own.
+    assert sorted(circles) == sorted({(source, source) for source, _, _ in ends}) != []
+    assert all(target == named for _, named, target in ends)
+
+
+def test_a_changed_drawing_tells_anew_what_follows_from_what_was_changed() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    drawn = draw(recording.graph, {})
+    assert (len(drawn.ends), [*drawn.alone.values()]) == (2, ["0", "1"])
+    changed = drawn.having(edges=(), lines=(), tree=Open(None))
+    assert (changed.ends, changed.alone) == ([], {})
 
 
 def test_a_group_with_a_finding_is_opened_before_others() -> None:
