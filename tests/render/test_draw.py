@@ -96,6 +96,11 @@ def test_render_writes_the_picture_and_no_other_file_unless_asked(tmp_path: Path
             "format='gif2' is unknown",
         ),
         (lambda y: draw_graph(y).pipe("docx"), ValueError, "format='docx' is unknown"),
+        (
+            lambda y: draw_graph(y).render("no/such/a", format="gif2"),
+            ValueError,
+            "format='gif2' is unknown",
+        ),
         (lambda y: draw_graph(y).render("no/such/a.svg"), FileNotFoundError, "'no/such' does not"),
         (lambda y: draw_graph(y).render("/", format="svg"), IsADirectoryError, "'/' is a folder"),
         (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
