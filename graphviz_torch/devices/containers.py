@@ -97,9 +97,9 @@ def unreachable(thing: Any) -> str:
         return "a NumPy array lives on the CPU; torch.from_numpy makes a tensor of it"
     if isinstance(thing, types.GeneratorType):
         return "a generator; move what it yields"
-    held = [name for name, _ in tensors_in(thing)]
-    if held:
-        return f"an object of class {kind.__name__}; pass vars() of it for {', '.join(held[:5])}"
+    names = [name for name, _ in tensors_in(thing)]
+    if names:
+        return f"an object of class {kind.__name__}; pass vars() of it for {', '.join(names[:5])}"
     return ""
 
 

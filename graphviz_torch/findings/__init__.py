@@ -101,11 +101,11 @@ def rules() -> tuple[tuple[str, str], ...]:
 
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what only follows from another finding."""
-    told = {f.rule for f in found if f.cause != AGAIN}
+    causes = {f.rule for f in found if f.cause != AGAIN}
     return [
         f
         for f in found
-        if not (f.cause == AGAIN and f.rule in told) and _FOLLOWS.get(f.rule) not in told
+        if not (f.cause == AGAIN and f.rule in causes) and _FOLLOWS.get(f.rule) not in causes
     ]
 
 

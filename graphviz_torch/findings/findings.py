@@ -54,8 +54,8 @@ class Findings(list[Finding]):
         rows = [f"{self.checked}: {_counts(self)}"]
         for finding in self:
             head = f"{finding.severity:<8}{finding.rule}"
-            held = _steps(finding, self.checked.steps)
-            rows.append("  ".join(filter(None, (head, finding.where, held))))
+            steps = _steps(finding, self.checked.steps)
+            rows.append("  ".join(filter(None, (head, finding.where, steps))))
             rows += textwrap.wrap(
                 finding.message, _WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8
             )

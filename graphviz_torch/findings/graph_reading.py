@@ -41,7 +41,7 @@ class Reading:
             or p.got_gradient
             or (
                 p.node is not None
-                and p.node not in self.dropped
+                and p.node not in self.last_with_gradient
                 # torch.autograd.grad returns a gradient without running the parameter's node.
                 and (nodes[p.node].order is not None or any(nodes[p.node].grad_outputs))
             )
@@ -79,7 +79,7 @@ class Reading:
         return all(stats.nonfinite for stats in known)
 
     @cached_property
-    def dropped(self) -> dict[int, int]:
+    def last_with_gradient(self) -> dict[int, int]:
         """For nodes that backward ran without a gradient: the node that had one, and gave none."""
         nodes = self.graph.nodes
         found: dict[int, int] = {}

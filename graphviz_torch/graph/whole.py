@@ -98,8 +98,8 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
         failure = failure if graph.failure is None else _failure(graph.failure, by)
         step = graph.step
         if step.retained is not None:
-            held = replace(step.retained, node=_id(step.retained.node, by))
-            step = replace(step, retained=held)
+            retained_graphs = replace(step.retained, node=_id(step.retained.node, by))
+            step = replace(step, retained=retained_graphs)
     parameters = [
         replace(parameter, node=_id(parameter.node, by))
         for (by, _), graph in zip(places, graphs, strict=True)

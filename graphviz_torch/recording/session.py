@@ -211,8 +211,8 @@ class Session:
         try:
             with uncollected():
                 if error is not None:
-                    told = error, self.changes, self.backwards, self._inner
-                    self.program.attempt(live.fail, *told)
+                    failure = error, self.changes, self.backwards, self._inner
+                    self.program.attempt(live.fail, *failure)
                 self.backwards.append(live.finish(gradients or ()))
                 self.reached |= self.backwards[-1].reached
                 self.events.end_backward(self.backwards[-1])

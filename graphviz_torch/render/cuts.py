@@ -33,7 +33,7 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     """
     if not drawing.graph.cuts:
         return [], 0
-    told = [(set(finding.nodes), finding.severity) for finding in drawing.findings]
+    findings = [(set(finding.nodes), finding.severity) for finding in drawing.findings]
     found: dict[tuple[int, int, str, str], CutLine] = {}
     hidden = set()
     for cut in drawing.graph.cuts:
@@ -46,7 +46,7 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
             if source is None or target is None or source == target:
                 hidden.add((sides, cut.how, cut.where))
                 continue
-            color = next((color for nodes, color in told if nodes.issuperset(sides)), "muted")
+            color = next((color for nodes, color in findings if nodes.issuperset(sides)), "muted")
             how = f"{_SCISSORS} {_NO_CALLS.get(cut.how, f'{cut.how}()')}"
             text = (how, cut.where) if cut.where else (how,)
             key = source, target, cut.how, cut.where

@@ -115,9 +115,9 @@ class Watching:
         self._flush()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = dict(self._model.named_parameters())
-        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in held}
+        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in optimized}
         if not mine:
             return
         if not self._stepped or optimizer in self._stepped:
@@ -133,7 +133,7 @@ class Watching:
         # What another optimizer holds may be scaled still, or of another backward.
         known = {path: norm for path, norm in self._norms.items() if path not in mine}
         self._norms = norms | known
-        self._missing -= held
+        self._missing -= optimized
         if not self._missing:
             self._flush()
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from torch import nn
 
 # What is told of PyTorch's own modules. Of others the class alone: reading could run their code.
-_TOLD: dict[type[nn.Module], tuple[str, ...]] = {
+_SIZES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Embedding: ("num_embeddings", "embedding_dim"),
     nn.LayerNorm: ("normalized_shape",),
@@ -34,13 +34,13 @@ def class_of(module: nn.Module) -> str:
     ('Linear(4, 16)', 'Conv2d(3, 8, 5x5)', 'ReLU')
     """
     kind = type(module)
-    name, sizes = kind.__name__, _TOLD.get(kind, ())
+    name, sizes = kind.__name__, _SIZES.get(kind, ())
     if "/" in name:
         name = name.replace("/", "|")
     if sizes:
         with suppress(Exception):  # of one that was never initialised
-            told = [_text(object.__getattribute__(module, size)) for size in sizes]
-            return f"{name}({', '.join(told)})"
+            texts = [_text(object.__getattribute__(module, size)) for size in sizes]
+            return f"{name}({', '.join(texts)})"
     return name
 
 

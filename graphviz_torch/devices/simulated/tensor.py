@@ -200,8 +200,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for row in zip(*(arg for arg in args if isinstance(arg, (list, tuple))), strict=False):
             _Operands.of(row).check(name)
     elif name in _INDEXES:
-        elsewhere = [index for index in args[1] if index is not None and index.device != CPU]
-        _Operands.of((args[0], elsewhere, *args[2:])).check(name)
+        on_devices = [index for index in args[1] if index is not None and index.device != CPU]
+        _Operands.of((args[0], on_devices, *args[2:])).check(name)
     elif name not in _CROSSES:
         written = args[0] if mutable and name.endswith("_") else None
         operands.check(name, written)

@@ -2,5 +2,5 @@
 findings of equal severity stand."""
 
 from . import devices, leaves, failures  # isort: skip # noqa: F401
-from . import training, paths, cuts, terms, freezing, dropped, losses  # isort: skip # noqa: F401
-from . import values, transfers, memory, across  # isort: skip # noqa: F401
+from . import training, paths, cuts, terms, freezing, lost, losses  # isort: skip # noqa: F401
+from . import values, transfers, memory, steps_and_ranks  # isort: skip # noqa: F401

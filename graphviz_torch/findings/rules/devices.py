@@ -21,9 +21,9 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         return
     moves = [o for o in failure.operands if o.tensor.device != _target(failure)]
     target = _target(failure)
-    held = [o.label[5:] for o in moves if re.fullmatch(r"self\.\w+", o.label)]
+    attributes = [o.label[5:] for o in moves if re.fullmatch(r"self\.\w+", o.label)]
     steps = [f'{o.label} = {o.label}.to("{target}")' for o in moves if _ITEM.fullmatch(o.label)] + [
-        f'self.register_buffer("{name}", ...), which moves with the module' for name in held
+        f'self.register_buffer("{name}", ...), which moves with the module' for name in attributes
     ]
     advice = "; ".join(steps)
     owned = [o.label for o in moves if o.label in reading.owned]

@@ -75,9 +75,9 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     what = f"{kept.label} ({kept.tensor})" if kept.label else f"a {kept.tensor}"
     changes = [cause for cause in failure.causes if not _is_backward(cause)]
     others = [cause for cause in failure.causes if _is_backward(cause)]
-    told = listing(dict.fromkeys(_change(reading, change) for change in changes))
+    said = listing(dict.fromkeys(_change(reading, change) for change in changes))
     message = f"{_operation(node)}{at(node.source)} needs {what} as it was, and "
-    message += f"{told or 'something that was not seen'} changed it in place"
+    message += f"{said or 'something that was not seen'} changed it in place"
     for other in others:
         message += f"; {_run(other)} had run it before, and {_came(reading, other)}"
     yield finding(

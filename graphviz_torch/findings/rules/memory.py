@@ -28,7 +28,7 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     keepers: dict[tuple[str, str], list[Node]] = {}
     alike = _alike(reading)
     for node in reading.graph.nodes:
-        nbytes = _kept(node)
+        nbytes = _activation_bytes(node)
         if nbytes:
             place = (_part(node.module, alike), "" if node.module else node.title)
             kept[place] += nbytes
@@ -119,14 +119,14 @@ def _less_memory(reading: Reading, places: list[tuple[str, str]], alike: dict[st
     )
 
 
-def _kept(node: Node) -> int:
+def _activation_bytes(node: Node) -> int:
     """Bytes of activations."""
     return sum(saved.nbytes for saved in node.saved if saved.kind == "activation")
 
 
 def _largest(nodes: list[Node]) -> str:
     """The operation in a module that keeps most of what it keeps; outside, its name is said."""
-    largest = max(nodes, key=_kept)
+    largest = max(nodes, key=_activation_bytes)
     return f"{largest.title}, " if largest.module else ""
 
 

@@ -51,7 +51,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     ran = [
         p for p in without_gradient(reading) if p.module_called is not False or p.node is not None
     ]
-    lost = [p for p in ran if p.name not in known and p.node not in reading.dropped]
+    lost = [p for p in ran if p.name not in known and p.node not in reading.last_with_gradient]
     if any(operand.node is None for e in reading.events("data") for operand in e.operands):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)

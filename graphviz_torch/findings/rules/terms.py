@@ -17,8 +17,8 @@ _LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "r
 @rule()
 def constant_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss has no gradient, so it trains nothing: it was computed of what was cut."""
-    told = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
-    lines = {cut.where for cut in reading.graph.cuts if id(cut) in told}
+    explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
+    lines = {cut.where for cut in reading.graph.cuts if id(cut) in explained_cuts}
     sums = _sums(reading)
     for (how, where), found in grouped(
         ((cut.how, cut.where), cut)

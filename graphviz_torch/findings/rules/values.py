@@ -177,11 +177,11 @@ def _nonfinite_values(reading: Reading) -> list[Event]:
     """The first NaN or Inf of the forward, where it came to the loss or to a gradient."""
     spoilt = any(s is not None and s.nonfinite for n in reading.graph.nodes for s in n.grad_outputs)
     # Where a parameter is so already, an earlier backward made it so.
-    earlier = reading.graph.step.nonfinite_since is not None
+    inherited = reading.graph.step.nonfinite_since is not None
     return [
         event
         for event in reading.events("nonfinite")
-        if (event.label or spoilt) and not (earlier and SPOILT_PARAMETER in event.detail)
+        if (event.label or spoilt) and not (inherited and SPOILT_PARAMETER in event.detail)
     ][:1]
 
 

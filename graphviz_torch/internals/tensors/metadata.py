@@ -114,10 +114,10 @@ def defined(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
     an output of a custom Function (an argument that is not a tensor, or not differentiable), and of
     a double backward a gradient that was not asked for, unless those asked for are scalars too.
     """
-    elsewhere = any(meta is not None and meta.device != "cpu" for meta in outputs)
+    on_device = any(meta is not None and meta.device != "cpu" for meta in outputs)
     asked = any(meta is not None and meta.shape for meta in outputs)
     twice = "BackwardBackward" in type(fn).__name__
-    if not (elsewhere or is_custom(type(fn)) or (twice and asked)):
+    if not (on_device or is_custom(type(fn)) or (twice and asked)):
         return outputs
     return tuple(
         meta if nr in used or meta is None or meta.shape or meta.device != "cpu" else None

@@ -197,8 +197,10 @@ class Cuts:
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
-                held = origin.operands
-                origin.operands = [one if issubclass(type(one), Tensor) else None for one in held]
+                operands = origin.operands
+                origin.operands = [
+                    one if issubclass(type(one), Tensor) else None for one in operands
+                ]
 
     def _read(self, origin: Origin) -> None:
         if origin not in self._reads:

@@ -83,8 +83,8 @@ class EventListener(PairListener):
         strangers = parameters - self._program.table.own()
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
             with unseen_calls():
-                held = parameters_of(optimizer)
-                strangers = {id(p) for p in held if id(p) in strangers and p.grad is None}
+                optimized = parameters_of(optimizer)
+                strangers = {id(p) for p in optimized if id(p) in strangers and p.grad is None}
         self.events.note("step", place, name, detail=str(len(strangers)))
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:

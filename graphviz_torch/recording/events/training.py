@@ -214,7 +214,7 @@ def look_for_steps(
     """Note backwards that ran again and again for parameters of an optimizer that never stepped."""
     if not updated:
         return
-    own, held = program.table.own(), None
+    own, optimized = program.table.own(), None
     places: dict[Place | None, list[Backward]] = {}
     for backward in backwards:
         places.setdefault(backward.place, []).append(backward)
@@ -224,8 +224,8 @@ def look_for_steps(
             continue
         if not group[0].accumulates or group[-1].step <= group[0].step:
             continue
-        held = optimized_parameters() if held is None else held
-        if keys <= held:
+        optimized = optimized_parameters() if optimized is None else optimized
+        if keys <= optimized:
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
             events.note("backward", place, ", ".join(names), leaves=keys)

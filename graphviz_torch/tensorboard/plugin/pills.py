@@ -26,7 +26,7 @@ Pill = dict[str, Any]
 Step = tuple[Written, dict[str, Pill]]
 
 _TRIED = 16  # graphs, newest first, that are read to find the one on show
-_KEPT = 32  # tables of pills
+_MOST_TABLES = 32  # tables of pills
 _ALERTS = 100  # rows
 
 
@@ -113,7 +113,7 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             found = pills(self._store.graph(ctx, written))
             for pill in found.values():
                 pill.update(step=written.step, wall_time=written.wall_time)
-            while len(self._pills) >= _KEPT:
+            while len(self._pills) >= _MOST_TABLES:
                 self._pills.pop(next(iter(self._pills)))
             self._pills[written] = found
         return self._pills[written]

@@ -10,7 +10,7 @@ from ..events import GRAPHS, PREFIX, unpack
 # More graphs than the data servers keep of one tag.
 _ALL = 1000
 # Graphs that stay parsed; one of 100,000 nodes takes about a second and 100 MB.
-_KEPT = 8
+_MOST_GRAPHS = 8
 
 
 class Written(NamedTuple):
@@ -49,7 +49,7 @@ class Store:
         """The graph that was written. Raises ValueError if it can't be read."""
         if written not in self._graphs:
             content = unpack(self._provider.read_blob(ctx, blob_key=written.key))
-            while len(self._graphs) >= _KEPT:
+            while len(self._graphs) >= _MOST_GRAPHS:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[written] = content
         return self._graphs[written]
