@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LINES = 12  # of a chart of all layers
-_PART = re.compile(r"[^.]+(\.\d+)?")  # of the path of a layer: a child, or a block of a list
+# The part that a layer is in, of its path: the first block of a list, else a child of the model.
+_PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 
 class NormSeries:
@@ -70,6 +71,9 @@ def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
 
     The first chart has at most a dozen lines, from the first layer to the last. A part is a block
     of a list, or a child of the model, with all of its layers; layers alone in theirs share one.
+
+    >>> list(chart_lines([f"gpt.h.{i}.{j}" for i in (0, 1) for j in range(8)], "norm"))
+    ['12 of 16 layers, first to last', 'gpt.h.0', 'gpt.h.1']
 
     >>> list(chart_lines(["embed", *(f"blocks.{i}.{j}" for i in (0, 1) for j in range(8))], "norm"))
     ['12 of 17 layers, first to last', 'blocks.0', 'blocks.1', 'other layers']
