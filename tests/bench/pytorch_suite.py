@@ -55,6 +55,9 @@ KNOWN = {
     "nn/test_module_hooks::*.test_always_called_forward_hooks": (
         "it counts the global hooks that are always called, and a recording has one"
     ),
+    "nn/test_multihead_attention::*.test_multihead_self_attn_two_masks_fast_path_mock*": (
+        "PyTorch leaves the fast path wherever a function mode is on, and a recording is one"
+    ),
     "optim/test_lrscheduler::*.test_closed_form_*": (
         "its body calls setUp, which counts the function modes for tearDown to compare"
     ),
