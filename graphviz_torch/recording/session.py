@@ -90,7 +90,7 @@ class Session:
         self._options = options
         self.program = program = Program(model, frame)
         self.steps = Steps()
-        tracker = Tracker()
+        self.tracker = tracker = Tracker()
         self.cuts = Cuts(tracker, program)
         self.copies = Copies(program, tracker)
         self.changes = Changes(program.place)
@@ -248,6 +248,7 @@ class Session:
         """The block is over, or was interrupted."""
         if self.live is not None:
             self.live.unhook()
+        self.tracker.clear()  # what is cut in place holds its own node, which holds it
 
     def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""

@@ -153,3 +153,15 @@ def test_a_node_that_lives_on_has_nothing_of_ours_and_what_it_was_given_goes_wit
         assert gone() is None
     assert z.grad_fn is not None
     assert dict(z.grad_fn.metadata) == {}
+
+
+def test_a_leaf_that_is_detached_in_place_is_let_go() -> None:
+    def program() -> list[weakref.ref[Any]]:
+        leaf = torch.ones(3, requires_grad=True)
+        view = leaf[1:]  # which makes the leaf's node
+        leaf.detach_()
+        return [weakref.ref(leaf), weakref.ref(view)]
+
+    with record():
+        alive = program()
+    assert [ref() for ref in alive] == [None, None]
