@@ -34,8 +34,8 @@ def to_tensorboard(
     Args:
         graph: what to write.
         logdir_or_writer: a directory, in which a new event file is written and closed, or a
-            `SummaryWriter`, which is flushed and stays open. A large graph is in a directory in half
-            the time: a `SummaryWriter` takes the checksum of a record in Python.
+            `SummaryWriter`, which is flushed and stays open. A large graph takes half the time in a
+            directory: a `SummaryWriter` makes the checksum of a record in Python.
         tag: the name in the tab's list.
         step: the training step; another one for each graph of a tag, as TensorBoard tells them
             apart by it.
