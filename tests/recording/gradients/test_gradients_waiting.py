@@ -147,3 +147,26 @@ def test_a_loop_variable_does_not_take_a_parameters_name() -> None:
         model(torch.ones(1, 2)).sum().backward()
     labels = {node.label for node in recording.graph.nodes if node.leaf}
     assert labels == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_gradient_that_a_hook_changes_is_as_it_reached_its_node(before: bool, data: bool) -> None:
+    def ten_times(gradient: Tensor | None) -> None:
+        assert gradient is not None
+        (gradient.data if data else gradient).mul_(10)
+
+    x = torch.ones(5000, requires_grad=True)
+    with record() as recording:
+        y = x * 2
+        if before:
+            y.register_hook(ten_times)
+        else:
+            assert y.grad_fn is not None
+            y.grad_fn.register_hook(lambda given, taken: ten_times(taken[0]))
+        (y * 3).sum().backward()
+    assert x.grad is not None
+    assert x.grad[0] == (60 if before else 6)
+    statistics = recording.graph.nodes[1].grad_outputs
+    # What is changed afterwards is not known any more: as docs/limits.md says.
+    assert [each and each.max_abs for each in statistics] == ([30] if before or data else [])
