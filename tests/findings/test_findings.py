@@ -473,3 +473,13 @@ def test_to_run_a_block_again_is_advised_where_two_of_its_nodes_keep_activations
         )
         (found,) = only("most-memory", keeping)
         assert ("run body.fc under torch.utils.checkpoint" in found.advice) is advised
+
+
+@pytest.mark.parametrize(("label", "name"), [("h", "sqrt at train.py:5 (h) "), ("sqrt", "sqrt at")])
+def test_the_node_that_gave_a_nonfinite_gradient_has_its_name_where_it_tells_more(
+    label: str, name: str
+) -> None:
+    graph = root({0: stats(inf=2)}).annotate(label={1: label})
+    (found,) = only("nonfinite-gradient", graph)
+    assert found.message.startswith(name)
+    assert "(sqrt)" not in found.message

@@ -162,6 +162,8 @@ assert "71.5 C" in to_pbtxt(b, Path("b.pbtxt")).read_text()
 assert to_networkx(b).nodes[0]["temperature"] == "71.5 C"
 assert "71.5 C" in to_model_explorer(b, Path("b.json"))[0].read_text()
 assert to_dict(b)["nodes"][0]["temperature"] == 71.5
+from graphviz_torch.render.style import SCALE
+assert SCALE[0][0] in to_dot(b, color_by="temperature")  # a number has a scale
 assert ">temperature<" in to_dot(b, color_by="temperature").replace("B>", ">").replace("</>", "<")
 """
 

@@ -188,3 +188,9 @@ def test_names_are_escaped_in_a_notebook() -> None:
 def test_a_depth_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="pass 1 or more"):
         summary(Graph(()), depth=0)
+
+
+def test_a_graph_without_a_recorded_model_counts_the_parameters_that_are_in_it() -> None:
+    model = nn.Linear(2, 3)
+    traced = trace(model(torch.ones(1, 2)).sum(), names=model)
+    assert summary(traced).total.parameters == sum(p.numel() for p in model.parameters())

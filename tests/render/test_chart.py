@@ -1,0 +1,27 @@
+"""Charts of measured times."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphviz_torch.render.chart import _Axis
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1.0, 10_000.0], [1, 10, 100, 1_000, 10_000]),  # powers of ten where these are enough
+        ([1.0, 100.0], [1, 2, 5, 10, 20, 50, 100]),
+        ([3.0, 6.0], [5]),
+        ([1.0, 1e12], [10.0**n for n in range(0, 13, 2)]),  # eight at most
+    ],
+)
+def test_an_axis_has_round_numbers_between_its_ends(values: list[float], ticks: list[int]) -> None:
+    assert _Axis(values, 0, 100).ticks() == pytest.approx(ticks)
+
+
+def test_an_axis_is_logarithmic() -> None:
+    axis = _Axis([1.0, 10.0, 100.0], 0, 100)
+    low, middle, high = map(axis, (1.0, 10.0, 100.0))
+    assert middle == pytest.approx((low + high) / 2)
+    assert 0 < low < high < 100
