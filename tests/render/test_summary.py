@@ -194,3 +194,16 @@ def test_a_graph_without_a_recorded_model_counts_the_parameters_that_are_in_it()
     model = nn.Linear(2, 3)
     traced = trace(model(torch.ones(1, 2)).sum(), names=model)
     assert summary(traced).total.parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_a_long_name_is_cut_where_the_table_would_be_wider_than_asked(width: int) -> None:
+    model = nn.Sequential()
+    model.add_module("a_layer_with_a_name_of_about_fifty_characters_in_all", nn.Linear(2, 3))
+    with record(model, gradients=False, memory=False) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    table = summary(recording)
+    widest = max(map(len, table.to_text(width=1000).splitlines()))
+    lines = table.to_text(width=width).splitlines()
+    assert max(map(len, lines)) == width < widest
+    assert "…" in lines[2]
