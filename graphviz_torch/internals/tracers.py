@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 
-# None unless torch.jit.trace is at work. It would note what we read, and our names for it.
-jit_trace: Any = torch._C._get_tracing_state
+# Is torch.jit.trace at work. It would note what we read, and our names for it.
+is_jit_tracing: Any = torch._C._is_tracing
 
 
 def is_trial() -> bool:

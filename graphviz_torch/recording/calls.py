@@ -16,7 +16,7 @@ from ..internals.frames import hide
 from ..internals.grad_scaler import SCALING
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.modes import FUNCTIONS, leave, others, unseen_calls
-from ..internals.tracers import jit_trace
+from ..internals.tracers import is_jit_tracing
 from .cuts.cuts import Cuts, sources
 from .events.listener import GRADIENTS, LISTENERS, EventListener
 from .failures.in_place import IN_PLACE, OPTIONS, Changes
@@ -100,7 +100,7 @@ class Calls(TorchFunctionMode):
             if func in _METHODS and type(args[0]) in _PLAIN:
                 return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))
             return func(*args, **(kwargs or {}))
-        if jit_trace() is not None or self._key not in recorded():
+        if is_jit_tracing() or self._key not in recorded():
             return func(*args, **(kwargs or {}))
         read = _READS.get(func, self)
         if read is not self:
