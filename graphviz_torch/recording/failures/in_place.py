@@ -42,7 +42,7 @@ class Change(NamedTuple):
     after: int
     number: int = -1  # sequence number of the node that it made, if it made one
     storage: int = 0  # identifies the memory ...
-    memory: Any = None  # ... which, while this is there, is no other's
+    memory: Any = None  # ... which, while this is there, belongs to nothing else
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
 
