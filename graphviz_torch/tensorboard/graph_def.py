@@ -148,8 +148,8 @@ def run_metadata(
             stats.all_end_rel_micros = took
             now += took
         elif not times and name == mark:
-            # Without a single time the tab paints every node black. The page does not count this one:
-            # its end is its start in the page's numbers, and it keeps their scale from breaking.
+            # Without a single time the tab paints every node black. The page does not count this
+            # one, for its end is its start in the page's numbers; their scale stays whole.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
         if sizes.get(name):
