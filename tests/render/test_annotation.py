@@ -58,8 +58,8 @@ def test_the_line_of_a_library_is_shown_in_the_library(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
-    graph = Graph((Node(0, "ExpBackward0", (None,), source="lost.py:3"),), (), ((0, 0),))
-    with pytest.raises(FileNotFoundError, match=r"lost\.py is not at hand: pass its path"):
+    graph = Graph((Node(0, "ExpBackward0", (None,), source="not_written.py:3"),), (), ((0, 0),))
+    with pytest.raises(FileNotFoundError, match=r"not_written\.py is not at hand: pass its path"):
         annotate_source(graph)
     with pytest.raises(ValueError, match=r"other\.py made nothing in this graph"):
         annotate_source(graph, tmp_path / "other.py")
