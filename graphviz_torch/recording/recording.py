@@ -47,10 +47,10 @@ def record(
     Args:
         model: gives modules and parameters their names, as in `named_modules()`, and has its
             parameters listed, and no others. None: the first module that is called is the model,
-            unless the code that calls it holds several, such as the two players of a GAN; each of
-            those, and any other module, goes by the variable that holds it, else by its class. The
-            parameters of every module that is called are listed, or, where none is, the caller's
-            leaves whose way to the loss was cut.
+            unless the code that calls it holds several, such as the two players of a GAN. Then the
+            variable that holds a module names it, else its class; so it is for every other module,
+            too. The parameters of every module that is called are listed, or, where none is, the
+            caller's leaves whose way to the loss was cut.
         gradients: describe the gradient at every node, and time it. "finite": tell only which
             gradients are not finite, and which result of the forward was the first; that is cheaper
             than `torch.autograd.detect_anomaly`, and raises nothing. Arguments, losses, the life of

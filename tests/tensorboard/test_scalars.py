@@ -193,7 +193,7 @@ def test_a_step_is_one_picture_by_depth_and_a_layout_of_charts_over_the_steps(
 
 
 def test_one_step_makes_no_card_of_one_point(tmp_path: Path) -> None:
-    for _ in range(2):  # the same step again is no second one
+    for _ in range(2):  # the same step again is not a second step
         steps.add_gradients({f"layer{i}": 1.0 for i in range(76)}, tmp_path, step=7)
     tags = read(tmp_path).Tags()
     assert tags["scalars"] == []

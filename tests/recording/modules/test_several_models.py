@@ -1,4 +1,4 @@
-"""Where the code that calls holds several models, each goes by its own variable."""
+"""A variable names each model where the calling code holds several."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_what_is_not_finite_or_has_no_value_stands_outside_the_scale() -> None:
 
 
 class Body(nn.Module):
-    """Two layers, of which the second is frozen."""
+    """Two layers. The second is frozen."""
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()
