@@ -88,16 +88,26 @@ def caller() -> FrameType | None:
     return frame
 
 
-def local_variables(frame: FrameType) -> dict[str, Any]:
+def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) -> dict[str, Any]:
     """The variables of a frame by name, in the order in which they were bound.
 
     In a function, the globals that it reads follow. Names that start with "_" are private, and
     those that are not identifiers Python's own: left out.
+
+    Args:
+        without: types whose values are left out.
     """
-    found = {k: value for k, value in _read(frame).items() if k.isidentifier() and k[0] != "_"}
-    shared = frame.f_globals
-    read = (name for name in frame.f_code.co_names if name in shared and name[0] != "_")
-    return found | {name: shared[name] for name in read if name not in found}
+    values = _read(frame)
+    found = {
+        name: value
+        for name, value in values.items()
+        if type(value) not in without and name.isidentifier() and name[0] != "_"
+    }
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a module's own are its globals
+        shared = frame.f_globals
+        read = [name for name in frame.f_code.co_names if name in shared and name not in values]
+        found |= {k: shared[k] for k in read if k[0] != "_" and type(shared[k]) not in without}
+    return found
 
 
 def variables(frame: FrameType, *names: str) -> list[Any]:

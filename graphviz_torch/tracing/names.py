@@ -83,7 +83,7 @@ def outwards_names(
     """
     found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
     for frame in reversed(frames):
-        given, variables = arguments(frame), local_variables(frame)
+        given, variables = arguments(frame), local_variables(frame, without=ATOMS)
         for i, read in enumerate(readers):
             names = list(read(variables))
             if given and found[i]:

@@ -14,9 +14,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-_PLAIN = frozenset((int, float, bool, str, type(None)))  # most of what lists of figures hold
+# Most of what lists of figures hold.
+_PLAIN: frozenset[type] = frozenset((int, float, bool, str, type(None)))
 # Most of what variables hold besides: neither a nesting nor a tensor nor a module.
-ATOMS = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
+ATOMS: frozenset[type] = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
 _FLAT = _TENSORS | _PLAIN
 
 

@@ -24,24 +24,7 @@ BITMAPS = ("png", "jpg")
 FONTS = Path(__file__).with_name("fonts")
 
 _DPI = 144  # of bitmaps: twice the 72 points in which Graphviz measures
-# The first entry of sys.path is the folder the user is in: nothing there may pose as a module.
-# AGraph.draw frees the layout before it hands the drawing over, and that can crash (pygraphviz
-# 2.0.4 did so on every second drawing of one ResNet-50); so nothing is freed, and the child ends.
-_CHILD = """
-import os, sys
-sys.path.pop(0)
-from pygraphviz import AGraph, graphviz
-graph = AGraph(string=sys.stdin.buffer.read().decode())
-context = graphviz.gvContextWithBuiltins()
-if graphviz.gvLayout(context, graph.handle, b"dot"):
-    sys.exit("the layout failed")
-error, drawn = graphviz.gvRenderData(context, graph.handle, sys.argv[1].encode())
-if error:
-    sys.exit("the drawing failed")
-sys.stdout.buffer.write(drawn)
-sys.stdout.flush()
-os._exit(0)
-"""
+_OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
@@ -113,7 +96,7 @@ def _engine() -> list[str]:
     if dot := os.environ.get("GRAPHVIZ_DOT"):
         return [dot, "-T"]
     if find_spec("pygraphviz") is not None:
-        return [sys.executable, "-c", _CHILD]
+        return [sys.executable, str(_OWN)]
     if dot := shutil.which("dot"):
         return [dot, "-T"]
     raise LayoutError(

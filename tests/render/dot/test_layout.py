@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import struct
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from graphviz_torch.render.dot import layout as module
 from graphviz_torch.render.dot.layout import FORMATS, LayoutError, LayoutTimeout, layout
@@ -51,6 +54,23 @@ def test_a_bitmap_has_twice_the_points_of_the_picture() -> None:
     width = struct.unpack(">I", layout(SMALL, "png")[16:20])[0]
     points = float(layout(SMALL).split(b'width="')[1].split(b"pt")[0])
     assert width == pytest.approx(2 * points, abs=3)
+
+
+@pytest.mark.parametrize("format", ["png", "jpg"])
+def test_no_edge_strikes_the_title_of_a_frame(format: str) -> None:
+    """A title of spaces only, as wide as its frame: nothing but the frame's colour is in it."""
+    title = "&#160;" * 60
+    text = (
+        "digraph {\n\tsubgraph cluster_0 {\n"
+        f'\t\tgraph [label=<<B>{title}</B>> style=filled fillcolor="#ffff00" color="#ffff00"]\n'
+        "\t\tb\n\t}\n\ta -> b\n}\n"
+    )
+    frame = json.loads(layout(text, "json"))["objects"][0]
+    picture = Image.open(io.BytesIO(layout(text, format))).convert("RGB")
+    height = picture.height / 2  # points
+    x, y = (float(part) for part in frame["lp"].split(","))
+    middle = [picture.getpixel((2 * (x + by), 2 * (height - y))) for by in range(-30, 31)]
+    assert all(red > 200 and green > 200 and blue < 50 for red, green, blue in middle)
 
 
 @pytest.fixture
