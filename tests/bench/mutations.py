@@ -7,9 +7,11 @@ with those of its room where none is known to run it. It prints a line a mutatio
 that failed, and how many of them were caught.
 
 `--count` mutations (60) are drawn with `--seed` (0) from `--rooms` (recording findings render).
-`--map FILE` keeps which test runs which line (needs pytest-cov, and one run of the tests);
-without it each mutation is tried with the tests of its room. `--jobs` are tried at a time (as
-many as there are processors). `--tree` names another checkout.
+`--keep FILE` keeps them as text, and tries those of FILE where it is there: the same mistakes are
+made in a tree whose lines have moved. `--map FILE` keeps which test runs which line (needs
+pytest-cov, and one run of the tests); without it each mutation is tried with the tests of its
+room. A line is known there by its text, and a test that has gone stands for its file.
+`--jobs` are tried at a time (as many as there are processors). `--tree` names another checkout.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOMS = ("recording", "findings", "render")
@@ -50,35 +52,44 @@ _SECONDS = 900  # for the tests of one mutation; a mutation that hangs is caught
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake: in `file`, the text from `start` to `end` becomes `text`."""
+    """A mistake: in `file`, `right` becomes `wrong`, the nth time that `right` stands there."""
 
     file: str  # below the root of the tree
     line: int
-    start: int
-    end: int
-    text: str
+    right: str
+    nth: int
+    wrong: str
     kind: str
 
     def apply(self, root: Path) -> None:
-        """Write the mistake into the tree at `root`."""
+        """Write the mistake into the tree at `root`; ValueError where `right` has gone."""
         path = root / self.file
-        source = path.read_bytes()
-        path.write_bytes(source[: self.start] + self.text.encode() + source[self.end :])
+        source = path.read_text() if path.exists() else ""
+        start = -1
+        for _ in range(self.nth + 1):
+            start = source.find(self.right, start + 1)
+            if start < 0:
+                raise ValueError(f"{self.file} does not say {self.right!r} {self.nth + 1} times")
+        path.write_text(source[:start] + self.wrong + source[start + len(self.right) :])
 
 
 def mutations(path: Path, root: Path) -> Iterator[Mutation]:
     """All mutations of one file."""
-    source = path.read_text()
+    source = path.read_bytes()
     offsets = [0]
     for line in source.splitlines(keepends=True):
-        offsets.append(offsets[-1] + len(line.encode()))
+        offsets.append(offsets[-1] + len(line))
 
     def mutation(node: ast.expr | ast.stmt, text: str, kind: str) -> Mutation:
         assert node.end_lineno
         assert node.end_col_offset
-        start = offsets[node.lineno - 1] + node.col_offset
+        first, last = offsets[node.lineno - 1], offsets[node.end_lineno]
+        start = first + node.col_offset
         end = offsets[node.end_lineno - 1] + node.end_col_offset
-        return Mutation(str(path.relative_to(root)), node.lineno, start, end, text, kind)
+        right = source[first:last].decode()
+        wrong = source[first:start].decode() + text + source[end:last].decode()
+        nth = source[:first].decode().count(right)
+        return Mutation(str(path.relative_to(root)), node.lineno, right, nth, wrong, kind)
 
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -116,9 +127,13 @@ def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]
 
 
 def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
-    """For each file and line, the tests that run it; read from `file`, or measured and kept."""
-    if file.exists():
-        return dict(json.loads(file.read_text()))
+    """For each file and text of a line, the tests that run it; read, or measured and kept."""
+    if not file.exists():
+        file.write_text(json.dumps(_measured(root, tests)))
+    return dict(json.loads(file.read_text()))
+
+
+def _measured(root: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "coverage"
         environment = os.environ | {"COVERAGE_FILE": str(data), "PYTHONPATH": str(root)}
@@ -134,14 +149,14 @@ def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[st
 
         measured = coverage.CoverageData(str(data))
         measured.read()
-        found = {}
+        found: dict[str, dict[str, list[str]]] = {}
         for name in measured.measured_files():
-            lines = measured.contexts_by_lineno(name)
-            found[os.path.relpath(name, root)] = {
-                str(line): sorted({_function(c) for c in contexts if c} - broken)
-                for line, contexts in lines.items()
-            }
-    file.write_text(json.dumps(found))
+            texts = Path(name).read_text().splitlines()
+            file = found.setdefault(os.path.relpath(name, root), {})
+            for line, contexts in measured.contexts_by_lineno(name).items():
+                tests_of = {_function(c) for c in contexts if c} - broken
+                text = texts[line - 1].strip()
+                file[text] = sorted(tests_of.union(file.get(text, [])))
     return found
 
 
@@ -150,13 +165,28 @@ def _function(context: str) -> str:
     return context.partition("|")[0].partition("[")[0]
 
 
+def _there(root: Path, tests: list[str]) -> list[str]:
+    """The tests that the tree has; the file of one that has gone; each once."""
+
+    def found(test: str) -> str:
+        file, _, name = test.partition("::")
+        if not (root / file).exists():
+            return ""
+        return test if f"def {name}(" in (root / file).read_text() else file
+
+    return list(filter(None, dict.fromkeys(map(found, tests))))
+
+
 def caught_by(mutation: Mutation, root: Path, tests: list[str]) -> str:
     """The first of the tests that fails once the mistake is made; "" if none does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         left_out = shutil.ignore_patterns("node_modules", ".git", "__pycache__", ".venv")
         shutil.copytree(root, copy, ignore=left_out)
-        mutation.apply(copy)
+        try:
+            mutation.apply(copy)
+        except ValueError:
+            return "(no longer there)"
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no"]
         command += ["-p", "no:cacheprovider", "-W", "ignore", *tests]
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -178,6 +208,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
     parser.add_argument("--map", type=Path)
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--tree", type=Path, default=Path(__file__).parents[2])
     options = parser.parse_args()
@@ -185,14 +216,20 @@ def main() -> None:
     everything = [f"tests/{room}" for room in options.rooms if (root / "tests" / room).exists()]
     everything = everything or ["tests"]
     known = {} if options.map is None else tests_by_line(root, options.map, everything)
-    chosen = drawn(root, options.rooms, options.count, options.seed)
+    if options.keep and options.keep.exists():
+        chosen = [Mutation(**kept) for kept in json.loads(options.keep.read_text())]
+    else:
+        chosen = drawn(root, options.rooms, options.count, options.seed)
+    if options.keep:
+        options.keep.write_text(json.dumps([asdict(m) for m in chosen], indent=1))
     lines_of = Counter(test for of in known.values() for tests in of.values() for test in tests)
 
     def tried(mutation: Mutation) -> bool:
-        tests = known.get(mutation.file, {}).get(str(mutation.line), [])
+        text = mutation.right.strip().partition("\n")[0]
+        tests = known.get(mutation.file, {}).get(text, [])
         tests = sorted(tests, key=lambda test: (lines_of[test], test))[:_MOST_TESTS]
-        room = f"tests/{mutation.file.split('/')[1]}"
-        test = caught_by(mutation, root, tests or [room] if (root / room).exists() else everything)
+        tests = _there(root, tests) or [f"tests/{mutation.file.split('/')[1]}"]
+        test = caught_by(mutation, root, tests)
         what = f"{mutation.file}:{mutation.line}  {mutation.kind}"
         print(f"{what}  {test or 'NOT CAUGHT'}", flush=True)
         return bool(test)
