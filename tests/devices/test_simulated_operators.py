@@ -6,16 +6,12 @@ import itertools
 import warnings
 from typing import Any
 
-import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.devices.simulated.tensor import SimulatedTensor
-from tests.support.operators import quick_samples as quick_samples
-
-pytest.importorskip("expecttest", reason="PyTorch's own list of operators needs it")
-from torch.testing._internal.common_methods_invocations import op_db
+from tests.support.operators import operators as operators
 
 # What does not work, and why. The test holds the list exactly, so that it can only shrink.
 KNOWN_FAILURES = {
@@ -85,14 +81,14 @@ def difference(op: Any, sample: Any, device: torch.device) -> str:
     return worst
 
 
-@pytest.mark.timeout(900)  # 20 s on a quiet machine
-@pytest.mark.usefixtures("quick_samples")
-def test_every_operator_gives_the_cpus_values_and_gradients_but_for_a_known_list() -> None:
+def test_every_operator_gives_the_cpus_values_and_gradients_but_for_a_known_list(
+    operators: list[Any],
+) -> None:
     failed: dict[str, str] = {}
     rounded = set()
     with warnings.catch_warnings(), simulate_accelerator() as [device]:
         warnings.simplefilter("ignore")
-        for op in op_db:
+        for op in operators:
             name = ".".join(filter(None, (op.name, op.variant_test_name)))
             dtype = dtype_for(op)
             if name in SKIPPED or dtype is None or "jiterator" in name:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 
 from graphviz_torch import Graph, trace
 from graphviz_torch.internals.tensors.pytree import flatten
 from graphviz_torch.tracing.tracer import walk
 from tests.support.autograd_reference import counted, meta
-from tests.support.operators import quick_samples as quick_samples
+from tests.support.operators import operators as operators
 
 SAMPLES = 4
 DTYPES = (torch.float32, torch.complex64, torch.bfloat16, torch.float64)
@@ -25,9 +24,9 @@ def differentiable(value: Any) -> list[Tensor]:
     return [tensor for _, tensor in flatten(value) if tensor.requires_grad]
 
 
-def results() -> Iterator[tuple[str, list[Tensor]]]:
+def results(operators: list[Any]) -> Iterator[tuple[str, list[Tensor]]]:
     """The outputs of the first samples of every operator that supports autograd."""
-    for op in op_db:
+    for op in operators:
         if not op.supports_autograd:
             continue
         dtypes = op.supported_dtypes("cpu")
@@ -63,14 +62,11 @@ def nones(graph: Graph) -> list[tuple[int, int]]:
     return [(n.id, nr) for n in graph.nodes for nr, m in enumerate(n.outputs) if m is None]
 
 
-pytestmark = pytest.mark.usefixtures("quick_samples")
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_every_operator_of_pytorchs_own_list_is_traced_exactly() -> None:
+def test_every_operator_of_pytorchs_own_list_is_traced_exactly(operators: list[Any]) -> None:
     outputs = 0
     kinds: Counter[str] = Counter()
-    for name, tensors in results():
+    for name, tensors in results(operators):
         for tensor in tensors:
             graph = trace(tensor, names={})
             assert (len(graph.nodes), len(graph.edges)) == counted(tensor), name
@@ -89,10 +85,10 @@ def test_every_operator_of_pytorchs_own_list_is_traced_exactly() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_double_backward_leaves_undefined_is_none() -> None:
+def test_what_double_backward_leaves_undefined_is_none(operators: list[Any]) -> None:
     seen: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    for name, tensors in results():
+    for name, tensors in results(operators):
         for tensor in tensors[:1]:
             leaves = [fn.variable for fn in walk(tensor) if type(fn).__name__ == "AccumulateGrad"]
             total = tensor.abs().sum()
