@@ -42,16 +42,26 @@ Where = tuple[int, int]  # node and output_nr
 class _Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
-    __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
+    __slots__ = (
+        *("cpu", "cuda", "elements", "limit", "stream"),
+        *("gradients", "metas", "versions", "wheres"),
+    )
 
     def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
         self.cuda = cuda
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ON_DEVICE
+        self.clear()
+
+    def clear(self) -> None:
+        """None waits."""
         self.elements = 0
-        # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
-        self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
+        self.gradients: list[Tensor] = []
+        # Of each: whose it is, its version when it arrived if it has any, what tensor it is.
+        self.wheres: list[Where] = []
+        self.versions: list[int | None] = []
+        self.metas: list[TensorMeta] = []
 
 
 class Kind:
@@ -105,13 +115,16 @@ class Descriptions:
         if batch is None or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
-        version = None if gradient.is_inference() else gradient._version
-        batch.waiting.append((where, gradient, version, kind.meta))
-        batch.elements += kind.elements
-        if not batch.cpu:  # there rows are filled up
-            batch.elements += -kind.elements % WIDTH
+        batch.gradients.append(gradient)
+        batch.wheres.append(where)
+        batch.versions.append(None if gradient.is_inference() else gradient._version)
+        batch.metas.append(kind.meta)
+        elements = kind.elements
         if gradient._is_view():  # it keeps all of what it is a view of
-            batch.elements += _elements_behind(gradient)
+            elements = max(elements, _elements_behind(gradient))
+        if not batch.cpu:  # there rows are filled up
+            elements += -elements % WIDTH
+        batch.elements += elements
         if batch.elements >= batch.limit:
             self._describe(batch)
 
@@ -127,6 +140,8 @@ class Descriptions:
 
     def _describe(self, batch: _Batch) -> None:
         cuda, stream = batch.cuda, batch.stream
+        if not batch.gradients:
+            return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
         else:  # it would not wait for what they are computed by
@@ -135,25 +150,35 @@ class Descriptions:
 
     def _describe_here(self, batch: _Batch) -> None:
         self.times += 1
-        waiting, batch.waiting, batch.elements = batch.waiting, [], 0
+        gradients, wheres = batch.gradients, batch.wheres
+        versions, metas = batch.versions, batch.metas
+        batch.clear()
         with unseen_operators():  # under a mode nothing is plain
-            dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
+            plain = list(map(is_plain, gradients))
             unchanged = [
                 (version is None or gradient._version == version)
-                and not (plain and gradient.data_ptr() == 0)
-                for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
+                and not (dense and gradient.data_ptr() == 0)
+                for gradient, version, dense in zip(gradients, versions, plain, strict=True)
             ]
         if not all(unchanged):  # a hook has changed one in place since it arrived, or freed it
-            waiting, dense = list(compress(waiting, unchanged)), list(compress(dense, unchanged))
-        plain = dense if batch.cpu else [False] * len(waiting)
-        if any(plain):
+            gradients, wheres = (
+                list(compress(gradients, unchanged)),
+                list(compress(wheres, unchanged)),
+            )
+            metas, plain = list(compress(metas, unchanged)), list(compress(plain, unchanged))
+        if batch.cpu and any(plain):
+            rest = list(map(not_, plain))
             with _hide_operators(), unseen_operators():
-                wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
-                stats = zip(*together(gradients), metas, strict=True)
+                stats = zip(
+                    *together(list(compress(gradients, plain))),
+                    compress(metas, plain),
+                    strict=True,
+                )
                 found = map(_new, repeat(GradientStats), stats)
-                self._found.update(zip(wheres, found, strict=True))
+                self._found.update(zip(compress(wheres, plain), found, strict=True))
+            gradients, wheres = list(compress(gradients, rest)), list(compress(wheres, rest))
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
-        for where, gradient, _, _ in compress(waiting, map(not_, plain)):
+        for where, gradient in zip(wheres, gradients, strict=True):
             alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
             group = alike.setdefault((type(gradient), where if alone else None), ([], []))
             group[0].append(where)
