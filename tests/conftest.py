@@ -30,6 +30,8 @@ def _installed() -> dict[str, object]:
             for name in dir(nn_module)
             if name.startswith("_global_") and name.endswith("_hooks")
         ],
+        "question for module hooks": nn_module._has_any_global_hook,
+        "class of torch.compiler": type(torch.compiler),
         "default dtype": torch.get_default_dtype(),
         "grad mode": torch.is_grad_enabled(),
         "Tensor.backward": torch.Tensor.backward,

@@ -136,25 +136,12 @@ class Recording:
             raise
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             if not self._entered:
                 raise RuntimeError("this recording was not entered: with record() as recording.")
             if self._session is not None:  # else it is left already
-                self._unplug()
-                unmatched = self._unmatched(self._session)
-                if error is not None:
-                    self._session.fail(error)
-                attempt = self._session.program.attempt
-                self._graphs = attempt(self._session.graphs, unmatched) or []
-                self._missed = list(self._session.program.missed)
-                if error is not None and self._options.notes and self._graphs:
-                    attempt(add_note, error, self._graphs[-1])
+                self._end(self._session, error)
         finally:
-            if torch.is_grad_enabled() is not enabled:  # an interrupt came where it was not
-                set_grad_enabled(enabled)
-            if collects:
-                gc.enable()
             self._close()
 
     @property
@@ -200,6 +187,25 @@ class Recording:
         for seam in seams:
             self._seams.append(seam)  # first: an interrupt may come between the two
             seam.__enter__()
+
+    def _end(self, session: Session, error: BaseException | None) -> None:
+        """Make the graphs of what the session has noted."""
+        enabled, collects = torch.is_grad_enabled(), gc.isenabled()
+        try:
+            self._unplug()
+            unmatched = self._unmatched(session)
+            if error is not None:
+                session.fail(error)
+            attempt = session.program.attempt
+            self._graphs = attempt(session.graphs, unmatched) or []
+            self._missed = list(session.program.missed)
+            if error is not None and self._options.notes and self._graphs:
+                attempt(add_note, error, self._graphs[-1])
+        finally:
+            if torch.is_grad_enabled() is not enabled:  # an interrupt came where it was not
+                set_grad_enabled(enabled)
+            if collects:
+                gc.enable()
 
     def _unplug(self) -> None:
         """Let nothing tell the session any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
@@ -13,9 +14,6 @@ from torch._dynamo.utils import counters
 
 from graphviz_torch import find, record
 from graphviz_torch.recording.recording import Recording
-
-# PyTorch warns that global hooks are called for a compiled module and for what it wraps.
-pytestmark = pytest.mark.filterwarnings("ignore:Using `torch.compile")
 
 INDUCTOR = pytest.param(
     "inductor",
@@ -100,6 +98,30 @@ def test_a_model_that_is_recorded_step_by_step_is_compiled_once(how: str) -> Non
     assert counters["frames"]["total"] == 1
     notes = [[node.note for node in recording.graph.nodes] for recording in recordings]
     assert {row.count("torch.compile region") for row in notes} == {1}
+
+
+def test_what_asks_whether_it_is_compiled_is_compiled_once_outside_and_once_inside() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def where(x: Tensor) -> Tensor:
+        return x + 1 if torch.compiler.is_compiling() and not torch.compiler.is_exporting() else x
+
+    x = torch.ones(2)
+    assert where(x).tolist() == [2, 2]
+    for _ in range(2):
+        with record():
+            assert where(x).tolist() == [2, 2]
+    assert where(x).tolist() == [2, 2]
+    assert counters["stats"]["unique_graphs"] == 2  # PyTorch looks at the function modes
+
+
+def test_a_compiled_module_warns_of_others_hooks_and_not_of_ours() -> None:
+    compiled = torch.compile(nn.Linear(2, 2), backend="eager")
+    with record(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(torch.ones(1, 2))
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    with hook, record(), pytest.warns(UserWarning, match="global hooks"):
+        compiled(torch.ones(1, 2))
 
 
 def test_none_of_our_functions_is_compiled_where_a_container_is_left_as_it_is() -> None:

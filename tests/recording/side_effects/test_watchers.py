@@ -41,10 +41,27 @@ def product(x: Tensor, w: Tensor) -> Tensor:
     return (x * w.detach()).sum() + (w * x).sum()
 
 
-def exported(dynamic: bool) -> str:
+class Outer(nn.Module):
+    """A model with modules inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Model(), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * 2
+
+
+def exported(dynamic: bool, strict: bool) -> list[Any]:
+    """The program, which modules its operations are of, and what it computes."""
     shapes = {"x": {0: torch.export.Dim("batch")}} if dynamic else None
-    program = torch.export.export(Model(), (X,), strict=False, dynamic_shapes=shapes)
-    return str(program.graph_module.code)
+    program = torch.export.export(Outer(), (X,), strict=strict, dynamic_shapes=shapes)
+    graph = program.graph_module
+    modules = [
+        [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+        for node in graph.graph.nodes
+    ]
+    return [str(graph.code), str(program.graph_signature), modules, program.module()(X).tolist()]
 
 
 def traced(mode: str) -> str:
@@ -73,8 +90,10 @@ def policy() -> list[str]:
 
 
 WATCHERS: dict[str, Callable[[], Any]] = {
-    "export": lambda: exported(False),
-    "export, dynamic": lambda: exported(True),
+    "export": lambda: exported(dynamic=False, strict=False),
+    "export, dynamic": lambda: exported(dynamic=True, strict=False),
+    "strict export": lambda: exported(dynamic=False, strict=True),
+    "strict export, dynamic": lambda: exported(dynamic=True, strict=True),
     "make_fx": lambda: traced("real"),
     "make_fx, symbolic": lambda: traced("symbolic"),
     "dispatch mode": lambda: watched(Seen()),
@@ -91,6 +110,27 @@ def test_a_watcher_sees_what_it_sees_outside(watcher: str) -> None:
     bare = WATCHERS[watcher]()
     with record():
         assert WATCHERS[watcher]() == bare
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_modules_are_seen_again_after_an_export_that_ran_or_raised(strict: bool) -> None:
+    class Refused(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1 if x.sum() > 0 else x - 1
+
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    with record() as outer:
+        with record(model) as recording:
+            torch.export.export(model, (X,), strict=strict)
+            with pytest.raises(Exception, match=r"data-dependent|Could not guard"):
+                torch.export.export(Refused(), (X,), strict=strict)
+            assert not torch.compiler.is_exporting()
+            model(X).sum().backward()
+        torch.export.export(model, (X,), strict=strict)
+        model(X).sum().backward()
+    for graph in (recording.graph, outer.graph):
+        assert {node.module for node in graph.nodes if node.name == "ReluBackward0"} == {"1"}
+    torch.export.export(model, (X,), strict=strict)  # nothing is there to come back
 
 
 HIGHER_ORDER: dict[str, Callable[[Tensor], Tensor]] = {
