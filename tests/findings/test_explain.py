@@ -55,6 +55,17 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
     assert way.end == f"It arrived at 0.weight with a norm of {way.points[-1].norm_text}."
 
 
+def test_where_a_gradient_shrank_most_and_grew_most_is_said() -> None:
+    w = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        a = w * 100
+        b = a * 0.25
+        c = b * 0.5
+        c.sum().backward()
+    text = explain(recording, "w").to_text()
+    assert "It shrank most from b to a: 0.25 times.\nIt grew most from a to w: 100 times." in text
+
+
 def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
     model = Residual()
     with record(model) as recording:

@@ -194,3 +194,15 @@ def test_without_statistics_the_first_nan_or_inf_is_told_in_the_same_words(spoil
         (found,) = find(recording)
         said.append((found.rule, re.sub(r" \(norm .*?\)", "", found.message), found.advice))
     assert said[0] == said[1]
+
+
+def test_a_parameter_that_is_nan_before_the_step_is_named_with_where_that_may_come_from() -> None:
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    found = only("nonfinite-value", trained(model, torch.ones(4, 3), loss=Tensor.sum))
+    assert "weight is NaN or Inf already" in found.message
+    assert found.advice == (
+        "Look at what made that parameter so: a step with such a gradient, an initialisation that "
+        "divides by zero, or the checkpoint it was loaded from."
+    )

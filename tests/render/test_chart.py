@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import pytest
 
-from graphviz_torch.render.chart import _Axis
+from graphviz_torch.render.chart import _Axis, line_chart
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,11 @@ def test_an_axis_is_logarithmic() -> None:
     low, middle, high = map(axis, (1.0, 10.0, 100.0))
     assert middle == pytest.approx((low + high) / 2)
     assert 0 < low < high < 100
+
+
+@pytest.mark.timeout(60)
+def test_the_names_of_lines_that_end_at_one_point_stand_below_each_other() -> None:
+    lines = {name: [(1, first), (10, 9.0)] for name, first in (("a", 2.0), ("b", 3.0), ("c", 4.0))}
+    drawn = ET.fromstring(line_chart(lines, title="t", x="n", y="s"))
+    heights = [float(part.get("y", "")) for part in drawn.iter() if part.text in lines]
+    assert heights[1] - heights[0] == heights[2] - heights[1] == 15

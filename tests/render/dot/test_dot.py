@@ -161,6 +161,15 @@ def test_a_transfer_says_from_where_to_where_and_how_many_bytes() -> None:
     assert not any(str(copy.id) in inside for inside in drawn.inside.values())
 
 
+def test_what_flows_together_on_a_device_stands_in_one_region() -> None:
+    there = F32._replace(device="sim:0")
+    nodes = [Node(i, "AddBackward0", (F32,), operation="add") for i in range(3)]
+    nodes.append(Node(3, "AddBackward0", (there,), operation="add"))
+    edges = Edge(0, 2), Edge(1, 2, 0, 1), Edge(2, 3)
+    dot = to_dot(Graph(tuple(nodes), edges, ((3, 0),)))
+    assert (dot.count("<B>cpu</B>"), dot.count("<B>sim:0</B>")) == (1, 1)
+
+
 def test_a_recorded_gradient_is_written_with_its_values_where_they_are_few() -> None:
     with record() as recording:
         y = worked_example()["y"]

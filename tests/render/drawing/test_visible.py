@@ -441,3 +441,54 @@ def test_the_footer_names_what_is_closed_and_how_to_open_it() -> None:
     assert omissions(draw(blocks(1), {"fold": False, "depth": 1})) == (
         '11 nodes: fc and out are closed (module="0.fc" opens one, depth= or limit= more)'
     )
+
+
+class Shared(nn.Module):
+    """Two modules with one weight between them, and a bias of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x).tanh())
+
+
+def test_a_shared_weight_is_drawn_once_and_what_is_not_shared_stays_where_it_is() -> None:
+    graph = recorded(nn.Sequential(Shared(), nn.Linear(3, 3)), torch.ones(2, 3))
+    drawn = visible(graph, depth=3, parameters="nodes", fold=False)
+    assert drawn.nodes == [node.id for node in graph.nodes]
+
+
+class Reader(nn.Module):
+    """Reads the results of all before it."""
+
+    def forward(self, made: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(made).sum(0).tanh()
+
+
+class Readers(nn.Module):
+    """Modules of which each reads all before it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.readers = nn.ModuleList(Reader() for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = [x]
+        for reader in self.readers:
+            made.append(reader(made))
+        return made[-1]
+
+
+def test_of_the_lines_between_closed_modules_the_longest_are_named_at_both_ends() -> None:
+    graph = recorded(Readers(20), torch.ones(3, requires_grad=True))
+    drawn = visible(graph, depth=1, fold=False)
+    ends = {(line.source, line.target) for line in drawn.lines}
+    readers = sorted(drawn.boxes, key=lambda number: drawn.boxes.index(number))
+    every = {(~a, ~b) for i, a in enumerate(readers) for b in readers[i + 1 :]}
+    named = {(source, target) for target, sources in drawn.before.items() for source in sources}
+    assert every <= ends | named
+    assert named
+    assert (~readers[0], ~readers[-1]) in named
