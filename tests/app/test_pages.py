@@ -74,6 +74,7 @@ def test_the_nodes_of_a_recording_can_be_narrowed_down() -> None:
     everything = len(drawn(app, "explore nodes")["rows"])
     app.multiselect(key="explore Operation").select("gelu").run()
     assert set(column(app, "explore nodes", "operation")) == {"gelu"}
+    assert set(column(app, "explore nodes", "attributes")) == {"approximate=none"}
     app.multiselect(key="explore Operation").unselect("gelu")
     app.text_input(key="explore find").input("blocks.1").run()
     assert 0 < len(drawn(app, "explore nodes")["rows"]) < everything

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from app.panels.tabs.nodes import node_rows
 from graphviz_torch import (
     Edge,
     GradientStats,
@@ -70,25 +71,25 @@ OTHER: dict[str, Any] = {
     "attributes": ("scale=3",),
     "module_class": "Net/Linear(4, 16)",
 }
-TAKERS = ("file", "text", "dot", "view", "tensorboard", "diff", "rows", "networkx", "explorer")
 ROWS = """
-    field         file text dot view tensorboard diff rows networkx explorer
-    name          x    .    .   x    x           x    x    x        x
-    outputs       x    x    x   x    x           x    x    x        x
-    label         x    x    x   x    x           .    x    x        x
-    operation     x    x    x   x    x           .    x    x        x
-    leaf          x    .    x   x    x           .    x    x        x
-    module        x    .    .   x    .           .    x    x        .
-    scope         x    x    x   x    x           .    x    .        x
-    source        x    x    x   x    x           .    x    x        x
-    note          x    x    x   x    x           .    x    x        x
-    saved         x    x    .   x    x           .    x    x        x
-    grad_outputs  x    x    x   x    x           x    x    x        x
-    order         x    .    .   x    x           .    x    x        x
-    seconds       x    x    .   x    x           x    x    x        x
-    attributes    x    x    .   x    x           .    x    x        x
-    module_class  x    .    x   x    .           .    x    .        .
+    field         file text dot view tensorboard diff rows networkx explorer app
+    name          x    .    .   x    x           x    x    x        x        .
+    outputs       x    x    x   x    x           x    x    x        x        x
+    label         x    x    x   x    x           .    x    x        x        x
+    operation     x    x    x   x    x           .    x    x        x        x
+    leaf          x    .    x   x    x           .    x    x        x        .
+    module        x    .    .   x    .           .    x    x        .        x
+    scope         x    x    x   x    x           .    x    .        x        .
+    source        x    x    x   x    x           .    x    x        x        x
+    note          x    x    x   x    x           .    x    x        x        x
+    saved         x    x    .   x    x           .    x    x        x        x
+    grad_outputs  x    x    x   x    x           x    x    x        x        .
+    order         x    .    .   x    x           .    x    x        x        .
+    seconds       x    x    .   x    x           x    x    x        x        x
+    attributes    x    x    .   x    x           .    x    x        x        x
+    module_class  x    .    x   x    .           .    x    .        .        .
 """
+TAKERS = ROWS.split("\n")[1].split()[1:]
 
 
 def graph(node: Node) -> Graph:
@@ -110,13 +111,13 @@ def said(taker: str, a: Graph, folder: Path) -> object:
         "explorer": lambda: [
             path.read_text() for path in to_model_explorer(a, folder / "explored.json")
         ],
+        "app": lambda: node_rows(list(a.nodes)),
     }
     return take[taker]()
 
 
 def rows() -> dict[str, list[str]]:
     lines = [line.split() for line in ROWS.strip().splitlines()]
-    assert lines[0] == ["field", *TAKERS]
     return {name: crosses for name, *crosses in lines[1:]}
 
 
@@ -177,6 +178,7 @@ def test_a_declared_field_is_taken_by_all_and_one_without_a_row_fails(tmp_path: 
     before, found, after = values.read_text().partition(last)
     assert found
     values.write_text(f"{before}{last}{declaration()}\n{after}")
+    shutil.copytree(ROOT / "app", tmp_path / "app", ignore=ignored)
     shutil.copytree(ROOT / "tests" / "graph", tmp_path / "tests" / "graph", ignore=ignored)
     (tmp_path / "CONTRIBUTING.md").write_text("")
 

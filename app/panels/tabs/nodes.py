@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from graphviz_torch import Graph, Node
@@ -29,20 +31,8 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
         and (not text or text.casefold() in _text(node))
     ]
     st.caption(f"{len(found):,} of {count(len(graph.nodes), 'node')}")
-    timed = any(node.seconds is not None for node in graph.nodes)
     table(
-        [
-            {
-                "node": name(node),
-                "operation": node.title,
-                "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
-                "module": node.module,
-                "line": node.source,
-                "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
-            }
-            | (_backward(node) if timed else {})
-            for node in found[: MOST_ROWS + 1]
-        ],
+        node_rows(found[: MOST_ROWS + 1]),
         [node.id for node in found[: MOST_ROWS + 1]],
         key=key,
         place="nodes",
@@ -51,8 +41,26 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
     )
 
 
-def _backward(node: Node) -> dict[str, tuple[str, float | None]]:
-    return {"backward": ("" if node.seconds is None else duration(node.seconds), node.seconds)}
+def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
+    """What the table says of each node; of what no node has there is no column."""
+    rows: list[dict[str, Any]] = [
+        {
+            "node": name(node),
+            "operation": node.title,
+            "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
+            "module": node.module,
+            "line": node.source,
+            "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
+            "attributes": ", ".join(node.attributes),
+            "note": node.note,
+        }
+        for node in nodes
+    ]
+    if any(node.seconds is not None for node in nodes):
+        for row, node in zip(rows, nodes, strict=True):
+            row["backward"] = "" if node.seconds is None else duration(node.seconds), node.seconds
+    unsaid = [key for key in ("attributes", "note") if not any(row[key] for row in rows)]
+    return [{key: cell for key, cell in row.items() if key not in unsaid} for row in rows]
 
 
 def _choices(label: str, values: set[str], key: str) -> list[str]:
