@@ -2,8 +2,7 @@
 
 Statistics are reduced on the gradient's own device and brought over in one copy for each device.
 Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
-wait for others, a megabyte of them on the CPU and 16 on another device, and so live that much
-longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
+wait for others, 2 MB of them on the CPU and 16 on another device, and so live that much longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
 that it stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients
 without values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that
 a hook changed in place while it waited.
@@ -30,7 +29,7 @@ from .accelerator import WIDTH, Reduction, combine, reduce
 from .cpu import SMALL, flat, on_cpu, together
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
-_WAITING = 1 << 18  # elements that may wait on the CPU: 1 MB of float32
+_WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
 _WAITING_ON_DEVICE = 1 << 22  # on another device: 16 MB
 _TOGETHER = frozenset(("float32", "float64", "float16", "bfloat16"))
 
