@@ -224,7 +224,8 @@ class Cuts:
         for origin in self._reads:
             origin.cut.pending = True
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
-        names = {id(tensor): name for name, tensor in reversed(self._program.table.known())}
+        known_names = self._program.table.known() if found else []
+        names = {id(tensor): name for name, tensor in reversed(known_names)}
         nodes: dict[int, GradFn] = {}
         cuts = [LiveCut(cut, []) for cut in found]
         for cut, known in cuts:

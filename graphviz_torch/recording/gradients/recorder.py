@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -49,12 +50,9 @@ class Gradients:
         self._clock = CudaClock() if cuda else None
         self._mixed = mixed
         self._hooks = Hooks()
-        # In the order of the run: the nodes, which of them are timed on the CPU, and when each was
-        # entered and left to itself. A run ends with -1.
-        self._ran: list[int] = []
-        self._timed: list[bool] = []
-        self._entered: list[float] = []
-        self._left: list[float] = []
+        # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
+        # to itself.
+        self._stamps: list[tuple[int, bool, float, float]] = []
         self._descriptions = Descriptions()
 
     def __enter__(self) -> Gradients:
@@ -87,8 +85,8 @@ class Gradients:
 
     def _ended(self) -> None:
         """Note that the engine has run all that it is to run, and now runs the final callbacks."""
-        if self._ran and self._ran[-1] >= 0:
-            self._stamp(-1, False, perf_counter())
+        if self._stamps and self._stamps[-1][0] >= 0:
+            self._stamps.append((-1, False, perf_counter(), 0.0))
             if self._clock is not None:
                 self._clock.finish()
             self._descriptions.describe_all()
@@ -97,8 +95,9 @@ class Gradients:
         """Note that the run has failed: its last node did not end."""
         if self._clock is not None:
             self._clock.abandon()
-        if self._timed:
-            self._timed[-1] = False
+        if self._stamps:
+            node, _, entered, left = self._stamps[-1]
+            self._stamps[-1] = node, False, entered, left
 
     def unhook(self) -> None:
         """Take off what an interrupt has left on."""
@@ -107,7 +106,7 @@ class Gradients:
     @property
     def order(self) -> list[int]:
         """The nodes that backward ran, in its order."""
-        return [node for node in self._ran if node >= 0]
+        return [node for node, _, _, _ in self._stamps if node >= 0]
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
         """Describe gradients that no hook was given: by node and output_nr."""
@@ -125,7 +124,7 @@ class Gradients:
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        if not self._ran or self._ran[-1] < 0:  # the latter: in a run within this one
+        if not self._stamps or self._stamps[-1][0] < 0:  # the latter: in a run within this one
             with suppress(RuntimeError):  # a compiled autograd has none
                 queue_callback(self._ended)
         clock, described = self._clock, self._descriptions.times
@@ -144,13 +143,7 @@ class Gradients:
             self._descriptions.describe_all()
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
-        self._stamp(node, timed and clock is None, entered)
-
-    def _stamp(self, node: int, timed: bool, entered: float) -> None:
-        self._ran.append(node)
-        self._timed.append(timed)
-        self._entered.append(entered)
-        self._left.append(perf_counter())
+        self._stamps.append((node, timed and clock is None, entered, perf_counter()))
 
     def _after(self, *_: object) -> None:
         # What this device runs next may wait for another one.
@@ -186,8 +179,7 @@ class Gradients:
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
-        ends = self._entered[1:]
-        for node, timed, left, end in zip(self._ran, self._timed, self._left, ends, strict=False):
+        for (node, timed, _, left), (_, _, entered, _) in pairwise(self._stamps):
             if timed:
-                found[node] = end - left
+                found[node] = entered - left
         return found

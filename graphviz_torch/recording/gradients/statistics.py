@@ -2,10 +2,11 @@
 
 Statistics are reduced on the gradient's own device and brought over in one copy for each device.
 Norms of float32 gradients are float32 sums; 16-bit gradients are summed as float32. Small gradients
-wait for others, 2 MB of them on the CPU and 16 on another device, and so live that much longer. A complex gradient is described by its absolute values, a sparse one as the dense tensor
-that it stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients
-without values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that
-a hook changed in place while it waited.
+wait for others, 2 MB of them on the CPU and 16 on another device, and so live that much longer. A
+complex gradient is described by its absolute values, a sparse one as the dense tensor that it
+stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients without
+values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that a hook
+changed in place while it waited.
 """
 
 from __future__ import annotations
@@ -41,26 +42,16 @@ Where = tuple[int, int]  # node and output_nr
 class _Batch:
     """Gradients of one device and dtype that wait to be described together."""
 
-    __slots__ = (
-        *("cpu", "cuda", "elements", "limit", "stream"),
-        *("gradients", "metas", "versions", "wheres"),
-    )
+    __slots__ = ("cpu", "cuda", "elements", "limit", "stream", "waiting")
 
     def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
         self.cuda = cuda
         self.stream: int | None = None  # of CUDA, on which those that wait are there to be read
         self.limit = _WAITING if cpu else _WAITING_ON_DEVICE
-        self.clear()
-
-    def clear(self) -> None:
-        """None waits."""
         self.elements = 0
-        self.gradients: list[Tensor] = []
-        # Of each: whose it is, its version when it arrived if it has any, what tensor it is.
-        self.wheres: list[Where] = []
-        self.versions: list[int | None] = []
-        self.metas: list[TensorMeta] = []
+        # Whose it is, the gradient, its version when it arrived if it has any, what tensor it is.
+        self.waiting: list[tuple[Where, Tensor, int | None, TensorMeta]] = []
 
 
 class Kind:
@@ -114,10 +105,8 @@ class Descriptions:
         if batch is None or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
-        batch.gradients.append(gradient)
-        batch.wheres.append(where)
-        batch.versions.append(None if gradient.is_inference() else gradient._version)
-        batch.metas.append(kind.meta)
+        version = None if gradient.is_inference() else gradient._version
+        batch.waiting.append((where, gradient, version, kind.meta))
         elements = kind.elements
         if gradient._is_view():  # it keeps all of what it is a view of
             elements = max(elements, _elements_behind(gradient))
@@ -139,7 +128,7 @@ class Descriptions:
 
     def _describe(self, batch: _Batch) -> None:
         cuda, stream = batch.cuda, batch.stream
-        if not batch.gradients:
+        if not batch.waiting:
             return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
@@ -149,35 +138,25 @@ class Descriptions:
 
     def _describe_here(self, batch: _Batch) -> None:
         self.times += 1
-        gradients, wheres = batch.gradients, batch.wheres
-        versions, metas = batch.versions, batch.metas
-        batch.clear()
+        waiting, batch.waiting, batch.elements = batch.waiting, [], 0
         with unseen_operators():  # under a mode nothing is plain
-            plain = list(map(is_plain, gradients))
+            dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
             unchanged = [
                 (version is None or gradient._version == version)
-                and not (dense and gradient.data_ptr() == 0)
-                for gradient, version, dense in zip(gradients, versions, plain, strict=True)
+                and not (plain and gradient.data_ptr() == 0)
+                for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
             ]
         if not all(unchanged):  # a hook has changed one in place since it arrived, or freed it
-            gradients, wheres = (
-                list(compress(gradients, unchanged)),
-                list(compress(wheres, unchanged)),
-            )
-            metas, plain = list(compress(metas, unchanged)), list(compress(plain, unchanged))
-        if batch.cpu and any(plain):
-            rest = list(map(not_, plain))
+            waiting, dense = list(compress(waiting, unchanged)), list(compress(dense, unchanged))
+        plain = dense if batch.cpu else [False] * len(waiting)
+        if any(plain):
             with _hide_operators(), unseen_operators():
-                stats = zip(
-                    *together(list(compress(gradients, plain))),
-                    compress(metas, plain),
-                    strict=True,
-                )
+                wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
+                stats = zip(*together(gradients), metas, strict=True)
                 found = map(_new, repeat(GradientStats), stats)
-                self._found.update(zip(compress(wheres, plain), found, strict=True))
-            gradients, wheres = list(compress(gradients, rest)), list(compress(wheres, rest))
+                self._found.update(zip(wheres, found, strict=True))
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
-        for where, gradient in zip(wheres, gradients, strict=True):
+        for where, gradient, _, _ in compress(waiting, map(not_, plain)):
             alone = gradient.is_cpu or gradient.is_nested or gradient.layout is not torch.strided
             group = alike.setdefault((type(gradient), where if alone else None), ([], []))
             group[0].append(where)

@@ -88,7 +88,7 @@ def test_a_small_view_of_a_large_memory_does_not_wait() -> None:
     descriptions = Descriptions()
     small = torch.ones(1 << 20)[:10]
     descriptions.see((0, 0), small, descriptions.kind(tensor_meta(small)))
-    assert not any(batch.gradients for batch in descriptions._batches.values())
+    assert not any(batch.waiting for batch in descriptions._batches.values())
     assert descriptions.collect()[0, 0].norm == pytest.approx(10**0.5)
 
 
