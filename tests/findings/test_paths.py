@@ -414,3 +414,38 @@ def test_what_an_optimizer_holds_that_does_not_step_in_the_block_is_in_an_optimi
         f"spare.weight and spare.bias got a gradient at {used}, but no optimizer holds them: SGD, "
         f"which steps at {found.where}, does not."
     )
+
+
+def test_an_accuracy_that_cuts_is_not_why_a_part_that_the_loss_leaves_out_got_no_gradient() -> None:
+    trunk, head = nn.Linear(4, 4), nn.Linear(4, 3)
+    model = nn.ModuleDict({"trunk": trunk, "head": head})
+    with record(model) as recording:
+        h = trunk(torch.randn(5, 4))
+        hits = head(h).argmax(1).float().mean()
+        h.square().mean().backward()
+    assert 0 <= hits <= 2
+    said = [found.message for found in find(recording.graph)]
+    assert not [message for message in said if "argmax" in message]
+
+
+def test_a_parameter_of_the_callers_own_goes_by_the_name_of_its_variable() -> None:
+    model, other = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        other(model(torch.randn(5, 4))).mean().backward()
+        optimizer.step()
+    (message,) = [f.message for f in find(recording.graph) if "no optimizer" in f.message]
+    assert message.endswith("other is not in the model.")
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_an_optimizer_that_a_scheduler_did_not_wait_for_goes_by_its_variables_name() -> None:
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with record(layer) as recording:
+        layer(torch.randn(8, 4)).square().mean().backward()
+        schedule.step()
+        optimizer.step()
+    found = only("scheduler-stepped-first", recording.graph)
+    assert "ran before optimizer had stepped once" in found.message

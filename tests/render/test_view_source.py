@@ -49,3 +49,10 @@ def test_what_is_read_of_a_graph_knows_nothing_of_how_it_is_shown() -> None:
     allowed = {"graph": {"graph"}, "layout": {"layout"}}
     for name, used in folders.items():
         assert used <= allowed.get(name.split("/")[0], used), name
+
+
+def test_every_column_that_the_page_reads_is_written() -> None:
+    typescript = "".join(path.read_text() for path in SOURCE.rglob("*.ts"))
+    read = set(re.findall(r'payload\.column\("(\w+)"', typescript))
+    written = set(re.findall(r'"(\w+)"', (SOURCE.parent / "payload.py").read_text()))
+    assert {"groupKind", "edgeSource"} <= read <= written

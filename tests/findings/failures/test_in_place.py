@@ -135,6 +135,17 @@ def test_the_line_that_changed_what_backward_needs(
     assert found.advice.startswith(advice)
 
 
+def test_what_changed_a_tensor_is_marked_beside_what_needs_it_as_it_was() -> None:
+    def program() -> None:
+        h = leaf().exp()
+        h.add_(1)
+        h.sum().backward()
+
+    graph = failing(program, CHANGED)
+    marked = only("changed-in-place", graph).nodes
+    assert {graph.nodes[node].name for node in marked} == {"ExpBackward0", "AddBackward0"}
+
+
 def test_the_operand_of_another_operation() -> None:
     x = leaf()
 

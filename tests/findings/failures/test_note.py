@@ -50,6 +50,16 @@ def test_a_shape_error_is_told_with_what_the_call_was_given() -> None:
     assert advice.startswith("  try: Look at the shapes: the last size of the input is to be ")
 
 
+def test_an_error_of_another_line_is_not_told_as_what_ended_the_block() -> None:
+    def program() -> None:
+        (leaf() * 0).log().sum().backward()
+        torch.ones(2) @ torch.ones(3)  # fails
+
+    cause, where, _ = noted(program)
+    assert "matmul" in cause
+    assert where == f"  line: {line(program, 'fails')}"
+
+
 def test_a_change_in_place_is_told_at_its_own_line_not_at_backwards() -> None:
     def program() -> None:
         h = leaf().exp()

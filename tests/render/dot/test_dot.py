@@ -170,6 +170,16 @@ def test_what_flows_together_on_a_device_stands_in_one_region() -> None:
     assert (dot.count("<B>cpu</B>"), dot.count("<B>sim:0</B>")) == (1, 1)
 
 
+def test_a_closed_module_stands_in_the_region_of_its_device() -> None:
+    with simulate_accelerator() as (device,):
+        here, there = (torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU()) for _ in range(2))
+        with record(torch.nn.ModuleList([here, there])) as recording:
+            x = torch.ones(3, requires_grad=True)
+            there(here(x).to(device)).sum().backward()
+    boxes = re.compile(r"<B>(cpu|sim:0)</B>.*\n\t\tg\d")  # right below the region's first line
+    assert boxes.findall(to_dot(recording, depth=0)) == ["cpu", "sim:0"]
+
+
 def test_a_recorded_gradient_is_written_with_its_values_where_they_are_few() -> None:
     with record() as recording:
         y = worked_example()["y"]
