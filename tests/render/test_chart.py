@@ -35,3 +35,7 @@ def test_the_names_of_lines_that_end_at_one_point_stand_below_each_other() -> No
     drawn = ET.fromstring(line_chart(lines, title="t", x="n", y="s"))
     heights = [float(part.get("y", "")) for part in drawn.iter() if part.text in lines]
     assert heights[1] - heights[0] == heights[2] - heights[1] == 15
+
+
+def test_a_chart_of_nothing_says_so() -> None:
+    assert "nothing was measured" in line_chart({"a": []}, title="t", x="n", y="s")
