@@ -20,6 +20,7 @@ from ..devices.containers import children, join, rebuilt
 from ..devices.simulated.tensor import is_simulated
 from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
+from ..graph.text import type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
@@ -188,7 +189,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)
     if not isinstance(value, Mapping):
-        raise TypeError(f"The file holds a {type(value).__name__}, no dict with {list(into)}.")
+        raise TypeError(f"The file holds {type_text(value)}, no dict with {list(into)}.")
     parts = []
     for name, target in into.items():
         if isinstance(target, torch.nn.Module):
@@ -198,9 +199,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
                 CheckpointDiff(optimizers=_compare_optimizer(name, target, value.get(name)))
             )
         else:
-            raise TypeError(
-                f"into[{name!r}] is a {type(target).__name__}; pass modules and optimizers."
-            )
+            raise TypeError(f"into[{name!r}] is {type_text(target)}; pass modules and optimizers.")
     fields = ("missing", "unexpected", "shapes", "dtypes", "devices", "optimizers")
     return CheckpointDiff(*(sum((getattr(part, field) for part in parts), ()) for field in fields))
 
@@ -208,14 +207,14 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
 def _compare_module(name: str, module: torch.nn.Module, state: Any) -> CheckpointDiff:
     if not isinstance(state, Mapping):
         raise TypeError(
-            f"The file holds a {type(state).__name__} for {name or type(module).__name__}, "
+            f"The file holds {type_text(state)} for {name or type(module).__name__}, "
             "no dict of tensors by name."
         )
     ours = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     for k in ours:
         if k in state and not isinstance(state[k], torch.Tensor):
             raise TypeError(
-                f"The file holds a {type(state[k]).__name__} for {join(name, k)}, not a tensor."
+                f"The file holds {type_text(state[k])} for {join(name, k)}, not a tensor."
             )
         if k in state and state[k].is_meta and not ours[k].is_meta:
             raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
@@ -256,7 +255,7 @@ def _state(value: Any, name: str) -> Any:
         parts = children(value) or []
         return rebuilt(value, [_state(part, join(name, key)) for key, part in parts])
     raise TypeError(
-        f"{name or 'The value'} is a {type(value).__name__}, which loading with weights_only=True "
+        f"{name or 'The value'} is {type_text(value)}, which loading with weights_only=True "
         "refuses. Save tensors, numbers, strings, lists, dicts, modules and optimizers."
     )
 

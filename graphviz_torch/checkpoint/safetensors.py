@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ..graph.text import type_text
+
 _SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor that it is}
 
 
@@ -25,14 +27,12 @@ def save_safetensors(state: Any, path: Path) -> None:
     """
     save = _package().torch.save_file
     if not isinstance(state, Mapping):
-        raise TypeError(
-            f"A .safetensors file holds a dict of tensors, not a {type(state).__name__}."
-        )
+        raise TypeError(f"A .safetensors file holds a dict of tensors, not {type_text(state)}.")
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
-                f"A .safetensors file holds tensors alone, and {name!r} is a "
-                f"{type(tensor).__name__}. Save as .pt, or each part by itself."
+                f"A .safetensors file holds tensors alone, and {name!r} is "
+                f"{type_text(tensor)}. Save as .pt, or each part by itself."
             )
     first: dict[Any, str] = {}
     same: dict[str, str] = {}

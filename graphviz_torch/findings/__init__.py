@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
+from ..graph.text import type_text
 from .findings import Checked, Findings, merged
 from .graph_reading import Reading
 from .rule import RULES, apply
@@ -117,9 +118,7 @@ def _one_line(text: str) -> str:
 
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:
     if not isinstance(value, Sequence):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}, not a list of graphs: pass {example}."
-        )
+        raise TypeError(f"{name} is {type_text(value)}, not a list of graphs: pass {example}.")
     return [graph_of(each) for each in value]
 
 

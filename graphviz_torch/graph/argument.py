@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from .graph import Graph
+from .text import type_text
 
 
 class HasParameters(Protocol):
@@ -68,11 +69,11 @@ that requires a gradient, or a list of such tensors.
         return read
     if inputs:
         raise TypeError(
-            f"inputs are given for a {type(value).__name__}; only an nn.Module is called with "
+            f"inputs are given for {type_text(value)}; only an nn.Module is called with "
             "inputs. To pass several outputs, pass them as one list."
         )
     raise TypeError(
-        f"a graph is needed, and this is a {type(value).__name__} ({_short(value)}). Pass a Graph, "
+        f"a graph is needed, and this is {type_text(value)} ({_short(value)}). Pass a Graph, "
         "a recording, a tensor that requires a gradient, or a list of such tensors."
     )
 

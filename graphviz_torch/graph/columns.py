@@ -25,6 +25,7 @@ from operator import attrgetter
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from .tensors import TensorMeta
+from .text import type_text
 
 # What no tensor has: PyTorch counts dimensions, sizes and elements no further.
 _DIMENSIONS = 64
@@ -268,7 +269,7 @@ def _number(value: Any, complex_too: bool) -> Any:
 
 def _text_in(row: Any) -> str:
     if not isinstance(row, str):
-        raise TypeError(f"a {type(row).__name__} is not text.")
+        raise TypeError(f"{type_text(row)} is not text.")
     if not row.isascii():
         row.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return row

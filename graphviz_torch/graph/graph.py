@@ -140,6 +140,18 @@ def _check(graph: Graph) -> None:
             raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
         if any(saved.nbytes < 0 for saved in node.saved):
             raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
+        for stats in filter(None, node.grad_outputs):
+            sizes = (stats.norm, stats.max_abs, stats.zero_fraction, stats.nan, stats.inf)
+            if min(sizes) < 0 or stats.zero_fraction > 1:
+                raise ValueError(
+                    f"graph.nodes[{i}].grad_outputs has {stats!r}: a norm, a count or a share "
+                    "is not one."
+                )
+    for i, parameter in enumerate(graph.parameters):
+        if parameter.norm is not None and parameter.norm < 0:
+            raise ValueError(
+                f"graph.parameters[{i}].norm is {parameter.norm}, which is not a norm."
+            )
     for name, times in (
         ("nodes", [node.seconds for node in graph.nodes]),
         ("transfers", [transfer.seconds for transfer in graph.transfers]),

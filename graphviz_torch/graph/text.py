@@ -1,4 +1,4 @@
-"""A value as a line of Python: the fields by name, those with their defaults left out."""
+"""A value as a line of Python: the fields by name, but the defaults; and its type in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 _ITEMS, _WIDTH = 3, 100  # of a tuple, and of the text of one field
 _REQUIRED = object()
+_SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
+_VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
 def short_repr(value: Any) -> str:
@@ -41,3 +43,16 @@ def _text(value: Any) -> str:
     else:
         text = repr(value)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def type_text(value: object) -> str:
+    """The type of a value with its article, for a sentence.
+
+    >>> type_text(3), type_text("y"), type_text(None)
+    ('an int', 'a str', 'a NoneType')
+    """
+    name = type(value).__name__
+    if name.isupper():
+        return f"{'an' if name.startswith(_SPELLED) else 'a'} {name}"
+    low = name.lower()
+    return f"{'an' if low.startswith(_VOWELS) and not low.startswith(_CONSONANTS) else 'a'} {name}"

@@ -63,14 +63,14 @@ class Parameter:
 
     Of an answer that was not recorded, None stands. `got_gradient` is about the block, `has_grad`
     about its end: a parameter may have a `.grad` from before, and one that got a gradient may have
-    none, as after `zero_grad()`.
+    none, as after `zero_grad()`. Without gradients, `record(gradients=False)`, it is not known.
 
     >>> import torch
     >>> from graphviz_torch import record
     >>> model = torch.nn.Linear(2, 1)
     >>> with record(model) as recording:
     ...     model(torch.ones(4, 2)).sum().backward()
-    >>> [(each.name, each.has_grad) for each in recording.graph.parameters]
+    >>> [(each.name, each.got_gradient) for each in recording.graph.parameters]
     [('weight', True), ('bias', True)]
     """
 

@@ -84,7 +84,7 @@ class Steps:
         # What runs after the last step is not training: it counts where nothing else does.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             return
-        self.recorded += 1
+        self.recorded += any(graph.nodes for graph in graphs)  # else it failed before the first
         found = [each for graph in graphs[:-1] for each in find(graph)]
         found += find(graphs[-1], tuple(self._previous))
         self._previous.append(graphs[-1])

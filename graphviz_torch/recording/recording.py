@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from ..graph import Graph, Transfer
+from ..graph.text import type_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.dispatch import Watch
@@ -83,7 +84,7 @@ def record(
     """
     if model is not None and not isinstance(model, torch.nn.Module):
         raise TypeError(
-            f"model is a {type(model).__name__}, not an nn.Module. Pass the model whose forward "
+            f"model is {type_text(model)}, not an nn.Module. Pass the model whose forward "
             "runs in the block, or nothing: with record() as recording."
         )
     if gradients not in (True, False, "finite"):

@@ -1,7 +1,7 @@
 """A source file with what each of its lines made: shapes, copies and cuts beside the code.
 
 A graph knows lines as "train.py:41", not where the file lies: it is looked for among the files that
-Python has read, and in the current folder, unless its path is given.
+Python has read, the current folder first, unless its path is given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from . import labels
 
 _WIDEST = 60  # characters of a line of code before what it made
 _LISTED = 3  # things that one line made
+_PACKAGE = Path(__file__).parents[1]
 _PLACE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
 
@@ -122,7 +123,11 @@ def _find(name: str) -> str:
         return str(shell.history_manager.input_hist_raw[int(number[1])])
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     read = [*linecache.cache, *(file for file in modules if isinstance(file, str))]
-    for file in dict.fromkeys([*read, str(Path.cwd() / Path(name).name)]):
-        if _ends(Path(file), name) and (lines := linecache.getlines(file)):
+    here = Path.cwd()
+    below = [str(here / part) for part in (name, Path(name).name) if ".." not in Path(part).parts]
+    below = [file for file in below if Path(file).is_relative_to(here)]  # a graph's word for it
+    for file in dict.fromkeys([*below, *read]):
+        own = Path(file).is_relative_to(_PACKAGE) and _PACKAGE.name not in Path(name).parts
+        if not own and _ends(Path(file), name) and (lines := linecache.getlines(file)):
             return "".join(lines)
     raise FileNotFoundError(f"{name} is not at hand: pass its path, annotate_source(graph, file).")

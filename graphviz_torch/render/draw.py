@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, Names, SavedTensor, whole_of
+from ..graph.text import type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
 from .options import DrawingOptions, drawing_options
@@ -96,7 +97,7 @@ def make_dot(
         names = None if params is None else dict(params)
     except (TypeError, ValueError):
         raise TypeError(
-            f"params is a {type(params).__name__} that gives no names: pass a dict of tensors by "
+            f"params is {type_text(params)} that gives no names: pass a dict of tensors by "
             "name, or model.named_parameters()."
         ) from None
     if not show_attrs and not show_saved:

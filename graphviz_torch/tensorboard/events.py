@@ -25,6 +25,7 @@ from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-
 
 from ..graph import Graph
 from ..graph.json import MAX_BYTES, from_json, to_json
+from ..graph.text import type_text
 from .checksum import checksum
 
 GRAPHS = "graphviz_torch"  # the plugin that the whole graph is written for
@@ -62,7 +63,7 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
         yield lambda summary, step: writer.add_event(_event(summary, step))
     else:
         raise TypeError(
-            f"logdir_or_writer is a {type(writer).__name__}; pass a directory or a SummaryWriter "
+            f"logdir_or_writer is {type_text(writer)}; pass a directory or a SummaryWriter "
             "(with Lightning: logger.experiment)."
         )
     writer.flush()

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import torch
 
+from ..graph.text import type_text
 from ..internals.hooks.optimizers import StepWatch
 from .series import NormSeries
 
@@ -195,10 +196,10 @@ def watch(
     gradient_norm/model 0 1.4142
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"watch: model is a {type(model).__name__}: pass a torch.nn.Module.")
+        raise TypeError(f"watch: model is {type_text(model)}: pass a torch.nn.Module.")
     if not callable(getattr(writer, "add_scalar", None)):
         raise TypeError(
-            f"watch: writer is a {type(writer).__name__}: pass a SummaryWriter, or what has its "
+            f"watch: writer is {type_text(writer)}: pass a SummaryWriter, or what has its "
             "add_scalar(tag, value, step)."
         )
     if not isinstance(every, int) or isinstance(every, bool):

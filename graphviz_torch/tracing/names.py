@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..graph import Graph
+from ..graph.text import type_text
 from ..internals.frames import arguments, caller, local_variables, outwards
 from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length
 from ..internals.wrappers import is_inside, unsharded
@@ -66,7 +67,7 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
             )
         return [*found, *_of_outputs(outputs)]
     raise TypeError(
-        f"names is a {type(names).__name__}; pass a dict of tensors by name, an nn.Module, "
+        f"names is {type_text(names)}; pass a dict of tensors by name, an nn.Module, "
         "{} for no names, or None to read the caller's variables."
     )
 

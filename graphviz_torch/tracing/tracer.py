@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from ..graph import Edge, Graph
 from ..graph.gc import uncollected
+from ..graph.text import type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
@@ -59,7 +60,7 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
                 "Pass what you would call backward() on."
             )
         raise TypeError(
-            f"outputs is a {type(outputs).__name__}, not a tensor: {_shorten(outputs)}. "
+            f"outputs is {type_text(outputs)}, not a tensor: {_shorten(outputs)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
     with unseen_calls():

@@ -124,7 +124,7 @@ def test_an_optimizer_that_does_not_fit_keeps_the_model_from_changing(tmp_path: 
     with pytest.raises(ValueError, match=r"optimizer has groups of \[1\] parameters"):
         load_checkpoint(path, {"model": other, "optimizer": few})
     assert torch.equal(other[0].weight, before)
-    with pytest.raises(TypeError, match="into\\['n'\\] is a int; pass modules and optimizers"):
+    with pytest.raises(TypeError, match="into\\['n'\\] is an int; pass modules and optimizers"):
         load_checkpoint(path, {"n": 3})
 
 
@@ -206,7 +206,7 @@ def test_a_safetensors_file_keeps_ties_views_and_devices(tmp_path: Path) -> None
     value = load_checkpoint(path)
     assert set(value) == set(state)
     assert all(torch.equal(value[name], state[name]) for name in state)
-    with pytest.raises(TypeError, match="'epoch' is a int"):
+    with pytest.raises(TypeError, match="'epoch' is an int"):
         save_checkpoint({"epoch": 1}, path)
     with simulate_accelerator() as [device]:
         load_checkpoint(path, torch.nn.ModuleDict(model).to(device), strict=False)

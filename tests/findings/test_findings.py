@@ -152,9 +152,9 @@ def test_a_cut_on_the_way_explains_before_one_whose_nodes_are_not_known() -> Non
 
 @pytest.mark.parametrize("wrong", [None, 3, "run.json", [Graph(())]])
 def test_what_has_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"^a graph is needed, and this is a .* Pass a Graph, "):
+    with pytest.raises(TypeError, match=r"^a graph is needed, and this is an? .* Pass a Graph, "):
         find(wrong)
-    with pytest.raises(TypeError, match=r"^a graph is needed, and this is a .* Pass a Graph, "):
+    with pytest.raises(TypeError, match=r"^a graph is needed, and this is an? .* Pass a Graph, "):
         find_across([wrong])
 
 

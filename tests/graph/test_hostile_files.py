@@ -159,6 +159,22 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         (changed(nodes__items__order=[-1, 1]), r"nodes\[0\]\.order is -1"),
         (changed(nodes__items__seconds=[-0.5, 1]), r"nodes\[0\]\.seconds is -0\.5"),
         (changed(nodes__items__seconds=[1e308, 1]), r"nodes\[0\]\.seconds is 1e\+308"),
+        *(
+            (
+                changed(
+                    nodes__items__grad_outputs={
+                        "lengths": [1, 0],
+                        "items": {"lengths": [1], "items": statistics | {name: [value]}},
+                    }
+                ),
+                r"nodes\[0\]\.grad_outputs has .* a norm, a count or a share is not one",
+            )
+            for statistics in [
+                {"norm": [1.0], "max_abs": [1.0], "mean": [1.0], "zero_fraction": [0.0]}
+            ]
+            for name, value in [("norm", -1.0), ("max_abs", -1.0), ("zero_fraction", 1.5)]
+        ),
+        (changed(parameters__items__norm=[-1.0]), r"parameters\[0\]\.norm is -1\.0"),
         (changed(nodes__items__seconds=["NaN", 1]), r"nodes\[0\]\.seconds is nan"),
         (
             changed(nodes__items__seconds=[12345.0, 1]).replace("12345.0", "1e999"),

@@ -161,9 +161,22 @@ def graphs(draw: Any) -> Graph:
     def tuples(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         return st.lists(strategy, max_size=3).map(tuple)
 
+    norms, shares = st.floats(0) | st.just(math.nan), st.floats(0, 1)
+    stats = some(
+        GradientStats, norm=norms, max_abs=norms, zero_fraction=shares, nan=WHOLE, inf=WHOLE
+    )
     saved = tuples(some(SavedTensor, shared_with=maybe, nbytes=WHOLE))
     nodes = tuple(
-        draw(some(Node, id=st.just(i), saved=saved, order=st.none() | WHOLE, seconds=TIMES))
+        draw(
+            some(
+                Node,
+                id=st.just(i),
+                saved=saved,
+                grad_outputs=tuples(st.none() | stats),
+                order=st.none() | WHOLE,
+                seconds=TIMES,
+            )
+        )
         for i in range(count)
     )
     edges = []
@@ -184,7 +197,7 @@ def graphs(draw: Any) -> Graph:
         tuple(edges),
         draw(tuples(st.tuples(ids, numbers))) if count else (),
         draw(tuples(some(Transfer, node=maybe, seconds=TIMES))),
-        draw(tuples(some(Parameter, node=maybe))),
+        draw(tuples(some(Parameter, node=maybe, norm=st.none() | norms))),
         draw(tuples(some(Cut, before=maybe, after=several))),
         draw(st.none() | failure),
         draw(some(Step, retained=st.none() | some(RetainedGraphs, node=maybe))),

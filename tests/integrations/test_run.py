@@ -145,6 +145,14 @@ def test_a_module_and_a_package_run_as_with_python_dash_m(training: Path) -> Non
     assert "[cut-gradient]" in done.stderr
 
 
+def test_a_script_that_fails_at_its_first_import_has_no_step(
+    training: Path, command: Command
+) -> None:
+    (training / "train.py").write_text("import not_there\n")
+    code, _, said = command("train.py")
+    assert (code, "graphviz-torch: 0 steps recorded\n" in said) == (1, True)
+
+
 def test_the_last_graph_is_written_in_every_form(training: Path, command: Command) -> None:
     names = ["g.json.gz", "g.svg", "g.html", "g.txt"]
     code, out, said = command(*(word for name in names for word in ("-o", name)), "train.py")

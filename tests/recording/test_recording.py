@@ -140,6 +140,23 @@ def test_without_a_module_either_it_is_of_the_callers_variables() -> None:
     assert before.shape == b.shape == c.shape
 
 
+@pytest.mark.parametrize("gradients", [True, False, "finite"])
+@pytest.mark.parametrize("backwards", [0, 1, 2])
+def test_a_parameter_says_whether_a_backward_gave_it_a_gradient(
+    gradients: Any, backwards: int
+) -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+    with record(model, gradients=gradients) as recording:
+        for _ in range(backwards):
+            model["used"](torch.ones(3, 2)).sum().backward()
+        given = {name: p.grad is not None for name, p in model.named_parameters()}
+        model["used"](torch.ones(3, 2))
+        model.zero_grad()
+    if not gradients or not backwards:  # nothing watched
+        given = dict.fromkeys(given, None)
+    assert {p.name: p.got_gradient for p in recording.graph.parameters} == given
+
+
 def test_a_block_in_which_nothing_happens_says_so() -> None:
     def nothing() -> Recording:
         with record() as recording:
@@ -212,7 +229,7 @@ def test_one_recording_inside_another_leaves_both_right() -> None:
 
 @pytest.mark.parametrize("model", [3, torch.ones(1), nn.Linear])
 def test_what_is_no_module_is_refused_in_a_sentence(model: Any) -> None:
-    with pytest.raises(TypeError, match=r"model is a .* not an nn\.Module\. Pass the model"):
+    with pytest.raises(TypeError, match=r"model is an? .* not an nn\.Module\. Pass the model"):
         record(model)
 
 

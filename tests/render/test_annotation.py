@@ -57,6 +57,30 @@ def test_the_line_of_a_library_is_shown_in_the_library(tmp_path: Path) -> None:
     assert text.splitlines()[1] == "2      return x.exp()  # exp f32[5]"
 
 
+def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def annotated(source: str) -> str:
+        exp = Node(0, "ExpBackward0", (), operation="exp", source=source)
+        return annotate_source(Graph((exp,), (), ((0, 0),))).splitlines()[0]
+
+    monkeypatch.chdir(tmp_path)
+    # Both names are those of files that Python has read: of PyTorch, and of this package.
+    assert "mypy" in annotated("optim/optimizer.py:1")
+    with pytest.raises(FileNotFoundError):
+        annotated("call_stack.py:1")
+    assert "Which modules" in annotated("graphviz_torch/recording/modules/call_stack.py:1")
+    for name in ("call_stack.py", "optim/optimizer.py"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x.exp()\n")
+        assert annotated(f"{name}:1") == "1  x.exp()  # exp"
+    (tmp_path.parent / "outside.py").write_text("secret\n")
+    for name in ("../outside.py", str(tmp_path.parent / "outside.py")):
+        with pytest.raises(FileNotFoundError):
+            annotated(f"{name}:1")
+
+
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
     graph = Graph((Node(0, "ExpBackward0", (None,), source="not_written.py:3"),), (), ((0, 0),))
     with pytest.raises(FileNotFoundError, match=r"not_written\.py is not at hand: pass its path"):

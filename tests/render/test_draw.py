@@ -113,7 +113,7 @@ def test_render_writes_the_picture_and_no_other_file_unless_asked(tmp_path: Path
         (lambda y: draw_graph("y"), TypeError, "a graph is needed, and this is a str ('y')"),
         (lambda y: draw_graph([]), TypeError, "a graph is needed, and this is a list ([])"),
         (lambda y: draw_graph(y.detach()), ValueError, "requires_grad is False"),
-        (lambda y: draw_graph(y, names=3), TypeError, "names is a int"),
+        (lambda y: draw_graph(y, names=3), TypeError, "names is an int"),
         (lambda y: draw_graph(MLP().requires_grad_(False), torch.ones(1, 4)), ValueError, "False"),
     ],
 )

@@ -23,6 +23,8 @@ _OWNERS = (
     torch.Tensor,
     torch.nn.Module,
     torch.nn.functional,
+    torch.overrides,
+    torch.nn.modules.module,
     torch.optim.Optimizer,
     torch.autograd.Function,
     sys.modules["torch.nn.parallel.data_parallel"],
@@ -49,6 +51,7 @@ def observable() -> dict[str, Any]:
             for name in dir(nn_module)
             if name.startswith("_global_") and name.endswith("_hooks")
         ],
+        "class of torch.compiler": type(torch.compiler),
         "optimizer hooks": len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks),
         "modes": (
             torch.is_grad_enabled(),

@@ -154,7 +154,7 @@ def test_tensors_without_a_graph_are_passed_over_in_a_nesting() -> None:
         ({"a": torch.ones(1), "b": torch.ones(1)}, ValueError, r"outputs\.a .*, and 1 more: no"),
         ([], ValueError, r"outputs holds no tensor: \[\]"),
         ({"a": 3}, ValueError, r"outputs holds no tensor: \{'a': 3\}"),
-        (3, TypeError, "outputs is a int, not a tensor: 3"),
+        (3, TypeError, "outputs is an int, not a tensor: 3"),
         (None, TypeError, "outputs is a NoneType"),
         ("y" * 99, TypeError, r"outputs is a str, not a tensor: 'y+\.\.\."),
         (nn.Linear(2, 2), TypeError, "outputs is a Linear"),
