@@ -1,7 +1,7 @@
 """A deep graph that was traced is freed in the ordinary way, and the process lives on.
 
-Each case is a process of its own. On an 8 MB stack a plain walk from Python kills it at 40,625
-nodes, which the first test shows: without it the others would prove nothing.
+No case runs in the tests' own process. On an 8 MB stack a plain walk from Python kills one at
+40,625 nodes, which the first test shows: without it the others would prove nothing.
 """
 
 from __future__ import annotations
@@ -106,38 +106,43 @@ def test_it_is_safe_however_it_goes_on() -> None:
     assert out == "the interpreter frees the last one at its end\n"
 
 
-def test_it_is_safe_in_a_thread_with_a_small_stack() -> None:
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    """What four programs print that one process runs, one after the other."""
     out = run(
+        "import gc, resource, weakref; from tests.support.models import dense_block\n"
+        "for y in (chain(1500), dense_block(700)):\n"
+        "    print('shallow', sum(len(fn.metadata) for fn in walk(y)))\n"
+        "before = resource.getrlimit(resource.RLIMIT_STACK)\n"
+        "y = chain(100_000); trace(y)\n"
+        "print('limits', resource.getrlimit(resource.RLIMIT_STACK) == before); del y\n"
         "threading.stack_size(512 * 1024)\n"
-        "def work():\n    y = chain(100_000); trace(y); del y; print('alive')\n"
-        "t = threading.Thread(target=work); t.start(); t.join()"
-    )
-    assert out == "alive\n"
-
-
-def test_a_deep_graph_is_gone_at_once_when_its_output_is() -> None:
-    out = run(
-        "import gc, weakref; gc.disable()\n"
+        "def work():\n    y = chain(100_000); trace(y); del y; print('thread', 'alive')\n"
+        "t = threading.Thread(target=work); t.start(); t.join()\n"
+        "gc.disable()\n"
         "x = torch.ones((), requires_grad=True); y = x\n"
         "saved = torch.ones(()); seen = weakref.ref(saved)\n"
         "for _ in range(20_000):\n    y = y * saved\n"
-        "del saved; trace(y); assert seen() is not None; del y; print(seen())"
+        "del saved; trace(y); assert seen() is not None; del y; print('gone', seen())"
     )
-    assert out == "None\n"
+    found: dict[str, str] = {}
+    for line in out.splitlines():
+        name, _, value = line.partition(" ")
+        found[name] = found.get(name, "") + value
+    return found
 
 
-def test_tracing_does_not_touch_the_limits_of_the_process() -> None:
-    out = run(
-        "import resource; before = resource.getrlimit(resource.RLIMIT_STACK)\n"
-        "y = chain(100_000); trace(y); print(resource.getrlimit(resource.RLIMIT_STACK) == before)"
-    )
-    assert out == "True\n"
+def test_it_is_safe_in_a_thread_with_a_small_stack(printed: dict[str, str]) -> None:
+    assert printed["thread"] == "alive"
 
 
-def test_a_shallow_graph_gets_nothing_hung_on_it() -> None:
-    out = run(
-        "from tests.support.models import dense_block\n"
-        "for y in (chain(1500), dense_block(700)):\n"
-        "    print(sum(len(fn.metadata) for fn in walk(y)))"
-    )
-    assert out == "0\n0\n"
+def test_a_deep_graph_is_gone_at_once_when_its_output_is(printed: dict[str, str]) -> None:
+    assert printed["gone"] == "None"
+
+
+def test_tracing_does_not_touch_the_limits_of_the_process(printed: dict[str, str]) -> None:
+    assert printed["limits"] == "True"
+
+
+def test_a_shallow_graph_gets_nothing_hung_on_it(printed: dict[str, str]) -> None:
+    assert printed["shallow"] == "00"
