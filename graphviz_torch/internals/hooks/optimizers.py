@@ -3,6 +3,8 @@
 PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
 another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
 and stay: without a watch they do nothing.
+
+Private: the mark that the first optimizer of a class leaves on its `step` (2.13).
 """
 
 from __future__ import annotations
@@ -65,10 +67,22 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 def optimized_parameters() -> set[int]:
     """id() of the parameters that the optimizers of this process hold."""
+    if not _any_optimizer():
+        return set()  # all objects of the process need not be looked through
     # Garbage that the collector has yet to take too: no harm.
     found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]
     groups = (group for optimizer in found for group in getattr(optimizer, "param_groups", ()))
     return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def _any_optimizer() -> bool:
+    """Has this process ever made an optimizer."""
+    kinds: list[Any] = [Optimizer]
+    for kind in kinds:  # which grows
+        if getattr(kind.step, "hooked", False):
+            return True
+        kinds += kind.__subclasses__()
+    return False
 
 
 @cache

@@ -1,0 +1,36 @@
+"""Which parameters the optimizers of a process hold, and when nobody needs to look."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from graphviz_torch.internals.hooks import optimizers
+
+
+def test_objects_are_looked_through_once_an_optimizer_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class First(Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            return None
+
+    class Second(First):
+        def step(self, closure: Any = None) -> Any:
+            return None
+
+    def looked() -> NoReturn:
+        raise AssertionError("every object of the process was looked at")
+
+    monkeypatch.setattr(optimizers, "Optimizer", First)  # as if there were no other classes
+    parameter = torch.nn.Parameter(torch.ones(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_objects", looked)
+        assert optimizers.optimized_parameters() == set()
+    optimizer = Second([parameter], {})
+    assert optimizers.optimized_parameters() == {id(parameter)}
+    assert optimizer.param_groups[0]["params"] == [parameter]
