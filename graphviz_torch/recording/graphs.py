@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..graph import Cut, Graph, Node, Parameter, RetainedGraphs, Step, Transfer
+from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
 from ..internals.hooks.optimizers import optimized_parameters
@@ -131,31 +131,27 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
 
 def cross_reference(graphs: list[Graph]) -> list[Graph]:
     """The graphs of a recording, each with what is known from the others."""
-    if not any(node.order is not None for graph in graphs for node in graph.nodes):
-        return graphs  # no backward ran, or it was not watched
+    noted = (stats for g in graphs for node in g.nodes for stats in node.grad_outputs)
+    # Of gradients="finite" no finite one is noted: what got one is not known.
+    known = any(stats is not None and not stats.nonfinite for stats in noted)
     got = {
         p.name
         for graph in graphs
         for p in graph.parameters
-        if p.node is not None and _got(graph.nodes[p.node])
+        if p.node is not None and any(graph.nodes[p.node].grad_outputs)
     }
     first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
     return [
         replace(
             g,
             parameters=tuple(
-                p if p.got_gradient is not None else replace(p, got_gradient=p.name in got)
+                replace(p, got_gradient=p.name in got) if known and p.got_gradient is None else p
                 for p in g.parameters
             ),
             step=replace(g.step, nonfinite_since=first if first < i else None),
         )
         for i, g in enumerate(graphs)
     ]
-
-
-def _got(leaf: Node) -> bool:
-    """Did a leaf's node run, with a gradient as far as its gradients were looked at."""
-    return leaf.order is not None and (not leaf.grad_outputs or any(leaf.grad_outputs))
 
 
 def _spoils(graph: Graph) -> bool:
