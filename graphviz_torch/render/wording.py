@@ -85,9 +85,9 @@ def box_figures(drawing: Drawing, number: int) -> list[str]:
 
 
 def _figures(contents: Contents) -> list[str]:
-    says = [f"{labels.count(len(contents.nodes))} nodes"]
+    says = [_many(len(contents.nodes), "node")]
     if contents.elements:
-        says[0] += f", {labels.count(contents.elements)} parameters"
+        says[0] += f", {_many(contents.elements, 'parameter')}"
     says += [", ".join(contents.devices[:3])]
     if contents.gradients is not None:
         low, high = map(labels.number, contents.gradients)
@@ -97,6 +97,10 @@ def _figures(contents: Contents) -> list[str]:
     if contents.seconds is not None:
         says[-1] += f", backward {seconds_text(contents.seconds)}"
     return [line for line in says if line]
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def fold_figures(drawing: Drawing, number: int) -> list[str]:

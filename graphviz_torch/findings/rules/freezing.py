@@ -46,10 +46,11 @@ def everything_frozen(reading: Reading) -> Iterator[Finding]:
     if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
         return
     line = next((e.where for e in reading.events("frozen")), "")
+    many = len(parameters) > 1
+    frozen = f"All {len(parameters)} parameters are" if many else "The only parameter is"
     yield finding(
         "error",
-        f"All {len(parameters)} parameters are frozen{at(line)}: requires_grad is False, so the "
-        "loss needs no gradient.",
+        f"{frozen} frozen{at(line)}: requires_grad is False, so the loss needs no gradient.",
         cause="everything is frozen",
         advice="Call requires_grad_(True) on what should learn.",
         where=line or (failure.where if failure else ""),

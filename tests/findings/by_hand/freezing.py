@@ -39,7 +39,7 @@ CASES: dict[str, Case] = {
             failure=NO_GRAD,
         ),
         "error",
-        "All 1 parameters are frozen at train.py:7: requires_grad is False, so the loss needs no "
+        "The only parameter is frozen at train.py:7: requires_grad is False, so the loss needs no "
         "gradient.",
         [Graph((), parameters=(parameter("fc.weight"),), failure=NO_GRAD)],
     ),
