@@ -9,8 +9,10 @@ import os
 import sys
 from collections.abc import Iterator
 
-# The first entry is the folder of this file: nothing there may pose as another's module.
-sys.path.pop(0)
+if __name__ == "__main__":
+    # The first entry is the folder of this file: nothing there may pose as another's module.
+    sys.path.pop(0)
+
 from pygraphviz import AGraph, graphviz  # type: ignore[import-untyped]
 
 _PAINTED = ("png", "jpg", "pdf", "ps")  # formats in which what comes last is on top for good
@@ -91,4 +93,5 @@ def _of(frame: AGraph, name: str) -> str:
         return ""
 
 
-main()
+if __name__ == "__main__":
+    main()
