@@ -103,11 +103,9 @@ def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) ->
         for name, value in values.items()
         if type(value) not in without and name.isidentifier() and name[0] != "_"
     }
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a module's own are its globals
-        shared = frame.f_globals
-        read = [name for name in frame.f_code.co_names if name in shared and name not in values]
-        found |= {k: shared[k] for k in read if k[0] != "_" and type(shared[k]) not in without}
-    return found
+    shared = frame.f_globals
+    read = [name for name in frame.f_code.co_names if name in shared and name not in values]
+    return found | {k: shared[k] for k in read if k[0] != "_" and type(shared[k]) not in without}
 
 
 def variables(frame: FrameType, *names: str) -> list[Any]:

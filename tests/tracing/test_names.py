@@ -420,3 +420,9 @@ def test_a_function_that_runs_backward_leaves_a_tensor_the_name_of_its_callers()
         y = (x * 2).sum()
         train(y)
     assert labels(recording.graph) == ["x", "", "y"]
+
+
+def test_globals_that_a_text_with_variables_of_its_own_reads_have_their_names() -> None:
+    own: dict[str, Any] = {}
+    exec("graph = trace(weight * 2)", {"trace": trace, "weight": leaf()}, own)
+    assert own["graph"].nodes[0].label == "weight"

@@ -42,7 +42,7 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
 
 
 def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
-    """What the table says of each node; of what no node has there is no column."""
+    """What the table says of each node. A column that is empty for every node is left out."""
     rows: list[dict[str, Any]] = [
         {
             "node": name(node),

@@ -25,7 +25,7 @@ from graphviz_torch.graph import (
 )
 from graphviz_torch.render.dot.layout import layout
 from graphviz_torch.render.style import COLORS
-from tests.render.dot.test_dot import F32, HOSTILE, texts, two
+from tests.support.drawn import F32, HOSTILE, texts, two
 from tests.support.models import MLP
 
 

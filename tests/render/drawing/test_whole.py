@@ -14,8 +14,8 @@ from graphviz_torch import Recording, draw_graph, find, record, to_dot, to_html,
 from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group
-from tests.render.dot.test_dot import HOSTILE
 from tests.render.drawing.test_page import size
+from tests.support.drawn import HOSTILE
 from tests.support.zoo import gan
 
 F32 = (TensorMeta((3,), "float32", "cpu"),)

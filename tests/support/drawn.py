@@ -1,0 +1,102 @@
+"""Small graphs to draw, and a DOT text or SVG as Graphviz and an XML parser read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+from graphviz_torch.graph import (
+    Edge,
+    Graph,
+    Node,
+    TensorMeta,
+)
+from graphviz_torch.render.dot.layout import layout
+
+F32 = TensorMeta((3,), "float32", "cpu")
+
+
+HOSTILE = [
+    'say "hi"',
+    "<b>bold</b>",
+    "back\\slash \\N \\G \\l",
+    "two\nlines",
+    "a  b   c",
+    "snowman ☃ and ünïcode",
+    "</svg><script>alert(1)</script>",
+    "&amp; &#65; &",
+    "a -> b; c [label=x]",
+    "{curly} | pipe",
+    "%s {0} $x",
+    "x" * 300,
+]
+
+
+def two(**fields: Any) -> Graph:
+    """A leaf and one operation, whose fields are given."""
+    leaf = Node(0, "AccumulateGrad", (F32,), "x", leaf="tensor")
+    user = Node(1, "MulBackward0", (F32,), operation="mul")._replace(**fields)
+    return Graph((leaf, user), (Edge(0, 1),), ((1, 0),))
+
+
+def texts(svg: bytes, title: str) -> list[str]:
+    """The lines of text of the node with a title, as a browser would show them."""
+    tree = ET.fromstring(svg)
+    space = "{http://www.w3.org/2000/svg}"
+    for group in tree.iter(f"{space}g"):
+        if group.get("class") == "node" and group.findtext(f"{space}title") == title:
+            lines: dict[str, str] = {}
+            for text in group.iter(f"{space}text"):
+                lines[text.get("y", "")] = lines.get(text.get("y", ""), "") + (text.text or "")
+            return [line.strip("\u200a") for line in lines.values()]
+    raise AssertionError(f"no node {title}")
+
+
+class Drawn:
+    """A DOT text as Graphviz itself reads it."""
+
+    def __init__(self, dot: str) -> None:
+        read = json.loads(layout(dot, "json"))
+        objects = read.get("objects", [])
+        self.clusters = {o["label"]: o for o in objects if "cluster" in o["name"]}
+        self.nodes = {
+            o["name"]: o for o in objects if not o["name"].startswith(("cluster", "in_", "out_"))
+        }
+        names = {o["_gvid"]: o["name"] for o in objects}
+        self.edges, self.labels = [], []
+        for edge in read.get("edges", []):
+            tail, head = names[edge["tail"]], names[edge["head"]]
+            if edge.get("style") == "invis" or head.startswith("out_"):
+                continue
+            if tail.startswith("in_"):  # the rest of an edge from another column
+                tail = tail.split("_")[1]
+            self.edges.append((tail, head))
+            self.labels.append(edge.get("label", "").strip())
+        self.inside = {
+            label: {names[i] for i in cluster.get("nodes", [])}
+            for label, cluster in self.clusters.items()
+        }
+
+
+def colors(svg: bytes, title: str) -> set[str]:
+    found = re.search(rf"<title>{title}</title>(.*?)</g>", svg.decode(), re.S)
+    assert found is not None
+    return set(re.findall(r'(?:fill|stroke)="([^"]+)"', found[1]))
+
+
+def repeated(blocks: int) -> Graph:
+    """Blocks a and b, each of two operations, one after the other."""
+    nodes = [
+        Node(
+            i,
+            "MulBackward0",
+            (F32,),
+            operation="mul",
+            scope=f"net.{i // 2}",
+            module=f"net.{i // 2}",
+        )
+        for i in range(2 * blocks)
+    ]
+    return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(2 * blocks - 1)), ((7, 0),))
