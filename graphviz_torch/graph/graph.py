@@ -144,8 +144,8 @@ def _check(graph: Graph) -> None:
             sizes = (stats.norm, stats.max_abs, stats.zero_fraction, stats.nan, stats.inf)
             if min(sizes) < 0 or stats.zero_fraction > 1:
                 raise ValueError(
-                    f"graph.nodes[{i}].grad_outputs has {stats!r}: a norm, a count or a share "
-                    "is not one."
+                    f"graph.nodes[{i}].grad_outputs has {stats!r}: norms and counts are not "
+                    "negative, and a share is at most 1."
                 )
     for i, parameter in enumerate(graph.parameters):
         if parameter.norm is not None and parameter.norm < 0:

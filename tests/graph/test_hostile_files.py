@@ -167,7 +167,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
                         "items": {"lengths": [1], "items": statistics | {name: [value]}},
                     }
                 ),
-                r"nodes\[0\]\.grad_outputs has .* a norm, a count or a share is not one",
+                r"nodes\[0\]\.grad_outputs has .* norms and counts are not negative",
             )
             for statistics in [
                 {"norm": [1.0], "max_abs": [1.0], "mean": [1.0], "zero_fraction": [0.0]}

@@ -109,10 +109,10 @@ def silent(rank: int) -> None:
     graph = trace(torch.ones(1, requires_grad=True) * 2, names={})
     store = dist.distributed_c10d._get_default_store()
     ready = store.add("ready", 1)
+    while ready < 4:  # a rank that leaves while others still connect ends them too
+        time.sleep(0.01)
+        ready = store.add("ready", 0)
     if rank == 2:
-        while ready < 4:  # a rank that dies while others still connect ends them too
-            time.sleep(0.01)
-            ready = store.add("ready", 0)
         os._exit(0)
     if rank != 1:
         started = time.monotonic()
