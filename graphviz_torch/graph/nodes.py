@@ -46,7 +46,8 @@ class Node(NamedTuple):
     order: int | None = None  # position in the backward run, from 0
     # In backward, on the device's own clock.
     seconds: Annotated[float | None, Column("time", seconds_text)] = None
-    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)".
+    # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". Where
+    # `module` is "" the root's, of what it makes itself.
     module_class: str = ""
     # What autograd keeps of the operation that is not a tensor: "exponent=2".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()

@@ -84,14 +84,13 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
     """The graph with all that is known of its nodes, its cuts, and the scale of its loss."""
     columns = backward.reading.columns
     length = len(backward.numbers)
-    made = program.origins.columns(backward.numbers, sources(line))
+    classes = program.table.classes()
+    made = program.origins.columns(backward.numbers, sources(line), classes)
     for name, i in backward.parameters.items():
-        made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
-        made["source"][i] = ""
+        path = made["module"][i] = made["scope"][i] = name.rpartition(".")[0]
+        made["module_class"][i], made["source"][i] = classes.get(path, ""), ""
     rows: dict[str, list[Any]] = dict(made)
     rows["attributes"] = program.arguments.column(backward.numbers, columns["attributes"])
-    classes = program.table.classes()
-    rows["module_class"] = [classes.get(path, "") for path in made["module"]]
     if backward.notes or program.missed:
         rows["note"] = notes = list(columns["note"])
         for i, note in backward.notes.items():

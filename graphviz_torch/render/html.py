@@ -10,9 +10,12 @@ import html
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ..graph import Finding, Graph, GraphLike, whole_of
+from ..graph.text import type_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
 from .options import Mark
@@ -55,19 +58,21 @@ def to_html(
     graph: GraphLike | Difference,
     path: str | Path | None = None,
     *,
+    inputs: Sequence[Any] = (),
     title: str = "",
     findings: Sequence[Finding] = (),
 ) -> str:
     """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
 
     Args:
-        graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
-            `diff` of two graphs, which are drawn as one.
+        graph: what `draw_graph` draws: a graph, a recording, which is drawn whole, a tensor, a
+            module, which runs one forward, or the `diff` of two graphs, which are drawn as one.
+        inputs: what to call the module with.
         title: of the page; "" for a name from the graph's outputs.
         findings: what the view tells of the graph.
 
     Raises:
-        TypeError: if `graph` is none of these.
+        TypeError: if `graph` is none of these, or `path` is not a path.
         FileNotFoundError: if the view was never built (see `view_script`).
         OSError: if `path` cannot be written.
 
@@ -77,6 +82,13 @@ def to_html(
     >>> "<html" in page
     True
     """
+    if path is not None and not isinstance(path, str | PathLike):
+        raise TypeError(
+            f"path is {type_text(path)}, not where to write the page. What a module is called with "
+            "goes to inputs: to_html(model, inputs=(x,))."
+        )
+    if inputs or not isinstance(graph, Difference):
+        graph, findings = whole_of(graph, *inputs, findings=findings)
     page = _page(graph, title, findings)
     if path is not None:
         Path(path).write_text(page, encoding="utf-8")
@@ -108,15 +120,18 @@ class NotebookView:
 
 
 def view_graph(
-    graph: GraphLike | Difference, *, findings: Sequence[Finding] = (), height: int = 560
+    graph: GraphLike | Difference,
+    *inputs: Any,
+    findings: Sequence[Finding] = (),
+    height: int = 560,
 ) -> NotebookView:
     """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
 
     The cell needs no network and no extension. Where a notebook runs no scripts, a still picture is
-    seen in its place.
+    seen in its place. `graph` and `inputs` are those of `draw_graph`.
 
     Raises:
-        TypeError: if `graph` is not a graph, a recording, a tensor or a `diff` of two graphs.
+        TypeError: if `graph` is none of these.
 
     >>> import torch
     >>> x = torch.ones(2, requires_grad=True)
@@ -124,9 +139,9 @@ def view_graph(
     >>> "<iframe" in view._repr_html_()
     True
     """
-    if isinstance(graph, Difference):
-        return NotebookView(graph, findings, height)
-    return NotebookView(*whole_of(graph, findings=findings), height)
+    if inputs or not isinstance(graph, Difference):
+        graph, findings = whole_of(graph, *inputs, findings=findings)
+    return NotebookView(graph, findings, height)
 
 
 def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
@@ -143,10 +158,8 @@ def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
 
 
 def _page(
-    graph: GraphLike | Difference, title: str, findings: Sequence[Finding], without: str = _ALONE
+    graph: Graph | Difference, title: str, findings: Sequence[Finding], without: str = _ALONE
 ) -> str:
-    if not isinstance(graph, Difference):
-        graph, findings = whole_of(graph, findings=findings)
     title = title or title_of(graph)
     script = view_script() + _MOUNT
     style = view_style()

@@ -45,9 +45,12 @@ def class_of(module: nn.Module) -> str:
 
 
 def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]:
-    """For each path the classes along it, outermost first, as `Node.module_class` has them."""
+    """For each path the classes along it, outermost first, as `Node.module_class` has them.
+
+    The root's class stands at "" alone.
+    """
     own = {path: class_of(module) for path, module in modules}
-    found = {"": ""}
+    found = {"": own.get("", "")}
     for path in own:
         parent, dot, _ = path.rpartition(".")
         if path and parent in found:  # as it is in a model, where parents come first

@@ -110,7 +110,8 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
         modules = found.modules()
         if not isinstance(names, Module):
             return found.graph(module=modules)
-        classes = classes_along(names.named_modules())
+        # What the root itself makes is not told from what is made outside.
+        classes = {**classes_along(names.named_modules()), "": ""}
         return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
 
 

@@ -79,3 +79,13 @@ def test_a_module_runs_one_forward_and_says_when_it_needs_inputs() -> None:
     with pytest.raises(TypeError, match=r"forward needs inputs: draw_graph\(model, x\) runs it"):
         gt.find(nn.Linear(2, 1))
     assert "fc1" in gt.draw_graph(MLP(), torch.ones(1, 4)).source
+
+
+def test_a_model_and_what_it_is_called_with_are_viewed_as_they_are_drawn(tmp_path: Path) -> None:
+    model, x = MLP(), torch.ones(2, 4)
+    drawn = gt.draw_graph(model, x).graph
+    path = tmp_path / "graph.html"
+    assert gt.to_html(model, path, inputs=(x,)) == gt.to_html(drawn) == path.read_text()
+    assert gt.view_graph(model, x)._repr_html_() == gt.view_graph(drawn)._repr_html_()
+    with pytest.raises(TypeError, match=r"path is a Tensor.*to_html\(model, inputs=\(x,\)\)"):
+        gt.to_html(model, x)  # type: ignore[arg-type]

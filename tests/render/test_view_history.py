@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from graphviz_torch.graph import Graph
 from graphviz_torch.render.view import view_script
 from graphviz_torch.render.view.payload import view_payload
-from tests.support.viewed import Open, bring, cards, find, mlp, worked
+from tests.support.viewed import Open, block, bring, cards, find, mlp, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
 INSIDE = "document.querySelector('#view').firstChild.shadowRoot"
@@ -150,6 +150,17 @@ def test_the_modules_around_the_selection_stand_above_the_picture(
     assert address(page) == "#group=layers/9/attn"
     page.keyboard.press("Escape")
     assert crumbs(page)[:3] == ["GPT", "layers", "9"]  # the reader still looks there
+
+
+def test_a_node_that_is_all_of_its_module_goes_by_both_names_in_the_crumbs(
+    opened: Open,
+) -> None:
+    graph = block()
+    page = opened(graph, title="Block")
+    wanted = find(graph, module="norm1", operation="native_layer_norm")
+    page.evaluate("node => { location.hash = `#node=${node}`; }", wanted.id)
+    page.wait_for_selector(f'.card.selected[data-item="{wanted.id}"]')
+    assert crumbs(page) == ["Block", "norm1 · native_layer_norm"]
 
 
 def test_the_way_to_the_loss_is_lit_while_a_card_is_hovered(opened: Open) -> None:

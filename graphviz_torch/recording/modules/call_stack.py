@@ -135,7 +135,7 @@ class CallStack:
         if depth < 0:
             return False  # its begin was not seen: another's hook raised before ours
         del running[depth:]
-        self._origins.enter(number, running[-1].names if running else ("", ""))
+        self._origins.enter(number, running[-1].names if running else None)
         return not running
 
     @uncompiled

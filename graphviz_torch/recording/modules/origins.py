@@ -8,7 +8,7 @@ and names alone, nothing of PyTorch's.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Generic, TypeVar
@@ -23,10 +23,11 @@ class Origins(Generic[Line]):
     >>> origins = Origins[str](10)
     >>> origins.enter(12, ("fc", "fc"))
     >>> origins.made(12, 14, "train.py:3")
-    >>> origins.enter(14, ("", ""))
-    >>> origins.columns([11, 13, 14, -1], str)["module"]
-    ['', 'fc', '', '']
-    >>> origins.columns([11, 13, 14, -1], str)["source"]
+    >>> origins.enter(14, None)
+    >>> columns = origins.columns([11, 13, 14, -1], str, {"fc": "Linear(4, 2)"})
+    >>> columns["module"], columns["module_class"]
+    (['', 'fc', '', ''], ['', 'Linear(4, 2)', '', ''])
+    >>> columns["source"]
     ['', 'train.py:3', '', '']
     """
 
@@ -34,12 +35,12 @@ class Origins(Generic[Line]):
         self.first = first
         self.end = first  # the nodes before this number have been looked at
         self._numbers = [first]  # from this number on, nodes were made in ...
-        self._names: list[Names] = [("", "")]  # ... this module and scope
+        self._names: list[Names | None] = [None]  # ... this module and scope, or in no module
         self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
         self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
 
-    def enter(self, number: int, names: Names) -> None:
-        """The nodes from this number on are made in another module and scope."""
+    def enter(self, number: int, names: Names | None) -> None:
+        """The nodes from this number on are made in this module and scope; None: in none."""
         self.moments += 1
         if number == self._numbers[-1]:  # no node was made since, as under no_grad
             self._names[-1] = names
@@ -59,19 +60,21 @@ class Origins(Generic[Line]):
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:
         """The line that made one node; "" where that is not known."""
-        return self.columns([number], text)["source"][0]
+        return self.columns([number], text, {})["source"][0]
 
-    def columns(self, numbers: Sequence[int], text: Callable[[Line], str]) -> dict[str, list[str]]:
-        """Columns for the nodes with these numbers: module, scope, source.
+    def columns(
+        self, numbers: Sequence[int], text: Callable[[Line], str], classes: Mapping[str, str]
+    ) -> dict[str, list[str]]:
+        """Columns for the nodes with these numbers: module, module_class, scope, source.
 
-        "" where one is not known. `text` writes a line.
+        "" where one is not known. `text` writes a line, `classes` has those along each path.
         """
         # Those of one backward lie close together, among those of all that the block has made.
         last = max(self.end, self._numbers[-1])
         known = [min(number, last) for number in numbers if number >= self.first]
         first = min(known, default=last)
         length = max(known, default=last) + 1 - first
-        names: list[Names] = [("", "")] * length
+        names: list[Names | None] = [None] * length
         begin = bisect_right(self._numbers, first) - 1
         stop = bisect_left(self._numbers, first + length)
         ends = [*self._numbers[begin + 1 : stop], first + length]
@@ -88,12 +91,14 @@ class Origins(Generic[Line]):
                 start, end = max(start - first, 0), min(end - first, length)
                 sources[start:end] = [text(line)] * (end - start)
         # Before the block nothing is known, and a leaf has the number -1.
-        names.append(("", ""))
+        names.append(None)
         sources.append("")
         before = self.first
         places = [(n if n < last else last) - first if n >= before else -1 for n in numbers]
+        made_in = [names[i] for i in places]
         return {
-            "module": [names[i][0] for i in places],
-            "scope": [names[i][1] for i in places],
+            "module": [names[0] if names else "" for names in made_in],
+            "module_class": [classes.get(names[0], "") if names else "" for names in made_in],
+            "scope": [names[1] if names else "" for names in made_in],
             "source": [sources[i] for i in places],
         }

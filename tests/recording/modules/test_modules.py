@@ -56,6 +56,14 @@ class Twice(nn.Module):
         return self.head(x) * 2
 
 
+def test_what_the_root_makes_is_of_its_class_and_what_is_made_outside_of_none() -> None:
+    with record() as recording:
+        nn.LSTM(2, 3)(torch.ones(4, 1, 2))[0].sum().backward()
+    classes = {node.title: node.module_class for node in recording.graph.nodes}
+    assert classes.pop("sum") == ""
+    assert set(classes.values()) == {"LSTM(2, 3)"}
+
+
 def test_a_module_called_twice_has_one_path_and_two_scopes() -> None:
     model = Twice()
     with record(model) as recording:

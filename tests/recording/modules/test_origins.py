@@ -13,10 +13,12 @@ def test_a_node_is_of_the_module_and_the_line_that_were_there_when_it_was_made()
     origins.enter(100, ("", ""))
     origins.enter(101, ("fc", "fc"))
     origins.made(101, 103, 7)
-    origins.enter(103, ("", ""))
+    origins.enter(103, None)
     origins.made(104, 105, 9)
-    columns = origins.columns([100, 102, 103, 104], "train.py:{}".format)
+    classes = {"": "Net", "fc": "Linear(4, 2)"}
+    columns = origins.columns([100, 102, 103, 104], "train.py:{}".format, classes)
     assert columns["module"] == ["", "fc", "", ""]
+    assert columns["module_class"] == ["Net", "Linear(4, 2)", "", ""]
     assert columns["source"] == ["", "train.py:7", "", "train.py:9"]
 
 
@@ -24,8 +26,9 @@ def test_of_leaves_and_of_nodes_from_before_the_block_nothing_is_known() -> None
     origins = Origins[int](100)
     origins.enter(100, ("fc", "fc"))
     origins.made(100, 110, 7)
-    assert origins.columns([-1, 99], str) == {
+    assert origins.columns([-1, 99], str, {"fc": "Linear(4, 2)"}) == {
         "module": [""] * 2,
+        "module_class": [""] * 2,
         "scope": [""] * 2,
         "source": [""] * 2,
     }
@@ -52,6 +55,6 @@ def test_any_order_of_calls_gives_what_a_slow_reading_of_them_gives(
         lines |= {n: str(line) for n in range(number, min(number + nodes, 81))}
         number += nodes
     asked = [n for n in asked if n < number]
-    columns = origins.columns(asked, str)
+    columns = origins.columns(asked, str, {})
     assert columns["module"] == [modules[n] if n >= 10 else "" for n in asked]
     assert columns["source"] == [lines[n] if n >= 10 else "" for n in asked]

@@ -365,7 +365,8 @@ export class View implements Keyed, Actions {
   private showCrumbs(): void {
     const { tree, model, selected } = this;
     const around = selected === null ? this.seenInside() : [...tree.around(this.carrier(selected)).reverse(), selected];
-    const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(model.caption(item), MOST_CALLED));
+    const ofNode = (node: number): string => [tree.loneModule(node), model.caption(node)].filter(Boolean).join(" · ");
+    const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(ofNode(item), MOST_CALLED));
     const whole: Crumb = { item: null, name: shorten(model.title || "graph", MOST_CALLED) };
     this.crumbs.show([whole, ...around.map((item) => ({ item, name: name(item) }))]);
   }
