@@ -16,6 +16,10 @@ def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
     return bytes_text(sum(tensor.nbytes for tensor in saved))
 
 
+def _innermost(classes: str) -> str:
+    return classes.rpartition("/")[2]
+
+
 class Node(NamedTuple):
     """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
 
@@ -48,7 +52,7 @@ class Node(NamedTuple):
     seconds: Annotated[float | None, Column("time", seconds_text)] = None
     # Classes of the modules along `module`, one for each name: "Sequential/Linear(4, 16)". Where
     # `module` is "" the root's, of what it makes itself.
-    module_class: str = ""
+    module_class: Annotated[str, Column("class", _innermost)] = ""
     # What autograd keeps of the operation that is not a tensor: "exponent=2".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
 

@@ -11,7 +11,7 @@ from ..graph.units import seconds_text
 from . import labels
 
 # The declared fields that come first; the others follow in their own order.
-_FIRST = ("seconds", "saved", "scope", "source", "attributes", "note")
+_FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
 _WIDEST = 48  # characters of one cell; a longer name is cut
 
 

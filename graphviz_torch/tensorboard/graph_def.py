@@ -247,7 +247,6 @@ def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
 def _describe(entry: node_def_pb2.NodeDef, node: Node, transfers: list[Transfer]) -> None:
     _text(entry, "name", node.label)
     _text(entry, "module", node.scope or node.module)
-    _text(entry, "class", node.module_class.rpartition("/")[2])
     _text(entry, "line", node.source)
     if node.saved:
         entry.attr["saved_bytes"].i = node.saved_bytes

@@ -87,7 +87,7 @@ ROWS = """
     order         x    .    .   x    x           .    x    x        x        .
     seconds       x    x    .   x    x           x    x    x        x        x
     attributes    x    x    .   x    x           .    x    x        x        x
-    module_class  x    .    x   x    x           .    x    .        .        .
+    module_class  x    x    x   x    x           .    x    x        x        x
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 

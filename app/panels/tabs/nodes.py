@@ -48,7 +48,7 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
             "node": name(node),
             "operation": node.title,
             "gives": ", ".join(str(meta) for meta in node.outputs if meta is not None),
-            "module": node.module,
+            "module": " · ".join(filter(None, (node.module, node.module_class.rpartition("/")[2]))),
             "line": node.source,
             "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
             "attributes": ", ".join(node.attributes),

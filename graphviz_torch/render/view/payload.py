@@ -49,7 +49,9 @@ _LARGE = 500
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "source", "note")
 # Declared fields beside those that are written in a way of their own.
-_BESIDE = declared_beside(Node, "scope", "source", "note", "saved", "seconds", "attributes")
+_BESIDE = declared_beside(
+    Node, "scope", "source", "note", "saved", "seconds", "module_class", "attributes"
+)
 _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
