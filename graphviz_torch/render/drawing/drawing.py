@@ -259,23 +259,9 @@ class Drawing:
 
     def described(self, number: int) -> str:
         """The title of a group with the class of its module, where that was recorded."""
-        kind = self._class(number)
-        return f"{self.title(number)} · {kind}" if kind else self.title(number)
-
-    def _class(self, number: int) -> str:
         assert self.groups is not None
-        part = self.groups.groups[number]
-        if part.kind != "module":
-            return ""
-        for inner in self.groups.below(number):
-            for i in self.groups.groups[inner].nodes:
-                node = self.graph.nodes[i]
-                if node.module_class and not node.leaf:
-                    depth = part.path.count(".")
-                    classes = node.module_class.split("/")
-                    same = node.scope.count(".") == node.module.count(".")
-                    return classes[depth] if same and depth < len(classes) else ""
-        return ""
+        kind = self.groups.groups[number].module_class
+        return f"{self.title(number)} · {kind}" if kind else self.title(number)
 
 
 # A drawing begins as this one: to fill in 25 fields takes longer than most of its steps.

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from ...graph import Edge, Graph
+from .attributes import distinguishing, only_part_used
 from .repeats import find_repeats
 
 # A smaller body is not worth a group of its own: runs are cut at its multiples instead.
@@ -21,12 +22,13 @@ Kind = Literal["graph", "module", "run"]
 class Part:
     """A group while the tree grows. Its items are parts, and nodes as their ids."""
 
-    __slots__ = ("items", "kind", "name", "nodes", "parts", "span", "structure")
+    __slots__ = ("items", "kind", "module_class", "name", "nodes", "parts", "span", "structure")
 
-    def __init__(self, kind: Kind, name: Name, items: list[Item]) -> None:
+    def __init__(self, kind: Kind, name: Name, items: list[Item], module_class: str = "") -> None:
         self.kind = kind
         self.name = name
         self.items = items
+        self.module_class = module_class
         # Known once it is closed:
         self.parts: list[Part] = []
         self.nodes: list[int] = []  # by id
@@ -67,6 +69,7 @@ class Cutter:
         self.last = [-1] * count
         steps = [0] * (count + 1)
         reads, first, last = self.reads, self.first, self.last
+        alone = only_part_used(nodes, edges)
         for edge in edges:
             if edge.target not in position:
                 continue
@@ -75,7 +78,8 @@ class Cutter:
                 reads[end].append((edge.input_nr, nodes[edge.source].outputs))
                 continue
             start = position[edge.source]
-            reads[end].append((end - start, edge.output_nr, edge.input_nr))
+            output_nr = 0 if edge.source in alone else edge.output_nr
+            reads[end].append((end - start, output_nr, edge.input_nr))
             if start < end:
                 steps[start + 1] += 1
                 steps[end + 1] -= 1
@@ -86,10 +90,17 @@ class Cutter:
         # How many edges pass between each position and the one before it.
         self.crossing = list(accumulate(steps))
         known = self.known
+        # Of each position: the number of what it computes, and of that with all that it reads.
+        self.computes = [self._computes(i) for i in self.operations]
         self.whole = [
-            known.setdefault((nodes[i].name, nodes[i].outputs, *read), len(known))
-            for i, read in zip(self.operations, reads, strict=True)
+            known.setdefault((kind, *read), len(known))
+            for kind, read in zip(self.computes, reads, strict=True)
         ]
+
+    def _computes(self, i: int) -> int:
+        node = self.nodes[i]
+        kind = node.name, node.outputs, distinguishing(node.name, node.attributes)
+        return self.known.setdefault(kind, len(self.known))
 
     def close(self, part: Part) -> None:
         """Fill in where the part lies and its structure, once its items are final."""
@@ -105,14 +116,13 @@ class Cutter:
             for p in range(start, end):
                 if self.first[p] < start or self.last[p] >= end:
                     inside[p - start] = self._clipped(p, start, end)
-        key = (tuple(groups), leaves, tuple(inside))
+        key = (part.module_class, tuple(groups), leaves, tuple(inside))
         part.structure = self.known.setdefault(key, len(self.known))
 
     def _clipped(self, p: int, start: int, end: int) -> int:
         """As `whole`, without the edges that come from outside."""
-        node = self.nodes[self.operations[p]]
         reads = [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
-        return self.known.setdefault((node.name, node.outputs, *reads), len(self.known))
+        return self.known.setdefault((self.computes[p], *reads), len(self.known))
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
         start = next((start for start, _ in self._spans(items)), 0)

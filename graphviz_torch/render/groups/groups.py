@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...graph import Edge, Graph
+from ...graph import Edge, Graph, Node
 from ...graph.gc import uncollected
 from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
 from .order import by_target, order_of, places_of
@@ -33,6 +33,7 @@ class Group(NamedTuple):
     size: int  # number of all nodes inside
     span: tuple[int, int]  # where its operations stand in Groups.operations: from, and up to
     like: int  # id of the first group of the same structure; its own where it is the first
+    module_class: str = ""  # with its arguments, where it was recorded: "Linear(4, 16)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
     """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
 
     A leaf belongs to the group of its first user. Two groups are alike when the operations inside,
-    their outputs, the leaves that feed them and the edges between them agree; names may differ.
+    their attributes and outputs, the leaves that feed them, the edges between them and the classes
+    of modules agree. Names may differ, and attributes that tell a place in a sequence.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -108,13 +110,15 @@ def _modules(
     # The level of each scope: of the nodes before the first part, of those in it, and so on.
     tables: list[dict[str, list[Item]]] = [{"": top}, *({"": part.items} for part in parts)]
 
-    def enter(levels: dict[str, list[Item]], scope: str) -> list[Item]:
-        segments = scope.split(".")
+    def enter(levels: dict[str, list[Item]], node: Node) -> list[Item]:
+        segments, classes = node.scope.split("."), node.module_class.split("/")
+        known = len(classes) if len(segments) == node.module.count(".") + 1 else 0
         level = levels[""]
         for depth, segment in enumerate(segments, 1):
             path = ".".join(segments[:depth])
             if path not in levels:
-                part = Part("module", _named(segment), [])
+                kind = classes[depth - 1] if depth <= known else ""
+                part = Part("module", _named(segment), [], kind)
                 level.append(part)
                 parts.append(part)
                 levels[path] = part.items
@@ -126,7 +130,7 @@ def _modules(
         if i not in first:
             scope = nodes[i].scope
             levels = tables[bisect_right(starts, i)]
-            level = levels[scope] if scope in levels else enter(levels, scope)
+            level = levels[scope] if scope in levels else enter(levels, nodes[i])
             if i in leaves:
                 level += leaves[i]
             level.append(i)
@@ -187,6 +191,7 @@ def _number(graph: Graph, top: list[Item], order: list[int], operations: tuple[i
                 sizes[number],
                 part.span,
                 like.setdefault(part.structure, number),
+                part.module_class,
             )
             for number, part in enumerate(parts)
         ]

@@ -1,0 +1,180 @@
+"""Which blocks are folded as alike: those that compute the same, from wherever they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Graph, record, to_mermaid, trace
+from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.groups.groups import group
+from graphviz_torch.render.labels import TIMES
+
+
+class Apply(nn.Module):
+    """A block that computes a function of what comes in and of a weight."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.full((2, 4, 8), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x * self.weight)
+
+
+def conv(dilation: int) -> nn.Module:
+    return nn.Conv1d(4, 4, 3, padding=dilation, dilation=dilation)
+
+
+def in_runs(model: nn.Module, *inputs: Tensor, **options: object) -> list[int]:
+    """How many blocks of a chain follow each other that are drawn as one."""
+    with record(model) as recording:
+        model(*inputs).sum().backward()
+    drawing = draw(recording.graph, {"fold": True, "depth": 0})
+    assert drawing.groups is not None
+    boxes = sorted(drawing.boxes, key=lambda box: drawing.groups.groups[box].span)  # type: ignore[union-attr]
+    return [len(drawing.tree.repeated.get(box, (box,))) for box in boxes]
+
+
+def same_results(blocks: list[nn.Module], x: Tensor) -> list[int]:
+    """How many blocks follow each other that give the same result for the same weights."""
+    results = []
+    for block in blocks:
+        for parameter in block.parameters():
+            nn.init.constant_(parameter, 0.3)
+        torch.manual_seed(0)
+        results.append(block(x).detach().numpy().tobytes())
+    return [len(list(run)) for _, run in groupby(results)]
+
+
+BLOCKS = {
+    "an exponent": [Apply(lambda x, p=p: x**p) for p in (2, 2, 3, 3, 3, 4)],
+    "a factor": [Apply(lambda x, k=k: x * k) for k in (1.5, 1.5, 2.5)],
+    "a dimension": [Apply(lambda x, d=d: x.softmax(d)) for d in (1, 1, 2, 2)],
+    "a shift": [Apply(lambda x, n=n: x.roll(n, -1)) for n in (0, 0, 2, 2)],
+    "a diagonal": [Apply(lambda x, n=n: x.tril(n)) for n in (0, 0, 1)],
+    "a dilation": [nn.Sequential(conv(d), nn.ReLU()) for d in (1, 2, 2, 4, 8, 8)],
+    "a dropout": [nn.Sequential(conv(1), nn.Dropout(p)) for p in (0.1, 0.1, 0.3)],
+    "nothing": [nn.Sequential(conv(2), nn.ReLU(), nn.Dropout(0.1)) for _ in range(5)],
+}
+
+
+@pytest.mark.parametrize("what", BLOCKS)
+def test_blocks_are_drawn_as_one_where_the_same_weights_give_the_same_results(what: str) -> None:
+    x = torch.linspace(-1, 1, 64).reshape(2, 4, 8)
+    blocks = BLOCKS[what]
+    assert in_runs(nn.Sequential(*blocks), x) == same_results(blocks, x)
+
+
+def test_of_sixty_powers_each_is_drawn_for_itself() -> None:
+    model = nn.Sequential(*(Apply(lambda x, p=p: x ** (2 + p / 100)) for p in range(60)))
+    with record(model) as recording:
+        model(torch.ones(2, 4, 8)).sum().backward()
+    drawing = draw(recording.graph, {})
+    assert drawing.fold
+    assert not drawing.tree.repeated
+    assert f"{TIMES}60" not in to_mermaid(recording.graph)
+
+
+class Steps(nn.Module):
+    """Steps along the rows of what comes in. Each takes its row itself, or gets it."""
+
+    def __init__(self, row: Callable[[Tensor, int], Tensor], *, inside: bool) -> None:
+        super().__init__()
+        self.row, self.inside = row, inside
+        for t in range(6):
+            self.add_module(f"step{t}", Step(row if inside else lambda row, _: row, t))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, h = x * 2, torch.zeros(2, 3)
+        for t, step in enumerate(self.children()):
+            h = step(x if self.inside else self.row(x, t), h)
+        return h
+
+
+class Step(nn.Module):
+    def __init__(self, row: Callable[[Tensor, int], Tensor], t: int) -> None:
+        super().__init__()
+        self.row, self.t = row, t
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return (h + self.row(x, self.t)).tanh()
+
+
+WAYS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "x[t]": lambda x, t: x[t],
+    "x[-t]": lambda x, t: x[-1 - t],
+    "x.select": lambda x, t: x.select(0, t),
+    "x[t:t + 1]": lambda x, t: x[t : t + 1].sum(0),
+    "x.narrow": lambda x, t: x.narrow(0, t, 1).mean(0),
+    "x.as_strided": lambda x, t: x.as_strided((2, 3), (3, 1), 6 * t),
+    "x.unbind": lambda x, t: x.unbind(0)[t],
+    "x.split": lambda x, t: x.split(1)[t].sum(0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_that_read_one_row_each_are_alike_however_they_take_it(way: str) -> None:
+    x = torch.linspace(-1, 1, 36).reshape(6, 2, 3).requires_grad_()
+    assert in_runs(Steps(WAYS[way], inside=True), x) == [6]
+    with record(model := Steps(WAYS[way], inside=False)) as recording:
+        model(x).sum().backward()
+    cells = [part for part in group(recording.graph).groups if part.kind == "module"]
+    assert [part.like for part in cells] == [cells[0].id] * 6
+
+
+def test_layers_whose_weights_are_cut_out_of_one_stacked_tensor_are_alike() -> None:
+    class Layer(nn.Module):
+        def forward(self, x: Tensor, weights: Tensor, t: int) -> Tensor:
+            return (x @ weights[t]).relu()
+
+    class Stacked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.ones(8, 3, 3))
+            for t in range(8):
+                self.add_module(f"layer{t}", Layer())
+
+        def forward(self, x: Tensor) -> Tensor:
+            weights = self.weights * 1
+            for t, layer in enumerate(self.children()):
+                x = layer(x, weights, t)
+            return x
+
+    assert in_runs(Stacked(), torch.ones(2, 3)) == [8]
+
+
+def test_a_place_to_read_from_is_not_how_far_apart_the_rows_are() -> None:
+    blocks = [Apply(lambda x, n=n: x[..., : 2 * n : n]) for n in (1, 2)]
+    x = torch.ones(2, 4, 8, requires_grad=True)
+    both = nn.ModuleList(blocks)
+    with record(both) as recording:
+        (blocks[0](x).sum() + blocks[1](x).sum()).backward()
+    first, second = (part for part in group(recording.graph).groups if not part.children)
+    assert second.like == second.id != first.id
+
+
+def test_modules_of_two_classes_that_compute_the_same_are_not_alike() -> None:
+    class Other(Apply):
+        pass
+
+    model = nn.Sequential(*(kind(torch.relu) for kind in (Apply, Apply, Other, Other, Other)))
+    assert in_runs(model, torch.ones(2, 4, 8)) == [2, 3]
+
+
+def test_of_a_trace_the_attributes_count_that_autograd_keeps() -> None:
+    def steps(powers: list[int]) -> Graph:
+        y = torch.ones(3, requires_grad=True)
+        for p in powers:
+            y = (y**p).sin().exp()
+        return trace(y.sum())
+
+    same = draw(steps([2] * 60), {"fold": True, "limit": 20})
+    # The first reads the leaf, and so is a block of its own.
+    assert [len(family) for family in same.tree.repeated.values()] == [59]
+    assert not draw(steps([*range(2, 62)]), {"fold": True, "limit": 20}).tree.repeated
