@@ -314,10 +314,7 @@ def test_many_operations_and_much_memory_in_all_are_refused() -> None:
     [
         ("x = randn(10 ** 5, 10 ** 5)", "numbers only"),
         ("x = randn(100000, 100000)", "Sizes are whole numbers"),
-        (
-            "x = randn(1.5)",
-            r"at most 1,000,000 elements: not randn\(1.5\)",
-        ),
+        ("x = randn(1.5)", r"at most 1,000,000 elements: not randn\(1.5\)"),
         ("x = randn(" + "999999999999999, " * 25 + "1.5)", "Sizes are whole numbers"),
         ("x = 1, 2, 3\nx = 4", "The input x is given twice"),
         ("x = randn(-1)", "Sizes are whole numbers"),

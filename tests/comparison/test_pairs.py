@@ -148,9 +148,7 @@ PAIRS: dict[str, Pair] = {
         edges=(2, 2),
     ),
     "softmax over another dimension": Pair(
-        lambda: two_layers(nn.Softmax(1)),
-        lambda: two_layers(nn.Softmax(0)),
-        changed="attribute:1",
+        lambda: two_layers(nn.Softmax(1)), lambda: two_layers(nn.Softmax(0)), changed="attribute:1"
     ),
     "another power": Pair(
         lambda: two_layers(Apply(lambda x: x**2)),

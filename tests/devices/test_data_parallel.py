@@ -19,11 +19,7 @@ def mlp() -> torch.nn.Module:
 
 
 # The tutorial: 100 samples in batches of 30, on 2, 3 and 8 devices. It prints these sizes.
-TUTORIAL = {
-    2: ([15, 15], [5, 5]),
-    3: ([10, 10, 10], [4, 4, 2]),
-    8: ([4] * 7 + [2], [2] * 5),
-}
+TUTORIAL = {2: ([15, 15], [5, 5]), 3: ([10, 10, 10], [4, 4, 2]), 8: ([4] * 7 + [2], [2] * 5)}
 
 
 @pytest.mark.parametrize("count", TUTORIAL)

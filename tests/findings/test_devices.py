@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Finding, record, simulate_accelerator
-from tests.support.models import (
-    MLP,
-)
+from tests.support.models import MLP
 from tests.support.recorded import only
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

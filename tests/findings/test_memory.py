@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, find, record
-from tests.support.models import (
-    MLP,
-)
+from tests.support.models import MLP
 from tests.support.recorded import only, serious, trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

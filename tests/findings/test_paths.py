@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from graphviz_torch import find, record
-from tests.support.models import (
-    MLP,
-)
+from tests.support.models import MLP
 from tests.support.recorded import only, serious, trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import find, record
-from tests.support.models import (
-    MLP,
-)
+from tests.support.models import MLP
 from tests.support.recorded import only, trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import find, record
-from tests.support.models import (
-    MLP,
-)
+from tests.support.models import MLP
 from tests.support.recorded import classified, only, tower, trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")

@@ -80,7 +80,7 @@ def summed(n: int) -> Tensor:
 
 
 CHAINS: list[Callable[[int], Tensor]] = [
-    *(under_no_grad, many_weights, deep_module, functions, detached, summed),
+    *(under_no_grad, many_weights, deep_module, functions, detached, summed)
 ]
 
 

@@ -161,14 +161,12 @@ def told(graph: Graph) -> set[tuple[str, str]]:
 
 
 TRAININGS: list[Callable[[Model], Graph]] = [
-    *(by_lbfgs, by_a_partial_closure, by_lightning, by_accelerate, by_transformers),
+    *(by_lbfgs, by_a_partial_closure, by_lightning, by_accelerate, by_transformers)
 ]
 
 
 @pytest.mark.parametrize("train", TRAININGS)
-def test_a_training_by_others_is_told_as_the_plain_loop_is(
-    train: Callable[[Model], Graph],
-) -> None:
+def test_a_training_by_others_is_told_as_the_plain_loop_is(train: Callable[[Model], Graph]) -> None:
     torch.manual_seed(0)
     expected = by_a_plain_loop(Model())
     graph = train(Model())

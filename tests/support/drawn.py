@@ -7,12 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from graphviz_torch.graph import (
-    Edge,
-    Graph,
-    Node,
-    TensorMeta,
-)
+from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
 
 F32 = TensorMeta((3,), "float32", "cpu")

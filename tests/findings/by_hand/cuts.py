@@ -10,5 +10,5 @@ CASES: dict[str, Case] = {
         "warning",
         "head.weight got no gradient: h was cut by detach() at net.py:7.",
         [cut(has_grad=True), cut(requires_grad=False), cut(module_called=False, node=None)],
-    ),
+    )
 }

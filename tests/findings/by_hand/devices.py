@@ -11,5 +11,5 @@ CASES: dict[str, Case] = {
         "addmm at net.py:9 got x on cpu (made at train.py:3) and fc.weight on cuda:0 "
         "(made at train.py:8).",
         [mixed("cuda:0", "cuda:0"), mixed("cpu", "cuda:0", shape=()), model()],
-    ),
+    )
 }

@@ -6,13 +6,7 @@ import pytest
 
 from graphviz_torch import Finding
 from tests.findings.corpus import tables
-from tests.findings.corpus.cases import (
-    HEALTHY,
-    REPORTED,
-    Reported,
-    names_own_line_first,
-    play,
-)
+from tests.findings.corpus.cases import HEALTHY, REPORTED, Reported, names_own_line_first, play
 from tests.findings.corpus.reported import before
 
 assert tables  # full

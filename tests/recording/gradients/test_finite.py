@@ -101,10 +101,7 @@ def test_the_first_result_is_named_with_its_line_and_its_operands() -> None:
 
     graph = recorded(run)
     noted = {node.note: node for node in graph.nodes if node.note}
-    assert set(noted) == {
-        "the first result with NaN: 1 of 2",
-        "the first result with Inf: 1 of 2",
-    }
+    assert set(noted) == {"the first result with NaN: 1 of 2", "the first result with Inf: 1 of 2"}
     node = noted["the first result with NaN: 1 of 2"]
     lines, start = inspect.getsourcelines(run)
     here = start + next(i for i, line in enumerate(lines) if "# here" in line)

@@ -80,10 +80,7 @@ def transforms(block: Block) -> list[Tensor]:
             return y + gradient.sum()
 
     func = torch.func
-    found = [
-        func.grad(recorded)(torch.ones(3)),
-        func.vmap(func.grad(recorded))(torch.ones(2, 3)),
-    ]
+    found = [func.grad(recorded)(torch.ones(3)), func.vmap(func.grad(recorded))(torch.ones(2, 3))]
     with block(model):
         found += [func.jacrev(model)(torch.ones(3)), func.hessian(model)(torch.ones(3))]
     return found

@@ -61,11 +61,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def child(stand_in: Path, name: str, *arguments: object) -> Any:
     """What a function of this file returns where the stand-in is loaded."""
     folder = str(stand_in.parent)
-    loaded = {
-        "LD_LIBRARY_PATH": folder,
-        "LD_PRELOAD": str(stand_in),
-        "PYTHONPATH": str(_ROOT),
-    }
+    loaded = {"LD_LIBRARY_PATH": folder, "LD_PRELOAD": str(stand_in), "PYTHONPATH": str(_ROOT)}
     done = subprocess.run(
         [sys.executable, __file__, name, *map(str, arguments)],
         env=os.environ | loaded,
