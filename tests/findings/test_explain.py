@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from graphviz_torch import draw_graph, explain, record, trace
+from tests.support.recorded import trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
@@ -55,72 +57,52 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
     assert way.end == f"It arrived at 0.weight with a norm of {way.points[-1].norm_text}."
 
 
-def test_where_a_gradient_shrank_most_and_grew_most_is_said() -> None:
-    w = torch.ones(3, requires_grad=True)
+class Drop(torch.autograd.Function):
+    """Gives no gradient to what it was made of."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("start", "made", "said"),
+    [
+        (1.0, lambda w: -(w * 100 / 4), "shrank most from div to mul: 0.25 times.\nIt grew most"),
+        (1.0, lambda w: -(w * 100 / 4), "It grew most from mul to w: 100 times.\n"),
+        (1.0, lambda w: (w * -1).relu(), "It ended at mul: there it is zero."),
+        (0.0, lambda w: (w * 2).sqrt() * 0.0, "It has NaN or Inf from mul on."),
+        (1.0, lambda w: Drop.apply(w * 2), "It ended at Drop, which gave none to mul."),
+    ],
+    ids=["shrank", "grew", "became zero", "NaN", "dropped"],
+)
+def test_what_became_of_a_gradient_on_its_way_is_said(
+    start: float, made: Callable[[Tensor], Tensor], said: str
+) -> None:
+    w = torch.full((3,), start, requires_grad=True)
     with record() as recording:
-        a = w * 100
-        b = a * 0.25
-        c = b * 0.5
-        c.sum().backward()
-    text = explain(recording, "w").to_text()
-    assert "It shrank most from b to a: 0.25 times.\nIt grew most from a to w: 100 times." in text
+        made(w).sum().backward()
+    assert said in explain(recording, "w").to_text()
 
 
 def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
-    model = Residual()
-    with record(model) as recording:
-        model(torch.randn(3, 4)).sum().backward()
-    way = explain(recording.graph, "encoder.weight")
+    way = explain(trained(Residual(), torch.randn(3, 4)), "encoder.weight")
     assert way.ways == 2
     assert "tanh" not in {point.name for point in way.points}
     assert 0.99 < way.share < 1
     assert "the strongest of 2 ways" in str(way)
 
 
-def test_a_gradient_that_ends_is_told_where_it_became_zero() -> None:
-    w = torch.ones(3, requires_grad=True)
-    with record() as recording:
-        (w * -1).relu().sum().backward()
-    way = explain(recording, "w")
-    assert way.end == "It ended at mul: there it is zero."
-    assert [point.norm for point in way.points][2:] == [0.0, 0.0]
-
-
-def test_nan_is_told_where_it_first_arrived() -> None:
-    w = torch.zeros(3, requires_grad=True)
-    with record() as recording:
-        ((w * 2).sqrt() * 0.0).sum().backward()
-    assert explain(recording, "w").end == "It has NaN or Inf from mul on."
-
-
-def test_a_way_whose_gradient_was_dropped_ends_where_it_was() -> None:
-    class Drop(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: object, gradient: Tensor) -> None:
-            return None
-
-    w = torch.ones(3, requires_grad=True)
-    with record() as recording:
-        Drop.apply(w * 2).sum().backward()
-    assert explain(recording, "w").end == "It ended at Drop, which gave none to mul."
-
-
-def test_a_trace_has_ways_and_says_that_it_has_no_norms() -> None:
-    w = torch.ones(3, requires_grad=True)
-    way = explain(trace((w * 2).sum()), "w")
-    assert [point.name for point in way.points] == ["sum", "mul", "w"]
-    assert way.end.startswith("No norms")
-    assert way.shrank is way.grew is None
-
-
-def test_of_ways_that_are_equally_strong_the_shortest_is_told() -> None:
+def test_a_trace_has_ways_the_shortest_of_equals_first_and_no_norms() -> None:
     w = torch.ones(3, requires_grad=True)
     way = explain(trace((w.sin().cos() + w).sum()), "w")
     assert [point.name for point in way.points] == ["sum", "add", "w"]
+    assert way.end.startswith("No norms")
+    assert way.shrank is way.grew is None
 
 
 def test_the_points_of_a_way_print_names_to_the_left_and_numbers_to_the_right() -> None:
@@ -158,11 +140,8 @@ def test_a_million_ways_are_counted_without_walking_them() -> None:
 
 
 def test_a_node_goes_by_its_id_too_and_an_unknown_name_by_what_is_near() -> None:
-    model = Residual()
-    with record(model) as recording:
-        model(torch.randn(3, 4)).sum().backward()
-    graph = recording.graph
-    way = explain(recording, "encoder.weight")
+    graph = trained(Residual(), torch.randn(3, 4))
+    way = explain(graph, "encoder.weight")
     assert explain(graph, way.points[-1].node) == way
     with pytest.raises(ValueError, match=r"near: encoder\.weight, .*, ") as raised:
         explain(graph, "encoder.wieght")
@@ -172,17 +151,15 @@ def test_a_node_goes_by_its_id_too_and_an_unknown_name_by_what_is_near() -> None
 
 
 def test_the_way_draws_alone_and_marks_the_whole() -> None:
-    model = Residual()
-    with record(model) as recording:
-        model(torch.randn(3, 4)).sum().backward()
-    way = explain(recording, "encoder.weight")
+    graph = trained(Residual(), torch.randn(3, 4))
+    way = explain(graph, "encoder.weight")
     way.graph.check()
     assert len(way.graph.edges) == len(way.points) - 1
     assert [node.grad_outputs for node in way.graph.nodes] == [
-        recording.graph.nodes[point.node].grad_outputs for point in reversed(way.points)
+        graph.nodes[point.node].grad_outputs for point in reversed(way.points)
     ]
     assert "tanh" not in draw_graph(way).source
-    assert "gradient-way" in draw_graph(recording, findings=[way.mark()]).source
+    assert "gradient-way" in draw_graph(graph, findings=[way.mark()]).source
     assert way._repr_mimebundle_()["text/plain"] == str(way)
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from graphviz_torch import Graph, record
 
 CHANGED = "modified by an inplace operation"
-TWICE = "backward through the graph a second time"
 
 
 def line(program: Callable[..., Any], mark: str) -> str:

@@ -43,28 +43,37 @@ def refuse(gradient: Tensor) -> Tensor:
 def test_a_custom_function_whose_backward_fails(
     backward: Callable[[Tensor], Tensor], said: str
 ) -> None:
-    x = leaf()
-
     def program() -> None:
-        y = Broken.apply(x.exp(), backward)  # custom
+        y = Broken.apply(leaf().exp(), backward)  # custom
         y.sin().sum().backward()
 
     graph = failing(program, said)
     found = only("failed", graph)
     assert f", in Broken at {line(program, 'custom')}" in found.message
+    assert (found.where == line(refuse, "raises")) is (backward is refuse)
     assert graph.failure is not None
     assert graph.nodes[graph.failure.node or 0].name == "BrokenBackward"
 
 
-def test_an_error_in_a_hook_is_no_nodes() -> None:
-    def program() -> None:
-        h = leaf().exp()
-        h.register_hook(refuse)
-        h.sum().backward()
+def hooked(hook: Callable[[Tensor], Tensor]) -> None:
+    h = leaf().exp()
+    h.register_hook(hook)
+    h.sin().sum().backward()
 
-    graph = failing(program, "no gradient today")
-    assert graph.failure is not None
-    assert graph.failure.node is None
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (lambda: hooked(refuse), "no gradient today"),
+        (lambda: hooked(lambda gradient: gradient[0]), "has changed the size"),
+        (lambda: torch.autograd.grad(leaf().exp().sum(), leaf()), "not have been used"),
+    ],
+    ids=["in a hook", "of a hook's result", "of an unused input"],
+)
+def test_an_error_outside_the_nodes_is_no_nodes(program: Callable[[], Any], said: str) -> None:
+    failure = failing(program, said).failure
+    assert failure is not None
+    assert failure.node is None
 
 
 def test_an_error_after_one_that_was_caught_is_its_own() -> None:
@@ -75,27 +84,12 @@ def test_an_error_after_one_that_was_caught_is_its_own() -> None:
             h.sum().backward()
         raise RuntimeError("no such file")
 
-    (found,) = [f for f in find(failing(program, "no such file")) if f.severity == "error"]
+    graph = failing(program, "no such file")
+    (found,) = [f for f in find(graph) if f.severity == "error"]
     assert found.rule == "failed"
     assert "no such file" in found.message
-
-
-def test_an_error_of_a_hooks_result_is_no_nodes() -> None:
-    def program() -> None:
-        h = leaf().exp()
-        h.register_hook(lambda gradient: gradient[0])
-        h.sin().sum().backward()
-
-    graph = failing(program, "has changed the size")
     assert graph.failure is not None
-    assert graph.failure.node is None
-
-
-def test_an_input_that_was_not_used_is_no_nodes() -> None:
-    x, z = leaf(), leaf()
-    graph = failing(lambda: torch.autograd.grad(x.exp().sum(), [x, z]), "not have been used")
-    assert graph.failure is not None
-    assert graph.failure.node is None
+    assert graph.failure.message == "no such file"
 
 
 def test_a_backward_that_failed_says_nothing_of_cuts_and_optimizers() -> None:
@@ -111,19 +105,25 @@ def test_a_backward_that_failed_says_nothing_of_cuts_and_optimizers() -> None:
     assert rules == {"failed"}
 
 
-def test_the_line_inside_the_custom_function_is_told() -> None:
-    x = leaf()
-    graph = failing(lambda: Broken.apply(x, refuse).sum().backward(), "no gradient today")
-    assert only("failed", graph).where == line(refuse, "raises")
-
-
 def test_an_exception_that_was_caught_is_not_held() -> None:
     with record():
-        x = torch.ones(3)
         activation = torch.ones(5)
         gone = weakref.ref(activation)
         with suppress(RuntimeError):
-            x + activation
+            torch.ones(3) + activation
         del activation
         gc.collect()
         assert gone() is None
+
+
+def test_a_second_backward_that_the_program_catches_itself_is_told_too() -> None:
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).mean()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
+        model(torch.randn(8, 4)).mean().backward()
+    (found,) = (f for f in find(recording) if f.severity == "error")
+    assert (found.rule, found.steps) == ("backward-twice", (1,))
+    assert [graph.failure is None for graph in recording.graphs] == [True, False, True]

@@ -73,32 +73,6 @@ def test_a_change_in_place_is_told_at_its_own_line_not_at_backwards() -> None:
     assert "h = h + ... instead of h += ..." in advice
 
 
-def test_a_second_backward_is_told_with_the_first() -> None:
-    def program() -> None:
-        loss = leaf().exp().sum()
-        loss.backward()  # first
-        loss.backward()  # second
-
-    cause, where, advice = noted(program)
-    assert f"backward at {line(program, 'first')} had run the same graph" in cause
-    assert where == f"  line: {line(program, 'second')}"
-    assert advice == "  try: Call backward() once, or pass retain_graph=True to the first."
-
-
-def test_mixed_devices_are_told_with_what_to_move(sim: torch.device) -> None:
-    model = nn.Linear(4, 4).to(sim)
-
-    def program() -> None:
-        x = torch.ones(2, 4)
-        model(x)  # runs
-
-    cause, where, advice = noted(program, model=model)
-    assert "x on cpu" in cause
-    assert "weight on sim:0" in cause
-    assert where == f"  line: {line(program, 'runs')}"
-    assert 'x = x.to("sim:0")' in advice
-
-
 def test_a_cut_is_told_before_the_backward_that_it_made_fail() -> None:
     model = nn.Linear(4, 3)
 

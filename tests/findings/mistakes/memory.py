@@ -1,0 +1,249 @@
+"""Memory and history: what keeps most, what crept in, and what keeps earlier steps alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import Program, says, silent
+from tests.support.models import MLP
+
+
+def wide(*between: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 512), *between, nn.Linear(512, 2))
+
+
+@says(
+    "most-memory",
+    "most of it in module 1 (gelu, ",  # which keeps its input, 4 MiB
+    severity="info",
+    # Under a checkpoint a layer that saves its own input alone would keep as much.
+    advice="run several layers around module 1 together under",
+)
+def activation_that_keeps_most(record: Record) -> None:
+    model = wide(nn.GELU())
+    with record(model):
+        model(torch.randn(2048, 64)).sum().backward()
+
+
+@says(
+    "most-memory",
+    "most of it in 0.1.1 (gelu, ",
+    advice="To trade time for memory, run 0.1 under torch.utils.checkpoint.",
+)
+def block_around_what_keeps_most(record: Record) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(64, 64), wide(nn.GELU())), nn.Tanh())
+    with record(model):
+        model(torch.randn(2048, 64)).sum().backward()
+
+
+@says("most-memory", advice="Use a smaller batch, or torch.utils.checkpoint around a part without")
+def batch_norm_that_may_not_run_twice(record: Record) -> None:
+    model = nn.Sequential(wide(nn.BatchNorm1d(512), nn.ReLU()))
+    with record(model):
+        model(torch.randn(2048, 64)).sum().backward()
+
+
+@says("float64-crept-in", severity="warning")
+def array_from_numpy(record: Record) -> None:
+    model, scale = MLP(), torch.from_numpy(np.ones(2))
+    with record(model):
+        (model(torch.randn(64, 4)) * scale).sum().backward()  # cause
+
+
+def sliced(clone: bool) -> Program:
+    class Sliced(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            row = (x + 1)[:4]
+            return super().forward(row.clone() if clone else row)
+
+    def program(record: Record) -> None:
+        model, x = Sliced(64, 64), torch.randn(20_000, 64)
+        with record(model):
+            model(x).sum().backward()
+
+    program.__name__ = "slice_that_was_cloned" if clone else "slice_that_keeps_its_storage_alive"
+    return program
+
+
+says("view-keeps-storage", severity="warning")(sliced(clone=False))
+silent()(sliced(clone=True))
+
+
+@says("growing-graph")
+def loss_summed_with_its_history(record: Record) -> None:
+    model, total = MLP(), torch.zeros(())
+    with record(model):
+        for _ in range(4):
+            total = total + model(torch.randn(64, 4)).sum()  # cause
+            total.backward(retain_graph=True)
+
+
+class Meter:
+    """What people log with."""
+
+    def __init__(self) -> None:
+        self.total: Any = 0
+        self.all: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        self.total = self.total + value
+
+    def append(self, value: Any) -> None:
+        self.all.append(value)
+
+
+def loop(record: Record, step: Callable[[], Any], count: int = 5) -> None:
+    """Steps, between which an optimizer steps."""
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with record():
+        for _ in range(count):
+            step()
+            optimizer.step()
+
+
+def logged(log: Callable[[Meter, Tensor], object], name: str) -> Program:
+    """A training loop that logs its loss."""
+
+    def program(record: Record) -> None:
+        model, meter, kept = MLP(), Meter(), None
+
+        def step() -> None:
+            nonlocal kept
+            loss = model(torch.randn(8, 4)).sum()
+            loss.backward()
+            kept = log(meter, loss)
+
+        loop(record, step, 4)
+        del kept
+
+    program.__name__ = f"loss_{name}"
+    return program
+
+
+LOGS: dict[str, Callable[[Meter, Tensor], object]] = {
+    "added_as_a_number": lambda meter, loss: meter.add(loss.item()),
+    "listed_without_its_history": lambda meter, loss: meter.append(loss.detach()),
+    "kept_until_the_next": lambda meter, loss: loss,
+}
+for name, log in LOGS.items():
+    silent("kept-history")(logged(log, name))
+says("kept-history", "The graphs of 3 earlier steps are still alive: ")(
+    logged(Meter.append, "listed")
+)
+says("kept-history", "The graphs of 3 earlier steps are still alive: ")(logged(Meter.add, "added"))
+
+
+@says("kept-history", ": total keeps what memory.py:")
+def variable_that_keeps_history(record: Record) -> None:
+    model, total = MLP(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).sum()
+            (loss / 2).backward()
+            optimizer.step()
+            total += loss
+
+
+@says("kept-history", "The graphs of 4 earlier steps")
+def loss_behind_a_detach(record: Record) -> None:
+    generator, critic, meter = nn.Linear(4, 1), nn.Linear(1, 1), Meter()
+
+    def step() -> None:
+        loss = critic(generator(torch.randn(8, 4)).detach()).mean()
+        loss.backward()
+        meter.add(loss)
+
+    loop(record, step)
+
+
+@says("kept-history", "still alive: state keeps what")
+def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
+    cell, head, state = nn.RNNCell(4, 4), nn.Linear(4, 1), [torch.zeros(2, 4)]
+
+    def step() -> None:
+        state[0] = cell(torch.randn(2, 4), state[0])
+        head(state[0].detach()).mean().backward()
+
+    loop(record, step)
+
+
+@says("kept-history", "of 4 earlier steps are still alive: ")
+def part_that_another_backward_of_the_step_ran(record: Record) -> None:
+    trunk, heads, meter = nn.Linear(4, 4), [nn.Linear(4, 1), nn.Linear(4, 1)], Meter()
+
+    def step() -> None:
+        features = trunk(torch.randn(8, 4))
+        heads[0](features).mean().backward(retain_graph=True)
+        loss = heads[1](features).mean()
+        loss.backward()
+        meter.add(loss)
+
+    loop(record, step)
+
+
+@silent("kept-history")
+def circle_that_waits_for_the_collector(record: Record) -> None:
+    model = MLP()
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        circle: list[Any] = [loss]
+        circle.append(circle)
+
+    loop(record, step, 20)
+
+
+@says("kept-history", severity="info")
+def two_results_kept_on_purpose(record: Record) -> None:
+    model, best = MLP(), dict[str, Any]()
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        if not best:
+            best["low"] = loss.sin()
+        elif len(best) == 1:
+            best.update(high=Meter())
+            best["high"].add(loss)
+
+    loop(record, step)
+
+
+@says("kept-history")
+def list_beside_a_subclass_without_a_grad_fn(record: Record) -> None:
+    class Odd(Tensor):
+        @property
+        def grad_fn(self) -> Any:
+            raise AttributeError("none")
+
+    odd, model, losses = torch.ones(2).as_subclass(Odd), MLP(), list[Tensor]()
+
+    def step() -> None:
+        loss = model(torch.randn(8, 4)).sum()
+        loss.backward()
+        losses.append(loss)
+
+    loop(record, step)
+    assert type(odd) is Odd
+
+
+@says("kept-history", "3 earlier steps are still alive, and backward runs through them again")
+@silent("growing-graph")
+def state_carried_on_with_its_history(record: Record) -> None:
+    cell, state = nn.RNNCell(4, 4), torch.zeros(2, 4)
+    other = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with record(cell):
+        for _ in range(4):
+            state = cell(torch.randn(2, 4), state)  # cause
+            state.sum().backward(retain_graph=True)
+            other.step()

@@ -1,0 +1,209 @@
+"""Gradient paths: parameters that a gradient does not reach, and optimizers that hold others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import NO_GRAD, says, silent
+from tests.support.models import MLP
+
+
+@says(
+    "cut-gradient",
+    "got no gradient: encoder ran under torch.no_grad() at",
+    severity="warning",
+    cause="cut by torch.no_grad()",
+)
+def encoder_that_should_learn_under_no_grad(record: Record) -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(4, 4), "head": nn.Linear(4, 2)})
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        with torch.no_grad():
+            features = model["encoder"](torch.randn(64, 4))  # cause
+        model["head"](features).sum().backward()
+        optimizer.step()
+
+
+@says("cut-gradient", "the model ran under torch.no_grad() at ", raises=NO_GRAD, severity="error")
+def model_under_no_grad(record: Record) -> None:
+    model = nn.Linear(4, 2)
+    with record(model):
+        with torch.no_grad():
+            out = model(torch.randn(64, 4))  # cause
+        out.sum().backward()
+
+
+@says("cut-gradient", "target.fc1.weight, ", cause="cut by detach()")
+def target_behind_a_detach_beside_an_argmax(record: Record) -> None:
+    model = nn.ModuleDict({"online": MLP(4, 64, 2), "target": MLP(4, 64, 2)})
+    online, target = model["online"], model["target"]
+    with record(model):
+        states = torch.randn(64, 4)
+        actions = online(states).argmax(1)
+        best = target(torch.randn(64, 4)).max(1)[0]
+        best = best.detach()  # cause
+        values = online(states).gather(1, actions[:, None]).squeeze(1)
+        (values - best).pow(2).mean().backward()
+
+
+@silent()
+def metric_beside_the_loss(record: Record) -> None:
+    model, target = MLP(), torch.zeros(64, dtype=torch.long)
+    with record(model):
+        logits = model(torch.randn(64, 4))
+        (logits.argmax(1) == target).float().mean().item()
+        logits.detach().numpy()
+        F.cross_entropy(logits, target).backward()
+
+
+@says("unused-result", "unused.weight and unused.bias got no gradient: unused ran")
+def result_that_the_loss_does_not_use(record: Record) -> None:
+    model = nn.ModuleDict({"used": nn.Linear(4, 2), "unused": nn.Linear(4, 2)})
+    with record(model):
+        x = torch.randn(64, 4)
+        model["unused"](x)
+        model["used"](x).sum().backward()
+
+
+@says("frozen", severity="info")
+@silent()
+def frozen_parameters(record: Record) -> None:
+    model = MLP()
+    model.fc1.requires_grad_(False)
+    with record(model):
+        model(torch.randn(64, 4)).sum().backward()
+
+
+class Doubled(torch.autograd.Function):
+    """y = 2 x, with a backward that forgets to return."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> None:
+        return None
+
+
+@says("dropped-gradient", "0.weight and 0.bias got no gradient: Doubled at ", severity="error")
+def function_whose_backward_returns_none(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with record(model):
+        model[1](Doubled.apply(model[0](torch.randn(64, 4)))).sum().backward()  # cause
+
+
+@says("cut-gradient", "actor.weight and actor.bias got no gradient: chosen was cut by detach() at ")
+def detach_behind_a_draw_and_its_checks(record: Record) -> None:
+    actor, critic = nn.Linear(4, 3), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"actor": actor, "critic": critic})):
+        x = torch.randn(8, 4)
+        policy = torch.distributions.Categorical(logits=actor(x))
+        chosen = policy.log_prob(policy.sample())
+        (critic(x).squeeze() - chosen.detach()).mean().backward()  # cause
+
+
+@says("cut-gradient", "logits was cut by detach()", "cell.weight_ih")
+def two_cuts_the_second_next_to_the_loss(record: Record) -> None:
+    cell, head = nn.RNNCell(4, 4), nn.Linear(4, 4)
+    state, extra = torch.zeros(2, 4), nn.Parameter(torch.ones(4))
+    with record(nn.ModuleDict({"cell": cell, "head": head})):
+        for _ in range(2):
+            state = state.detach()
+            state = cell(torch.randn(2, 4), state)
+            logits = head(state)
+            (logits.detach() * extra).sum().backward()  # cause
+
+
+@says("cut-gradient", cause="cut by numpy()")
+def way_through_numpy_beside_a_logged_number(record: Record) -> None:
+    encoder, head = nn.Linear(4, 4), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"encoder": encoder, "head": head})):
+        z = encoder(torch.randn(8, 4))
+        z.detach().abs().mean().item()
+        head(torch.from_numpy(z.detach().numpy().copy())).sum().backward()
+
+
+@says("cut-gradient", severity="warning", advice="Only the indices of topk() are used at {cause}")
+def indices_without_their_values(record: Record) -> None:
+    gate, expert = nn.Linear(4, 2), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"gate": gate, "expert": expert})):
+        x = torch.randn(8, 4)
+        _, index = gate(x).topk(1)  # cause
+        (expert(x) * index).sum().backward()
+
+
+@says("cut-gradient", severity="info", advice="Nothing, if it is meant: requires_grad_(False) says")
+def teacher_inside_the_model(record: Record) -> None:
+    teacher, student = nn.Linear(4, 4), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"teacher": teacher, "student": student})):
+        x = torch.randn(8, 4)
+        with torch.no_grad():
+            target = teacher(x)
+        (student(x) - target).square().mean().backward()
+
+
+@says("cut-gradient", "w got no gradient: h was cut by detach() at ")
+def plain_leaf_that_was_cut_off(record: Record) -> None:
+    w, b = torch.randn(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    with record():
+        h = torch.randn(5, 3) * w
+        (h.detach() + b).sum().backward()  # cause
+
+
+@silent()
+def plain_leaf_that_another_backward_reached(record: Record) -> None:
+    w, b = torch.randn(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    with record():
+        (w.detach() * b).sum().backward()
+        (w * b.detach()).sum().backward()
+
+
+@says(
+    "not-in-optimizer",
+    "spare.weight and spare.bias got a gradient at {used}, but no optimizer holds them: SGD, which "
+    "steps at {cause}, does not.",
+)
+def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) -> None:
+    actor, critic, spare = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(1, 1)
+    optimizers = [SGD(m.parameters(), lr=0.1) for m in (actor, critic)]
+    with record():
+        spare(critic(actor(torch.ones(4, 3)))).mean().backward()  # used
+        optimizers[0].step()  # cause
+
+
+@says("not-registered", "other is not in the model.")
+def parameter_of_the_callers_own(record: Record) -> None:
+    model, other = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        other(model(torch.randn(5, 4))).mean().backward()
+        optimizer.step()
+
+
+@says("unused-result", "head.weight and head.bias got no gradient: head ran, but the loss does not")
+@silent("cut-gradient")
+def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
+    trunk, head = nn.Linear(4, 4), nn.Linear(4, 3)
+    with record(nn.ModuleDict({"trunk": trunk, "head": head})):
+        h = trunk(torch.randn(5, 4))
+        head(h).argmax(1).float().mean()
+        h.square().mean().backward()
+
+
+@says("scheduler-stepped-first", "ran before optimizer had stepped once")
+def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) -> None:
+    layer = nn.Linear(4, 1)
+    optimizer = SGD(layer.parameters(), lr=0.1)
+    schedule = StepLR(optimizer, 1)
+    with record(layer):
+        layer(torch.randn(8, 4)).square().mean().backward()
+        schedule.step()  # cause
+        optimizer.step()

@@ -1,0 +1,94 @@
+"""Values of gradients: too small, too large, none, not finite, and of an earlier step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import Program, says
+from tests.support.models import MLP
+from tests.support.recorded import classified, tower
+
+
+@says("vanishing-gradient", "0.weight", severity="warning")
+def deep_stack_of_sigmoids(record: Record) -> None:
+    model = tower(12, nn.Sigmoid)
+    with record(model):
+        classified(model(torch.randn(32, 64))).backward()
+
+
+@says("exploding-gradient", severity="warning")
+def weights_that_are_too_large(record: Record) -> None:
+    model = tower(20, nn.ReLU, gain=2.0)
+    with record(model):
+        classified(model(torch.randn(32, 64))).backward()
+
+
+@says("dead-relu", "96.9% of its units")  # 62 of 64
+def bias_far_below_zero(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+    with torch.no_grad():
+        model[0].bias[:62] = -50
+    with record(model):
+        model(torch.randn(64, 8)).sum().backward()
+
+
+def spoilt(loss: Callable[[Tensor], Tensor], name: str) -> Program:
+    def program(record: Record) -> None:
+        model = MLP()
+        with record(model):
+            loss(model(torch.randn(64, 4))).backward()
+
+    program.__name__ = f"loss_spoilt_by_{name}"
+    return program
+
+
+SPOILT: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "log": (lambda h: (h * 0).log().sum(), "made Inf: it was given 128 0s"),
+    "div": (lambda h: h.sum() * 0 / (h.sum() * 0), "its divisor has 1 zero;"),
+    "sqrt": (lambda h: (-h.abs() - 1).sqrt().sum(), "128 negative numbers"),
+    "exp": (lambda h: (h.abs() * 1e4 + 999).exp().sum(), "overflowed"),
+    "pow": (lambda h: (-h.abs() - 1).pow(0.5).sum(), "128 negative"),
+    "acos": (lambda h: (h.abs() + 2).acos().sum(), "outside -1 and 1"),
+    "softmax": (
+        lambda h: (h - float("inf")).softmax(1).sum(),
+        "64 rows of its input held only -inf",
+    ),
+    "mean": (lambda h: h[:0].mean(), "no elements"),
+    "std": (lambda h: h[0, :1].std(), "a single element"),
+}
+for name, (loss, words) in SPOILT.items():
+    enter = says("nonfinite-value", f"{name} at values.py:", words, severity="error")
+    enter(spoilt(loss, name))
+says("nonfinite-gradient", "sqrt at values.py:", severity="error")(
+    spoilt(lambda h: (h - h).sqrt().sum(), "a_slope_of_sqrt")
+)
+
+
+@says("uncleared-gradient")
+def gradients_that_are_never_cleared(record: Record) -> None:
+    model = MLP()
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            model(torch.randn(8, 4)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()  # cause
+
+
+@says(
+    "nonfinite-value",
+    "weight is NaN or Inf already",
+    advice="Look at what made that parameter so: a step with such a gradient, an initialisation "
+    "that divides by zero, or the checkpoint it was loaded from.",
+)
+def parameter_that_is_nan_before_the_step(record: Record) -> None:
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    with record(model):
+        model(torch.ones(4, 3)).sum().backward()
