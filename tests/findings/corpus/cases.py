@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from graphviz_torch import Finding, find
 from graphviz_torch import record as start
@@ -104,6 +106,13 @@ def healthy(program: Program) -> Program:
     assert name not in HEALTHY, name
     HEALTHY[name] = program
     return program
+
+
+def step(optimizer: Optimizer, loss: Tensor) -> None:
+    """A step of a training loop, as most programs write it."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 class Recorder:

@@ -11,16 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy
-
-
-def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
-
-
-def batch(classes: int = 3) -> tuple[Tensor, Tensor]:
-    return torch.randn(16, 6), torch.randint(classes, (16,))
-
+from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.models import batch, mlp
 
 # --- architectures -------------------------------------------------------------------------------
 
@@ -32,9 +24,7 @@ def multilayer_perceptron(record: Record) -> None:
     with record(model):
         for _ in range(3):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -63,10 +53,9 @@ def convolutions_with_batch_norm(record: Record) -> None:
     optimizer = AdamW(model.parameters())
     with record(model):
         for _ in range(2):
-            loss = F.cross_entropy(model(torch.randn(8, 3, 16, 16)), torch.randint(4, (8,)))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer, F.cross_entropy(model(torch.randn(8, 3, 16, 16)), torch.randint(4, (8,)))
+            )
 
 
 @healthy
@@ -126,10 +115,10 @@ def causal_language_model_with_tied_weights(record: Record) -> None:
     with record(model):
         for _ in range(2):
             tokens = torch.randint(20, (4, 9))
-            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer,
+                F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()),
+            )
 
 
 @healthy
@@ -156,9 +145,7 @@ def truncated_backpropagation_through_time(record: Record) -> None:
             for x in chunk:
                 state = cell(x, state)
                 loss = loss + F.mse_loss(head(state), x)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
 
 
 @healthy
@@ -176,9 +163,7 @@ def sequence_to_sequence_with_teacher_forcing(record: Record) -> None:
             logits = out(state)
             loss = loss + F.cross_entropy(logits, target[t])
             word = target[t] if t % 2 else logits.argmax(1)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, loss)
 
 
 @healthy
@@ -188,10 +173,7 @@ def speech_with_ctc(record: Record) -> None:
     with record(model):
         log_probs = model(torch.randn(3, 8, 20)).permute(2, 0, 1).log_softmax(2)
         targets, lengths = torch.randint(1, 6, (3, 5)), torch.tensor([5, 4, 3])
-        loss = F.ctc_loss(log_probs, targets, torch.full((3,), 20), lengths)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, F.ctc_loss(log_probs, targets, torch.full((3,), 20), lengths))
 
 
 @healthy
@@ -204,9 +186,7 @@ def segmentation_with_an_ignored_class(record: Record) -> None:
         x, y = torch.randn(2, 3, 8, 8), torch.randint(4, (2, 8, 8))
         y[:, 0] = 255
         logits = head(torch.cat([up(down(x).relu()), x], 1))
-        optimizer.zero_grad()
-        F.cross_entropy(logits, y, ignore_index=255).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(logits, y, ignore_index=255))
         (logits.argmax(1) == y).float().mean().item()
 
 
@@ -266,10 +246,7 @@ def mixture_of_experts(record: Record) -> None:
     with record(model):
         x = torch.randn(16, 6)
         out, balance = model(x)
-        loss = F.mse_loss(out, x) + 0.01 * balance
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, F.mse_loss(out, x) + 0.01 * balance)
 
 
 @healthy
@@ -280,10 +257,7 @@ def euler_steps_of_a_neural_ode(record: Record) -> None:
         path = [torch.randn(8, 2)]
         for _ in range(10):
             path.append(path[-1] + 0.1 * field(path[-1]))
-        loss = F.mse_loss(torch.stack(path), torch.zeros(11, 8, 2))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, F.mse_loss(torch.stack(path), torch.zeros(11, 8, 2)))
 
 
 @healthy
@@ -296,10 +270,7 @@ def physics_informed_network(record: Record) -> None:
             u = net(t)
             (du,) = torch.autograd.grad(u.sum(), t, create_graph=True)
             start = net(torch.zeros(1, 1))
-            loss = (du + u).square().mean() + (start - 1).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, (du + u).square().mean() + (start - 1).square().mean())
 
 
 @healthy
@@ -316,9 +287,9 @@ def image_fitted_by_gradient_descent(record: Record) -> None:
             gram = target @ target.transpose(1, 2)
         for _ in range(2):
             found = features(image).flatten(2)
-            loss = F.mse_loss(found @ found.transpose(1, 2), gram) + F.mse_loss(image, content)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer,
+                F.mse_loss(found @ found.transpose(1, 2), gram) + F.mse_loss(image, content),
+            )
             with torch.no_grad():
                 image.clamp_(0, 1)

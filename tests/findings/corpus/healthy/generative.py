@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy
+from tests.findings.corpus.cases import Record, healthy, step
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
@@ -34,9 +34,7 @@ def gan_that_detaches_the_fake(record: Record) -> None:
             loss_d = bce(d(real), torch.ones(8, 1)) + bce(d(fake.detach()), torch.zeros(8, 1))
             loss_d.backward()
             opt_d.step()
-            opt_g.zero_grad()
-            bce(d(fake), torch.ones(8, 1)).backward()
-            opt_g.step()
+            step(opt_g, bce(d(fake), torch.ones(8, 1)))
 
 
 @healthy
@@ -63,13 +61,9 @@ def gan_that_freezes_the_critic_meanwhile(record: Record) -> None:
     with record(nn.ModuleDict({"G": g, "D": d})):
         for _ in range(2):
             d.requires_grad_(True)
-            opt_d.zero_grad()
-            (d(g(torch.randn(8, 4)).detach()).mean() - d(torch.randn(8, 6)).mean()).backward()
-            opt_d.step()
+            step(opt_d, d(g(torch.randn(8, 4)).detach()).mean() - d(torch.randn(8, 6)).mean())
             d.requires_grad_(False)
-            opt_g.zero_grad()
-            (-d(g(torch.randn(8, 4))).mean()).backward()
-            opt_g.step()
+            step(opt_g, -d(g(torch.randn(8, 4))).mean())
 
 
 @healthy
@@ -99,14 +93,10 @@ def wasserstein_gan_with_clipped_weights(record: Record) -> None:
     opt_d = torch.optim.RMSprop(d.parameters())
     with record(nn.ModuleDict({"G": g, "D": d})):
         for _ in range(2):
-            opt_d.zero_grad()
-            (d(g(torch.randn(8, 4)).detach()).mean() - d(torch.randn(8, 6)).mean()).backward()
-            opt_d.step()
+            step(opt_d, d(g(torch.randn(8, 4)).detach()).mean() - d(torch.randn(8, 6)).mean())
             for p in d.parameters():
                 p.data.clamp_(-0.01, 0.01)
-        opt_g.zero_grad()
-        (-d(g(torch.randn(8, 4))).mean()).backward()
-        opt_g.step()
+        step(opt_g, -d(g(torch.randn(8, 4))).mean())
 
 
 @healthy
@@ -119,12 +109,8 @@ def translation_there_and_back(record: Record) -> None:
             a, b = torch.randn(8, 6), torch.randn(8, 6)
             fake_b = there(a)
             loss = (judge(fake_b) - 1).square().mean() + 10 * F.l1_loss(back(fake_b), a)
-            opt_g.zero_grad()
-            (loss + 5 * F.l1_loss(there(b), b)).backward()
-            opt_g.step()
-            opt_d.zero_grad()
-            ((judge(b) - 1).square() + judge(fake_b.detach()).square()).mean().backward()
-            opt_d.step()
+            step(opt_g, loss + 5 * F.l1_loss(there(b), b))
+            step(opt_d, ((judge(b) - 1).square() + judge(fake_b.detach()).square()).mean())
 
 
 @healthy
@@ -138,9 +124,7 @@ def adversarial_training_with_pgd(record: Record) -> None:
             loss = F.cross_entropy(model(x + delta), y)
             (grad,) = torch.autograd.grad(loss, delta)
             delta.data = (delta + 0.05 * grad.sign()).clamp(-0.1, 0.1).detach()
-        optimizer.zero_grad()
-        F.cross_entropy(model(x + delta.detach()), y).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(model(x + delta.detach()), y))
 
 
 @healthy
@@ -162,9 +146,7 @@ def domain_classifier_behind_a_reversed_gradient(record: Record) -> None:
         wrong = F.binary_cross_entropy_with_logits(
             domain(Reverse.apply(features)), torch.ones(8, 1)
         )
-        optimizer.zero_grad()
-        (F.cross_entropy(label(features), torch.randint(3, (8,))) + wrong).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(label(features), torch.randint(3, (8,))) + wrong)
 
 
 # --- generative ----------------------------------------------------------------------------------
@@ -180,10 +162,10 @@ def variational_autoencoder(record: Record) -> None:
             mean, log_var = encoder(x).chunk(2, dim=1)
             z = mean + torch.exp(0.5 * log_var) * torch.randn_like(mean)
             kl = -0.5 * (1 + log_var - mean.square() - log_var.exp()).sum(1).mean()
-            loss = F.binary_cross_entropy_with_logits(decoder(z), x, reduction="sum") / 8 + kl
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer,
+                F.binary_cross_entropy_with_logits(decoder(z), x, reduction="sum") / 8 + kl,
+            )
 
 
 @healthy
@@ -200,9 +182,7 @@ def vector_quantized_autoencoder(record: Record) -> None:
             loss = F.mse_loss(quantized, z.detach()) + 0.25 * F.mse_loss(z, quantized.detach())
             quantized = z + (quantized - z).detach()
             loss = loss + F.mse_loss(decoder(quantized), x)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
 
 
 @healthy
@@ -215,10 +195,7 @@ def denoising_diffusion(record: Record) -> None:
             x, t, noise = torch.randn(8, 6), torch.randint(50, (8,)), torch.randn(8, 6)
             alpha = alphas[t][:, None]
             noisy = alpha.sqrt() * x + (1 - alpha).sqrt() * noise
-            loss = F.mse_loss(model(torch.cat([noisy, t[:, None] / 50], 1)), noise)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.mse_loss(model(torch.cat([noisy, t[:, None] / 50], 1)), noise))
 
 
 @healthy
@@ -234,10 +211,7 @@ def flow_of_affine_couplings(record: Record) -> None:
                 b = b * scale.tanh().exp() + shift
                 log_det = log_det + scale.tanh().sum(1)
                 x = torch.cat([b, a], dim=1)
-            loss = -(Normal(0.0, 1.0).log_prob(x).sum(1) + log_det).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, -(Normal(0.0, 1.0).log_prob(x).sum(1) + log_det).mean())
 
 
 @healthy
@@ -250,9 +224,7 @@ def energy_model_with_langevin_samples(record: Record) -> None:
             x = x.detach().requires_grad_()
             (grad,) = torch.autograd.grad(energy(x).sum(), x)
             x = x - 0.1 * grad + 0.05 * torch.randn_like(x)
-        optimizer.zero_grad()
-        (energy(torch.randn(8, 2)).mean() - energy(x.detach()).mean()).backward()
-        optimizer.step()
+        step(optimizer, energy(torch.randn(8, 2)).mean() - energy(x.detach()).mean())
 
 
 @healthy
@@ -263,6 +235,4 @@ def gumbel_softmax_straight_through(record: Record) -> None:
         for _ in range(2):
             x = torch.randn(8, 6)
             code = F.gumbel_softmax(choose(x), tau=0.7, hard=True)
-            optimizer.zero_grad()
-            F.mse_loss(table(code), x).backward()
-            optimizer.step()
+            step(optimizer, F.mse_loss(table(code), x))

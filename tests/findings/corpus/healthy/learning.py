@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy
+from tests.findings.corpus.cases import Record, healthy, step
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
@@ -30,10 +30,10 @@ def reinforce_with_a_baseline(record: Record) -> None:
         actions = distribution.sample()
         values = baseline(states).squeeze(1)
         advantage = returns - values.detach()
-        loss = -(distribution.log_prob(actions) * advantage).mean() + F.mse_loss(values, returns)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(
+            optimizer,
+            -(distribution.log_prob(actions) * advantage).mean() + F.mse_loss(values, returns),
+        )
 
 
 @healthy
@@ -48,12 +48,8 @@ def actor_and_critic_with_two_optimizers(record: Record) -> None:
             with torch.no_grad():
                 target = reward + 0.99 * critic(following).squeeze(1)
             td = target - critic(state).squeeze(1)
-            opt_critic.zero_grad()
-            td.square().mean().backward()
-            opt_critic.step()
-            opt_actor.zero_grad()
-            (-distribution.log_prob(action) * td.detach()).mean().backward()
-            opt_actor.step()
+            step(opt_critic, td.square().mean())
+            step(opt_actor, (-distribution.log_prob(action) * td.detach()).mean())
 
 
 @healthy
@@ -108,17 +104,11 @@ def soft_actor_critic(record: Record) -> None:
                 best = torch.min(target1(both), target2(both)) - alpha * log_prob
                 target = reward + 0.99 * best
             pair = torch.cat([state, action], 1)
-            opt_q.zero_grad()
-            (F.mse_loss(q1(pair), target) + F.mse_loss(q2(pair), target)).backward()
-            opt_q.step()
+            step(opt_q, F.mse_loss(q1(pair), target) + F.mse_loss(q2(pair), target))
             new_action, log_prob = act(state)
             pair = torch.cat([state, new_action], 1)
-            opt_actor.zero_grad()
-            (alpha * log_prob - torch.min(q1(pair), q2(pair))).mean().backward()
-            opt_actor.step()
-            opt_alpha.zero_grad()
-            (-log_alpha * (log_prob.detach() - 2.0)).mean().backward()
-            opt_alpha.step()
+            step(opt_actor, (alpha * log_prob - torch.min(q1(pair), q2(pair))).mean())
+            step(opt_alpha, (-log_alpha * (log_prob.detach() - 2.0)).mean())
             with torch.no_grad():
                 for slow, fast in ((target1, q1), (target2, q2)):
                     for p, q in zip(slow.parameters(), fast.parameters(), strict=True):
@@ -181,10 +171,7 @@ def contrastive_learning_of_two_views(record: Record) -> None:
         z = F.normalize(projector(encoder(views)), dim=1)
         similarity = z @ z.T / 0.5
         similarity = similarity.masked_fill(torch.eye(16, dtype=torch.bool), float("-inf"))
-        loss = F.cross_entropy(similarity, (torch.arange(16) + 8) % 16)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(similarity, (torch.arange(16) + 8) % 16))
 
 
 @healthy
@@ -197,10 +184,7 @@ def momentum_encoder_with_a_predictor(record: Record) -> None:
             a, b = torch.randn(8, 6), torch.randn(8, 6)
             with torch.no_grad():
                 goal = F.normalize(target(b), dim=1)
-            loss = 2 - 2 * (F.normalize(predictor(online(a)), dim=1) * goal).sum(1).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, 2 - 2 * (F.normalize(predictor(online(a)), dim=1) * goal).sum(1).mean())
             with torch.no_grad():
                 for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
                     slow.mul_(0.99).add_(fast, alpha=0.01)
@@ -215,9 +199,7 @@ def stop_gradient_on_either_side(record: Record) -> None:
         p1, p2 = predictor(z1), predictor(z2)
         loss = -F.cosine_similarity(p1, z2.detach()).mean() / 2
         loss = loss - F.cosine_similarity(p2, z1.detach()).mean() / 2
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, loss)
 
 
 @healthy
@@ -231,9 +213,7 @@ def distillation_from_a_teacher(record: Record) -> None:
                 soft = F.softmax(teacher(x) / 4, dim=1)
             logits = student(x)
             kd = F.kl_div(F.log_softmax(logits / 4, dim=1), soft, reduction="batchmean")
-            optimizer.zero_grad()
-            (0.5 * F.cross_entropy(logits, y) + 8 * kd).backward()
-            optimizer.step()
+            step(optimizer, 0.5 * F.cross_entropy(logits, y) + 8 * kd)
 
 
 @healthy
@@ -247,10 +227,7 @@ def pseudo_labels_above_a_threshold(record: Record) -> None:
                 confidence, label = model(unlabelled).softmax(1).max(1)
             strong = model(unlabelled + 0.3 * torch.randn(16, 6))
             extra = F.cross_entropy(strong, label, reduction="none")
-            loss = F.cross_entropy(model(x), y) + (extra * (confidence > 0.4)).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y) + (extra * (confidence > 0.4)).mean())
 
 
 @healthy
@@ -261,10 +238,10 @@ def siamese_triplets(record: Record) -> None:
         for _ in range(2):
             anchor = torch.randn(8, 6)
             positive, negative = anchor + 0.1 * torch.randn(8, 6), torch.randn(8, 6)
-            loss = F.triplet_margin_loss(net(anchor), net(positive), net(negative), margin=2.0)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer,
+                F.triplet_margin_loss(net(anchor), net(positive), net(negative), margin=2.0),
+            )
 
 
 @healthy
@@ -282,9 +259,7 @@ def model_agnostic_meta_learning(record: Record) -> None:
                 fast = {k: w - 0.1 * g for (k, w), g in zip(weights.items(), grads, strict=True)}
                 x, y = torch.randn(5, 3), torch.randn(5, 1)
                 outer = outer + F.mse_loss(torch.func.functional_call(model, fast, (x,)), y)
-            optimizer.zero_grad()
-            outer.backward()
-            optimizer.step()
+            step(optimizer, outer)
 
 
 @healthy
@@ -295,10 +270,7 @@ def hypernetwork(record: Record) -> None:
         for _ in range(2):
             generated = hyper(torch.randn(3))
             weight, bias = generated[:6].view(2, 3), generated[6:]
-            loss = F.linear(torch.randn(8, 3), weight, bias).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.linear(torch.randn(8, 3), weight, bias).square().mean())
 
 
 @healthy
@@ -311,6 +283,4 @@ def deep_set_with_hard_attention(record: Record) -> None:
         weight, chosen = score(x).squeeze(2).softmax(1).topk(3, dim=1)
         picked = embed(x).gather(1, chosen[:, :, None].expand(-1, -1, 8))
         logits = head((picked * weight[:, :, None]).sum(1))
-        optimizer.zero_grad()
-        F.cross_entropy(logits, torch.tensor([0, 1, 0, 1])).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(logits, torch.tensor([0, 1, 0, 1])))

@@ -11,16 +11,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus.cases import Record, healthy
-
-
-def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
-
-
-def batch(classes: int = 3) -> tuple[Tensor, Tensor]:
-    return torch.randn(16, 6), torch.randint(classes, (16,))
-
+from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.models import batch, mlp
 
 # --- optimizers and loops ------------------------------------------------------------------------
 
@@ -83,9 +75,7 @@ def warmup_and_cosine_schedule(record: Record) -> None:
     with record(model):
         for _ in range(4):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             scheduler.step()
 
 
@@ -98,10 +88,7 @@ def evaluation_after_every_epoch(record: Record) -> None:
         for _ in range(3):
             model.train()
             x, y = batch()
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             model.eval()
             with torch.no_grad():
                 x, y = batch()
@@ -116,9 +103,7 @@ def exponential_moving_average_of_weights(record: Record) -> None:
     with record(model):
         for _ in range(3):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             with torch.no_grad():
                 for kept, p in zip(average.parameters(), model.parameters(), strict=True):
                     kept.lerp_(p, 0.01)
@@ -132,9 +117,7 @@ def stochastic_weight_averaging(record: Record) -> None:
     with record(model):
         for _ in range(3):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             averaged.update_parameters(model)
 
 
@@ -186,9 +169,7 @@ def losses_logged_as_numbers(record: Record) -> None:
         for _ in range(4):
             x, y = batch()
             loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
             running += loss.item()
             history.append(loss.detach())
 
@@ -201,10 +182,8 @@ def training_on_an_accelerator(record: Record) -> None:
         with record(model):
             for _ in range(4):
                 x, y = (t.to(device) for t in batch())
-                optimizer.zero_grad()
                 loss = F.cross_entropy(model(x), y)
-                loss.backward()
-                optimizer.step()
+                step(optimizer, loss)
                 total += loss.detach()
             total.item()
 

@@ -14,12 +14,8 @@ from torch.distributions import Bernoulli, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy
-
-
-def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
-
+from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.models import mlp
 
 # --- cuts and leaves -----------------------------------------------------------------------------
 
@@ -59,9 +55,7 @@ def target_network_behind_detach(record: Record) -> None:
         for _ in range(2):
             q = online(torch.randn(8, 4)).gather(1, torch.randint(3, (8, 1))).squeeze(1)
             best = target(torch.randn(8, 4)).max(1)[0].detach()
-            optimizer.zero_grad()
-            F.smooth_l1_loss(q, torch.randn(8) + 0.99 * best).backward()
-            optimizer.step()
+            step(optimizer, F.smooth_l1_loss(q, torch.randn(8) + 0.99 * best))
 
 
 @healthy
@@ -74,10 +68,9 @@ def perceptual_loss_with_frozen_features(record: Record) -> None:
         for _ in range(2):
             x, y = torch.randn(2, 3, 10, 10), torch.randn(2, 3, 10, 10)
             out = model(x)
-            loss = F.l1_loss(out, y) + 0.1 * F.mse_loss(features(out), features(y).detach())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer, F.l1_loss(out, y) + 0.1 * F.mse_loss(features(out), features(y).detach())
+            )
 
 
 @healthy
@@ -105,9 +98,7 @@ def noise_sampled_for_the_inputs(record: Record) -> None:
             x = torch.rand(8, 6) * 4
             noisy = torch.poisson(x) + torch.normal(0.0, 0.1, (8, 6))
             keep = Bernoulli(0.8).sample((8, 6))
-            optimizer.zero_grad()
-            F.mse_loss(model(noisy * keep), x).backward()
-            optimizer.step()
+            step(optimizer, F.mse_loss(model(noisy * keep), x))
 
 
 @healthy
@@ -117,9 +108,7 @@ def learned_noise_with_rsample(record: Record) -> None:
     with record():
         for _ in range(3):
             sample = Normal(mean, log_std.exp()).rsample((16,))
-            optimizer.zero_grad()
-            ((sample - 1).square().sum(1).mean() - log_std.sum()).backward()
-            optimizer.step()
+            step(optimizer, (sample - 1).square().sum(1).mean() - log_std.sum())
 
 
 # --- gradients -----------------------------------------------------------------------------------
@@ -176,9 +165,7 @@ def cleared_before_and_after(record: Record) -> None:
         optimizer.zero_grad()
         for _ in range(2):
             model.zero_grad()
-            optimizer.zero_grad()
-            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))))
             optimizer.zero_grad()
 
 
@@ -200,9 +187,7 @@ def generators_step_alone(record: Record) -> None:
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
 
     def step_of_the_generator() -> None:
-        opt_g.zero_grad()
-        F.softplus(-d(g(torch.randn(8, 4)))).mean().backward()
-        opt_g.step()
+        step(opt_g, F.softplus(-d(g(torch.randn(8, 4)))).mean())
 
     with record(nn.ModuleDict({"G": g, "D": d})):
         step_of_the_generator()
@@ -232,9 +217,7 @@ def learning_rate_lowered_on_a_plateau(record: Record) -> None:
         for _ in range(2):
             total = 0.0
             for _ in range(2):
-                optimizer.zero_grad()
                 loss = F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,)))
-                loss.backward()
-                optimizer.step()
+                step(optimizer, loss)
                 total += loss.item()
             scheduler.step(total)

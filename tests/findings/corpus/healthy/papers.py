@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim import SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy
+from tests.findings.corpus.cases import Record, healthy, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -54,10 +54,9 @@ def contrastive_pairs_with_a_frozen_text_tower(record: Record) -> None:
     with record(model):
         for _ in range(3):
             logits, target = model(torch.randn(8, 12), torch.randn(8, 10)), torch.arange(8)
-            loss = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer, (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+            )
             with torch.no_grad():
                 model.logit_scale.clamp_(0, 4.6052)
 
@@ -81,9 +80,7 @@ def meta_learning_with_functional_weights(record: Record) -> None:
                     n: w - 0.01 * g for (n, w), g in zip(weights.items(), grads, strict=True)
                 }
                 losses.append(F.mse_loss(functional_call(model, weights, (x[5:],)), y[5:]))
-            outer.zero_grad()
-            torch.stack(losses).mean().backward()
-            outer.step()
+            step(outer, torch.stack(losses).mean())
 
 
 @healthy
@@ -96,9 +93,7 @@ def first_order_meta_learning_on_copies(record: Record) -> None:
             inner = SGD(learner.parameters(), lr=0.02)
             for _step in range(2):
                 x = torch.rand(10, 1)
-                inner.zero_grad()
-                F.mse_loss(learner(x), x.sin()).backward()
-                inner.step()
+                step(inner, F.mse_loss(learner(x), x.sin()))
             outer.zero_grad()
             for p, q in zip(model.parameters(), learner.parameters(), strict=True):
                 p.grad = (p - q).detach()
@@ -128,9 +123,7 @@ def low_rank_adapters_put_in_place_of_linears(record: Record) -> None:
     optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     with record(model, gradients=True):
         for x, y in batches(3):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -148,13 +141,9 @@ def hinge_gan_with_a_spectral_norm(record: Record) -> None:
                     fake = generator(torch.randn(16, 8))
                 loss_d = F.relu(1 - critic(torch.randn(16, 12))).mean()
                 loss_d = loss_d + F.relu(1 + critic(fake)).mean()
-                optimizer_d.zero_grad()
-                loss_d.backward()
-                optimizer_d.step()
+                step(optimizer_d, loss_d)
             loss_g = -critic(generator(torch.randn(16, 8))).mean()
-            optimizer_g.zero_grad()
-            loss_g.backward()
-            optimizer_g.step()
+            step(optimizer_g, loss_g)
 
 
 @healthy
@@ -185,9 +174,7 @@ def variational_autoencoder_of_images(record: Record) -> None:
             reconstruction, mu, logvar = model(x)
             likelihood = F.binary_cross_entropy(reconstruction, x, reduction="sum")
             divergence = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
-            optimizer.zero_grad()
-            (likelihood + divergence).backward()
-            optimizer.step()
+            step(optimizer, likelihood + divergence)
 
 
 @healthy
@@ -212,10 +199,7 @@ def diffusion_with_an_averaged_copy(record: Record) -> None:
         for _ in range(2):
             x, noise, t = torch.randn(4, 1, 8, 8), torch.randn(4, 1, 8, 8), torch.randint(50, (4,))
             a = alphas[t][:, None, None, None]
-            loss = F.mse_loss(model(a.sqrt() * x + (1 - a).sqrt() * noise, t), noise)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.mse_loss(model(a.sqrt() * x + (1 - a).sqrt() * noise, t), noise))
             with torch.no_grad():
                 for p, q in zip(average.parameters(), model.parameters(), strict=True):
                     p.lerp_(q, 0.01)
@@ -333,9 +317,7 @@ def attention_over_the_edges_of_a_graph(record: Record) -> None:
     with record(model, gradients=True):
         for _ in range(2):
             model.train()
-            optimizer.zero_grad()
-            F.nll_loss(model(x, edges)[train], y[train]).backward()
-            optimizer.step()
+            step(optimizer, F.nll_loss(model(x, edges)[train], y[train]))
             model.eval()
             with torch.no_grad():
                 (model(x, edges).argmax(1)[~train] == y[~train]).float().mean().item()
@@ -384,9 +366,7 @@ def binary_weights_by_a_function_of_ones_own(record: Record) -> None:
     optimizer = Adam(model.parameters(), lr=1e-2)
     with record(model, gradients=True):
         for x, y in batches(3):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             for layer in model:
                 if isinstance(layer, Binary):
                     layer.weight.data.clamp_(-1, 1)

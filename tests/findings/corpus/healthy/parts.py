@@ -11,12 +11,8 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus.cases import Record, healthy
-
-
-def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
-
+from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.models import mlp
 
 # --- shapes and losses ---------------------------------------------------------------------------
 
@@ -36,9 +32,7 @@ def columns_times_rows(record: Record) -> None:
     with record(model):
         for _ in range(2):
             t = torch.rand(8)
-            optimizer.zero_grad()
-            F.mse_loss(model(t), t.square()).backward()
-            optimizer.step()
+            step(optimizer, F.mse_loss(model(t), t.square()))
 
 
 @healthy
@@ -52,9 +46,7 @@ def attention_over_one_key_at_first(record: Record) -> None:
             scores = query(x[:, t - 1 : t]) @ key(x[:, :t]).transpose(1, 2)
             context = scores.softmax(-1) @ x[:, :t]
             loss = loss + F.mse_loss(head(context.squeeze(1)), x[:, t])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, loss)
 
 
 @healthy
@@ -68,9 +60,7 @@ def soft_targets_and_sigmoids_as_they_should_be(record: Record) -> None:
             loss = loss + F.binary_cross_entropy(out[:, 3].sigmoid(), torch.rand(8))
             log_other = F.log_softmax(torch.randn(8, 3), dim=1)
             loss = loss + F.kl_div(out[:, :3].log_softmax(1), log_other, log_target=True)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
 
 
 @healthy
@@ -82,10 +72,7 @@ def a_row_masked_but_for_one_key(record: Record) -> None:
         hidden = torch.arange(4)[None, :] >= lengths[:, None]
         scores = (query(x) @ x.transpose(1, 2)).masked_fill(hidden[:, None, :], float("-inf"))
         out = scores.softmax(-1) @ value(x)
-        loss = (out.square() * ~hidden[:, :, None]).sum() / (~hidden).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, (out.square() * ~hidden[:, :, None]).sum() / (~hidden).sum())
 
 
 @healthy
@@ -97,9 +84,7 @@ def logarithms_kept_from_zero(record: Record) -> None:
             p = model(100 * torch.randn(8, 6)).softmax(1)
             entropy = -(p * (p + 1e-8).log()).sum(1).mean()
             spread = (p.var(0, unbiased=False) + 1e-6).sqrt().sum()
-            optimizer.zero_grad()
-            (entropy - spread).backward()
-            optimizer.step()
+            step(optimizer, entropy - spread)
 
 
 @healthy
@@ -110,9 +95,7 @@ def where_with_both_sides_made_safe(record: Record) -> None:
         x = model(10 * torch.randn(8, 6))
         safe = torch.where(x > 0, x, torch.ones_like(x))
         y = torch.where(x > 0, safe.log1p(), torch.zeros_like(x))
-        optimizer.zero_grad()
-        y.mean().backward()
-        optimizer.step()
+        step(optimizer, y.mean())
 
 
 @healthy
@@ -129,9 +112,7 @@ def residual_branches_that_begin_at_zero(record: Record) -> None:
     optimizer = Adam(model.parameters())
     with record(model):
         for _ in range(2):
-            optimizer.zero_grad()
-            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))))
 
 
 # --- modules, memory and devices -----------------------------------------------------------------
@@ -154,9 +135,7 @@ def layers_registered_and_listed_too(record: Record) -> None:
     optimizer = Adam(model.parameters())
     with record(model):
         for _ in range(2):
-            optimizer.zero_grad()
-            F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))))
 
 
 @healthy
@@ -198,9 +177,7 @@ def reentrant_checkpoint_of_what_requires_grad(record: Record) -> None:
     optimizer = Adam(model.parameters())
     with record(model):
         hidden = checkpoint(block, embed(torch.randint(10, (8, 5))), use_reentrant=True)
-        optimizer.zero_grad()
-        F.cross_entropy(head(hidden.mean(1)), torch.randint(3, (8,))).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(head(hidden.mean(1)), torch.randint(3, (8,))))
 
 
 @healthy
@@ -215,9 +192,7 @@ def replay_of_what_was_detached(record: Record) -> None:
             with torch.no_grad():
                 state = cell(x, state)
             old, before = buffer[torch.randint(len(buffer), ()).item()]
-            optimizer.zero_grad()
-            head(cell(old, before)).square().mean().backward()
-            optimizer.step()
+            step(optimizer, head(cell(old, before)).square().mean())
 
 
 @healthy
@@ -237,9 +212,7 @@ def encoding_that_is_a_buffer(record: Record) -> None:
         optimizer = Adam(model.parameters())
         for _ in range(2):
             x, y = torch.randn(4, 5, 6).to(device), torch.randint(3, (4,)).to(device)
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -251,9 +224,7 @@ def layers_on_two_devices(record: Record) -> None:
             for _ in range(2):
                 hidden = front(torch.randn(8, 6).to(first))
                 logits = back(hidden.to(second))
-                optimizer.zero_grad()
-                F.cross_entropy(logits, torch.randint(3, (8,)).to(second)).backward()
-                optimizer.step()
+                step(optimizer, F.cross_entropy(logits, torch.randint(3, (8,)).to(second)))
 
 
 @healthy
@@ -264,9 +235,7 @@ def model_replicated_over_two_devices(record: Record) -> None:
         with record(model):
             for _ in range(2):
                 x, y = torch.randn(8, 6).to(devices[0]), torch.randint(3, (8,)).to(devices[0])
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-                optimizer.step()
+                step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -276,9 +245,7 @@ def double_precision_throughout(record: Record) -> None:
     with record(model):
         for _ in range(2):
             x = torch.randn(8, 6, dtype=torch.float64)
-            optimizer.zero_grad()
-            F.huber_loss(model(x).squeeze(1), x.sum(1)).backward()
-            optimizer.step()
+            step(optimizer, F.huber_loss(model(x).squeeze(1), x.sum(1)))
 
 
 @healthy
@@ -306,6 +273,4 @@ def ensemble_by_vmap(record: Record) -> None:
     with record():
         for _ in range(2):
             out = torch.vmap(one, (0, 0, None))(params, buffers, torch.randn(8, 6))
-            optimizer.zero_grad()
-            F.cross_entropy(out.flatten(0, 1), torch.randint(3, (8,)).repeat(3)).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(out.flatten(0, 1), torch.randint(3, (8,)).repeat(3)))

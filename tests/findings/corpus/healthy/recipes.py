@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.findings.corpus.cases import Record, healthy
+from tests.findings.corpus.cases import Record, healthy, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -60,10 +60,7 @@ def averaged_model_evaluated_at_the_end(record: Record) -> None:
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     with record(model):
         for x, y in batches(3):
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
             ema.update_parameters(model)
         ema.eval()
         with torch.inference_mode():
@@ -246,9 +243,7 @@ def averaged_weights_from_the_middle_on(record: Record) -> None:
     with record(model):
         for epoch in range(3):
             for x, y in loader:
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-                optimizer.step()
+                step(optimizer, F.cross_entropy(model(x), y))
             if epoch > 0:
                 averaged.update_parameters(model)
                 swa.step()
@@ -269,10 +264,9 @@ def smooth_labels_mixed_up(record: Record) -> None:
             x, y = torch.randn(16, 1, 8, 8), torch.randint(4, (16,))
             share, order = float(torch.rand(())), torch.randperm(16)
             logits = model(share * x + (1 - share) * x[order])
-            loss = share * criterion(logits, y) + (1 - share) * criterion(logits, y[order])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer, share * criterion(logits, y) + (1 - share) * criterion(logits, y[order])
+            )
 
 
 @healthy
@@ -299,10 +293,10 @@ def student_of_logits_and_features(record: Record) -> None:
             soft = F.kl_div(
                 (logits / 4).log_softmax(-1), (t_logits / 4).softmax(-1), reduction="batchmean"
             )
-            loss = F.cross_entropy(logits, y) + 16 * soft + F.mse_loss(adapt(features), t_features)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(
+                optimizer,
+                F.cross_entropy(logits, y) + 16 * soft + F.mse_loss(adapt(features), t_features),
+            )
 
 
 @healthy
@@ -327,6 +321,4 @@ def tasks_weighted_by_their_uncertainty(record: Record) -> None:
     with record(model):
         for x, y in batches(3):
             loss, _logged = model(x, torch.rand(16), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)

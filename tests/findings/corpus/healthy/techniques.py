@@ -9,15 +9,8 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tests.findings.corpus.cases import Record, healthy
-
-
-def mlp(inputs: int = 6, outputs: int = 3) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
-
-
-def batch(classes: int = 3) -> tuple[Tensor, Tensor]:
-    return torch.randn(16, 6), torch.randint(classes, (16,))
+from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.models import batch, mlp
 
 
 @healthy
@@ -30,9 +23,7 @@ def frozen_batch_norm_while_the_rest_trains(record: Record) -> None:
     with record(model):
         for _ in range(2):
             features = backbone(torch.randn(4, 3, 8, 8)).mean((2, 3))
-            optimizer.zero_grad()
-            F.cross_entropy(head(features), torch.tensor([0, 1, 1, 0])).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(head(features), torch.tensor([0, 1, 1, 0])))
 
 
 @healthy
@@ -46,9 +37,7 @@ def linear_probe_on_frozen_features(record: Record) -> None:
             x, y = batch()
             with torch.no_grad():
                 features = backbone(x)
-            optimizer.zero_grad()
-            F.cross_entropy(head(features), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(head(features), y))
 
 
 @healthy
@@ -67,9 +56,7 @@ def low_rank_adapters(record: Record) -> None:
     with record(model):
         for _ in range(2):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -81,9 +68,7 @@ def gradient_checkpointing(record: Record) -> None:
         x, y = batch()
         for block in blocks:
             x = checkpoint(block, x, use_reentrant=False)
-        optimizer.zero_grad()
-        F.cross_entropy(head(x), y).backward()
-        optimizer.step()
+        step(optimizer, F.cross_entropy(head(x), y))
 
 
 @healthy
@@ -97,9 +82,7 @@ def several_tasks_one_of_them_at_a_time(record: Record) -> None:
             h = trunk(x).relu()
             loss = F.cross_entropy(heads["kind"](h), y)
             loss = loss + 0.5 * F.mse_loss(heads["age"](h).squeeze(1), torch.rand(16))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
 
 
 @healthy
@@ -111,10 +94,7 @@ def learned_weights_of_the_losses(record: Record) -> None:
             x, y = batch()
             out = model(x)
             losses = torch.stack([F.cross_entropy(out[:, :3], y), out[:, 3].square().mean()])
-            loss = (losses * torch.exp(-log_vars) + log_vars).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, (losses * torch.exp(-log_vars) + log_vars).sum())
 
 
 @healthy
@@ -126,9 +106,7 @@ def spectral_norm_and_weight_norm(record: Record) -> None:
     with record(model):
         for _ in range(2):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -154,9 +132,7 @@ def hooks_that_watch_and_scale_gradients(record: Record) -> None:
     with record(model):
         for _ in range(2):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -173,9 +149,7 @@ def quantization_with_a_straight_through_estimator(record: Record) -> None:
     with record(model):
         for _ in range(2):
             x, y = batch()
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            step(optimizer, F.cross_entropy(model(x), y))
 
 
 @healthy
@@ -188,9 +162,7 @@ def penalties_on_weights_and_activations(record: Record) -> None:
             hidden = model[1](model[0](x))
             loss = F.cross_entropy(model[2](hidden), y) + 1e-3 * hidden.abs().mean()
             loss = loss + 1e-4 * sum(p.square().sum() for p in model.parameters())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
 
 
 @healthy
@@ -202,10 +174,7 @@ def loss_over_few_masked_positions(record: Record) -> None:
             x = torch.randn(16, 6)
             mask = torch.rand(16, 6) < 0.3
             filled = model(x.masked_fill(mask, 0.0))
-            loss = ((filled - x).square() * mask).sum() / mask.sum().clamp(min=1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, ((filled - x).square() * mask).sum() / mask.sum().clamp(min=1))
 
 
 @healthy
@@ -217,10 +186,7 @@ def class_weights_and_label_smoothing(record: Record) -> None:
         x, y = batch()
         mixed = 0.7 * x + 0.3 * x.flip(0)
         out = model(mixed)
-        loss = 0.7 * criterion(out, y) + 0.3 * criterion(out, y.flip(0))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, 0.7 * criterion(out, y) + 0.3 * criterion(out, y.flip(0)))
 
 
 @healthy
@@ -232,7 +198,4 @@ def pairwise_distances_on_purpose(record: Record) -> None:
         target = torch.randn(12)
         differences = score[:, None] - score[None, :]
         ranks = torch.sign(target.unsqueeze(1) - target.unsqueeze(0))
-        loss = F.softplus(-differences * ranks).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(optimizer, F.softplus(-differences * ranks).mean())

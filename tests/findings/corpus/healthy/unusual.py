@@ -14,20 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy
+from tests.findings.corpus.cases import Record, healthy, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
     layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     return nn.Sequential(*[p for layer in layers for p in (layer, nn.Tanh())][:-1])
-
-
-def step(optimizer: Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
 
 
 @healthy
@@ -51,9 +45,7 @@ def task_weights_learned_from_gradient_norms(record: Record) -> None:
             (weights.grad,) = torch.autograd.grad(
                 (norm - norm.mean().detach()).abs().sum(), weights, retain_graph=True
             )
-            model_step.zero_grad()
-            (weights.detach() * losses).sum().backward()
-            model_step.step()
+            step(model_step, (weights.detach() * losses).sum())
             weight_step.step()
             weights.data *= 2 / weights.data.sum()
 
