@@ -8,35 +8,18 @@ count: they only help to find the pairs.
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..graph import Edge, GradientStats, Graph, GraphLike, Node, graph_of
-from ..graph.column import declared, recorded
+from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from .changes import GRADIENT_TOLERANCE, TIME_TOLERANCE, Change, changes
 from .matching import match
+from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
-# Two runs of the same program differ by this much: float32 sums in another order, relative.
-GRADIENT_TOLERANCE = 1e-4
-# And timings of the same node easily by half; below a tenth of a millisecond they are noise.
-TIME_TOLERANCE = 1.0
-_SHORTEST = 1e-4
 _COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing about a node that is in both graphs, and that differs."""
-
-    a: int  # the node's id in the first graph
-    b: int  # and in the second
-    # "shape", "dtype", "device", "attribute", "gradient", "time", or a compared field's title.
-    what: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True)
@@ -69,29 +52,33 @@ class GraphDiff:
         before, after = self.titles
         return f"From {before or 'the first graph'} to {after or 'the second'}"
 
+    @property
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """Paths in a and b of the modules that go by another name: no difference, but told."""
+        nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
+        return renamed_modules(nodes)
+
     def __bool__(self) -> bool:
         edges = self.added_edges or self.removed_edges
         return bool(self.added or self.removed or self.changed or edges)
 
     def to_text(self, *, limit: int = 100) -> str:
-        """The differences, a line for each: `+` added, `-` removed, `~` changed.
+        """The differences, a line for each: `+` added, `-` removed, `~` changed, `=` renamed.
 
         Args:
             limit: lines to show; the last one says how many are left out.
         """
-        if not self:
-            return f"No difference in {len(self.b.nodes)} nodes and {len(self.b.edges)} edges."
-        lines = list(self._lines())
+        lines = [*self._lines(), *(_renaming(old, new) for old, new in self.renamed)]
         shown = lines[:limit]
         if len(lines) > limit:
             shown.append(f"  ... and {len(lines) - limit} more")
-        return "\n".join([self._counts(), *shown])
+        return "\n".join([self._head(), *shown])
 
     def __str__(self) -> str:
         return self.to_text()
 
     def __repr__(self) -> str:
-        return f"<GraphDiff: {self._counts() if self else self.to_text()}>"
+        return f"<GraphDiff: {self._head()}>"
 
     def _repr_html_(self) -> str:
         head, *lines = self.to_text().splitlines()
@@ -101,7 +88,10 @@ class GraphDiff:
         )
         return f"<p>{html.escape(head)}</p><pre>{chr(10).join(rows)}</pre>"
 
-    def _counts(self) -> str:
+    def _head(self) -> str:
+        if not self:
+            but = " but for names:" if self.renamed else "."
+            return f"No difference in {len(self.b.nodes)} nodes and {len(self.b.edges)} edges{but}"
         nodes = len({change.b for change in self.changed})
         start = f"{self.direction}: " if any(self.titles) else ""
         return (
@@ -209,10 +199,10 @@ def diff(
         if edge.source in to_b and edge.target in to_b
     }
     known = {each for edge, each in kept.items() if each in edges_b}
-    changes = [
+    changed = [
         change
         for i, j in pairs
-        for change in _changes(a.nodes[i], b.nodes[j], gradient_tolerance, time_tolerance)
+        for change in changes(a.nodes[i], b.nodes[j], gradient_tolerance, time_tolerance)
     ]
     return GraphDiff(
         a,
@@ -220,78 +210,22 @@ def diff(
         pairs,
         added=tuple(node.id for node in b.nodes if node.id not in found),
         removed=tuple(node.id for node in a.nodes if node.id not in to_b),
-        changed=tuple(changes),
+        changed=tuple(changed),
         added_edges=tuple(edge for edge in b.edges if edge not in known),
         removed_edges=tuple(edge for edge in a.edges if kept.get(edge) not in edges_b),
         titles=titles,
     )
 
 
-def _changes(
-    a: Node, b: Node, gradient_tolerance: float, time_tolerance: float
-) -> Iterator[Change]:
-    many = len(a.outputs) > 1 or len(b.outputs) > 1
-    for nr in range(max(len(a.outputs), len(b.outputs))):
-        left = a.outputs[nr] if nr < len(a.outputs) else None
-        right = b.outputs[nr] if nr < len(b.outputs) else None
-        where = f"output {nr} " if many else ""
-        if left is None or right is None:
-            if left is not right:
-                yield Change(
-                    a.id, b.id, "shape", f"{where}{left or 'undefined'}", str(right or "undefined")
-                )
-            continue
-        if left.shape != right.shape:
-            yield Change(a.id, b.id, "shape", f"{where}{list(left.shape)}", str(list(right.shape)))
-        if left.dtype != right.dtype:
-            yield Change(a.id, b.id, "dtype", f"{where}{left.dtype}", right.dtype)
-        if left.device != right.device:
-            yield Change(a.id, b.id, "device", f"{where}{left.device}", right.device)
-    yield from _attributes(a, b)
-    # Only what both have is compared: a graph that was traced has no gradients to differ in.
-    for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
-        if before is not None and after is not None and _differs(before, after, gradient_tolerance):
-            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
-    if a.seconds is not None and b.seconds is not None:
-        longest = max(a.seconds, b.seconds)
-        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
-            yield Change(
-                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
-            )
-    for name, column in declared(Node).items():
-        if column.compared:
-            values = getattr(a, name), getattr(b, name)
-            if all(map(recorded, values)) and values[0] != values[1]:
-                yield Change(a.id, b.id, column.title, *map(column.words, values))
-
-
-def _attributes(a: Node, b: Node) -> Iterator[Change]:
-    """The attributes that both nodes have, where their shapes are the same: sizes follow those."""
-    if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
-        return
-    after = dict(text.partition("=")[::2] for text in b.attributes)
-    for name, value in (text.partition("=")[::2] for text in a.attributes):
-        if after.get(name, value) != value:
-            yield Change(a.id, b.id, "attribute", f"{name}={value}", f"{name}={after[name]}")
-
-
-def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
-    if math.isinf(tolerance):
-        return False
-    if (a.nan, a.inf) != (b.nan, b.inf):
-        return True
-    scale = tolerance * max(a.norm, b.norm)
-    return abs(a.norm - b.norm) > scale or abs(a.max_abs - b.max_abs) > scale
-
-
-def _gradient(stats: GradientStats) -> str:
-    bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
-    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}"
-
-
 def _called(node: Node) -> str:
     inside = f" in {node.scope}" if node.scope else ""
     return f"{node.label or node.title}{inside}"
+
+
+def _renaming(old: str, new: str) -> str:
+    if not old:
+        return f"= all is now in {new}"
+    return f"= {old} is now {new}" if new else f"= nothing is in {old} any more"
 
 
 def _describe(node: Node) -> str:

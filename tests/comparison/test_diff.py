@@ -137,7 +137,7 @@ def test_two_inputs_that_were_swapped_are_edges_removed_and_added() -> None:
     assert "- edge x -> SubBackward0, input 0" in difference.to_text()
 
 
-def test_a_renamed_module_is_no_difference() -> None:
+def test_a_renamed_module_is_no_difference_but_told() -> None:
     torch.manual_seed(0)
     first = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
     second = nn.ModuleDict({"c": nn.Linear(4, 4), "d": nn.Linear(4, 4)})
@@ -148,7 +148,15 @@ def test_a_renamed_module_is_no_difference() -> None:
             out = part(out).relu()
         return trace(out.sum(), names=model)
 
-    assert not diff(run(first), run(second))
+    difference = diff(run(first), run(second))
+    assert not difference
+    assert difference.renamed == (("a", "c"), ("b", "d"))
+    assert str(difference).splitlines() == [
+        f"No difference in {len(difference.b.nodes)} nodes and {len(difference.b.edges)} edges "
+        "but for names:",
+        "= a is now c",
+        "= b is now d",
+    ]
 
 
 def test_one_block_more_in_a_tower_of_equal_blocks_is_exactly_that_block() -> None:

@@ -1,0 +1,89 @@
+"""What differs between a node and the one that stands for it in another graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..graph import GradientStats, Node
+from ..graph.column import declared, recorded
+
+# Two runs of the same program differ by this much: float32 sums in another order, relative.
+GRADIENT_TOLERANCE = 1e-4
+# And timings of the same node easily by half; below a tenth of a millisecond they are noise.
+TIME_TOLERANCE = 1.0
+_SHORTEST = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing about a node that is in both graphs, and that differs."""
+
+    a: int  # the node's id in the first graph
+    b: int  # and in the second
+    # "shape", "dtype", "device", "attribute", "gradient", "time", or a compared field's title.
+    what: str
+    before: str
+    after: str
+
+
+def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) -> Iterator[Change]:
+    """What changed from `a` to `b`; the tolerances are those of `diff`."""
+    many = len(a.outputs) > 1 or len(b.outputs) > 1
+    for nr in range(max(len(a.outputs), len(b.outputs))):
+        left = a.outputs[nr] if nr < len(a.outputs) else None
+        right = b.outputs[nr] if nr < len(b.outputs) else None
+        where = f"output {nr} " if many else ""
+        if left is None or right is None:
+            if left is not right:
+                yield Change(
+                    a.id, b.id, "shape", f"{where}{left or 'undefined'}", str(right or "undefined")
+                )
+            continue
+        if left.shape != right.shape:
+            yield Change(a.id, b.id, "shape", f"{where}{list(left.shape)}", str(list(right.shape)))
+        if left.dtype != right.dtype:
+            yield Change(a.id, b.id, "dtype", f"{where}{left.dtype}", right.dtype)
+        if left.device != right.device:
+            yield Change(a.id, b.id, "device", f"{where}{left.device}", right.device)
+    yield from _attributes(a, b)
+    # Only what both have is compared: a graph that was traced has no gradients to differ in.
+    for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
+        if before is not None and after is not None and _differs(before, after, gradient_tolerance):
+            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
+    if a.seconds is not None and b.seconds is not None:
+        longest = max(a.seconds, b.seconds)
+        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
+            yield Change(
+                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
+            )
+    for name, column in declared(Node).items():
+        if column.compared:
+            values = getattr(a, name), getattr(b, name)
+            if all(map(recorded, values)) and values[0] != values[1]:
+                yield Change(a.id, b.id, column.title, *map(column.words, values))
+
+
+def _attributes(a: Node, b: Node) -> Iterator[Change]:
+    """The attributes that both nodes have, where their shapes are the same: sizes follow those."""
+    if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
+        return
+    after = dict(text.partition("=")[::2] for text in b.attributes)
+    for name, value in (text.partition("=")[::2] for text in a.attributes):
+        if after.get(name, value) != value:
+            yield Change(a.id, b.id, "attribute", f"{name}={value}", f"{name}={after[name]}")
+
+
+def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
+    if math.isinf(tolerance):
+        return False
+    if (a.nan, a.inf) != (b.nan, b.inf):
+        return True
+    scale = tolerance * max(a.norm, b.norm)
+    return abs(a.norm - b.norm) > scale or abs(a.max_abs - b.max_abs) > scale
+
+
+def _gradient(stats: GradientStats) -> str:
+    bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
+    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}"
