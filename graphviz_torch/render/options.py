@@ -85,8 +85,8 @@ class DrawingOptions(TypedDict, total=False):
         bool | None,
         Option(
             None,
-            "draw blocks of the same structure that follow each other as one; None does so where "
-            "there are more than 100 nodes to draw.",
+            "draw blocks that compute the same and follow each other as one; None does so where "
+            "there are more than 100 nodes to draw, or not room for each.",
         ),
     ]
     findings: Annotated[

@@ -22,23 +22,13 @@ class Level(NamedTuple):
 
     size: int | None  # things directly in a group, at most; None: every node, and no groups
     limits: tuple[int, ...]  # things that are drawn, at most
+    fold: bool  # are blocks that are alike drawn once
+    whole: bool = False  # must all of them be open
 
 
 def paged(drawing: Drawing) -> bool:
     """Is it laid out in columns, so that it fits a page? Only one whose data flows up or down."""
     return drawing.options["direction"] in ("TB", "BT")
-
-
-def choose_fold(drawing: Drawing) -> Drawing:
-    """The drawing with the decision whether blocks that are alike are drawn once."""
-    options = drawing.options
-    fold, depth = options["fold"], options["depth"]
-    if fold is None and depth is not None:
-        # Else each closed group has a value of its own to show.
-        fold = not in_values(options["color_by"])
-    elif fold is None:
-        fold = _count(drawing) > min(_most(drawing), _MANY)
-    return drawing.having(fold=fold) if fold else drawing
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:
@@ -50,17 +40,33 @@ def levels(drawing: Drawing) -> Iterator[Level]:
         or options["fold"] is False
         or not paged(drawing)
     )
-    most = _most(drawing)
-    closing = drawing.fold or _count(drawing) > most or options["depth"] is not None
+    most, nodes = _most(drawing), max(4, len(drawing.graph.nodes))
+    fold = _fold(drawing)
+    closing = fold or _count(drawing) > most or options["depth"] is not None
     scoped = drawing.graph.parts or any(map(attrgetter("scope"), drawing.graph.nodes))
     if not (scoped or closing or options["module"]):
-        yield Level(None, (most,))
+        yield Level(None, (most,), fold=False)
         if asked:
             return
-        closing = True
+        fold, closing = fold is None, True
+    elif fold is None:  # before a block is closed, those that are alike are drawn once
+        yield Level(_LEVEL if closing else nodes, (most,), fold=False, whole=True)
+        fold = closing = True
     limits = (most,) if asked else LIMITS
     for size in (_LEVEL,) if asked else (_LEVEL, _SMALL_LEVEL):
-        yield Level(size if closing else max(4, len(drawing.graph.nodes)), limits)
+        yield Level(size if closing else nodes, limits, fold)
+
+
+def _fold(drawing: Drawing) -> bool | None:
+    """Are blocks that are alike drawn once? None: where else not all of them would be open."""
+    options = drawing.options
+    fold, depth = options["fold"], options["depth"]
+    if fold is None and depth is not None:
+        # Else each closed group has a value of its own to show.
+        return not in_values(options["color_by"])
+    if fold is None and _count(drawing) > max(_most(drawing), _MANY):
+        return True
+    return fold
 
 
 def _count(drawing: Drawing) -> int:

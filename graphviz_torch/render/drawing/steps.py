@@ -18,7 +18,7 @@ from .fold import fold_repeats
 from .frames import frame
 from .group import group_nodes
 from .inline import inline_parameters
-from .level import choose_fold, levels
+from .level import levels
 from .mark import failed, mark
 from .open import open_groups, weigh
 from .shade import shade
@@ -26,7 +26,7 @@ from .shorten import shorten_edges
 
 Step = Callable[[Drawing], Drawing]
 
-BEFORE: Final[tuple[Step, ...]] = (inline_parameters, choose_fold)
+BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
 # For each level that is tried, and for each limit of it, until the drawing fits a page.
 GROUPS: Final[tuple[Step, ...]] = (group_nodes, fold_repeats, weigh)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
@@ -50,14 +50,14 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 def _level(start: Drawing) -> Drawing:
     """The first level that fits a page; the last one where none does."""
     tried = start
-    for size, limits in levels(start):
-        grouped = _taken(start.having(size=size), GROUPS)
+    for level in levels(start):
+        grouped = _taken(start.having(size=level.size, fold=level.fold), GROUPS)
         shown = None
-        for limit in limits:
+        for limit in level.limits:
             if shown is not None and limit >= shown:
                 continue  # there was room for more, and nothing more to open
             tried = _taken(grouped.having(limit=limit), LEVEL)
-            if tried.columns.fits:
+            if tried.columns.fits and not (level.whole and tried.boxes):
                 return tried
             shown = len(tried.nodes) + len(tried.boxes)
     return tried

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphviz_torch import Graph, draw_graph, record, to_dot
 from graphviz_torch.graph import Finding
+from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
 from graphviz_torch.render.sizes import sizes
@@ -123,3 +124,21 @@ def test_more_is_drawn_on_demand(graphs: dict[str, Graph]) -> None:
     for options in ({"fold": False}, {"limit": 1000}, {"depth": 9}):
         more = draw(graph, options)  # type: ignore[arg-type]
         assert len(more.nodes) > len(usual.nodes)
+
+
+def test_blocks_alike_are_drawn_once_before_they_are_drawn_closed() -> None:
+    class Block(nn.Sequential):
+        pass
+
+    def drawn(count: int) -> Drawing:
+        model = nn.Sequential(*(Block(nn.Linear(4, 4), nn.Tanh()) for _ in range(count)))
+        with record(model) as recording:
+            model(torch.ones(2, 4)).sum().backward()
+        return draw(recording.graph, {})
+
+    few, many = drawn(6), drawn(40)
+    operations = sum(not node.leaf and node.title != "t" for node in many.graph.nodes)
+    assert operations == 2 * 40 + 1 < 100  # not so many that they are folded in any case
+    assert (len(few.nodes), few.boxes, few.tree.repeated) == (13, [], {})
+    assert (len(many.nodes), many.boxes) == (3, [])
+    assert [len(family) for family in many.tree.repeated.values()] == [40]
