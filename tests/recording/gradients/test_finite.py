@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, Node, find, record
+from graphviz_torch import Graph, find, record
+from tests.findings.corpus.cases import step
 
 
-def first_gradient(graph: Graph) -> Node | None:
+def first_gradient(graph: Graph) -> Any:
     """The node that backward gave a gradient that is not finite before all others."""
     nodes = [n for n in graph.nodes if any(s is not None and s.nonfinite for s in n.grad_outputs)]
-    return min(nodes, key=lambda node: math.inf if node.order is None else node.order, default=None)
+    return min(nodes, key=lambda node: math.inf if node.order is None else node.order)
 
 
 def recorded(run: Callable[[], Any], gradients: Any = "finite") -> Graph:
@@ -67,14 +69,9 @@ def of_a_custom_function() -> None:
     "run", [root_of_zero, hidden_by_a_mask, of_many, of_a_large_one, of_a_custom_function]
 )
 def test_the_first_gradient_is_the_one_that_the_statistics_give(run: Callable[[], None]) -> None:
-    expected = first_gradient(recorded(run, True))
-    found = first_gradient(recorded(run))
-    assert expected is not None
-    assert found is not None
+    expected, found = first_gradient(recorded(run, True)), first_gradient(recorded(run))
     assert (found.id, found.name, found.source) == (expected.id, expected.name, expected.source)
-    assert found.grad_outputs[0] is not None
-    assert expected.grad_outputs[0] is not None
-    assert found.grad_outputs[0].nonfinite == expected.grad_outputs[0].nonfinite
+    assert found.grad_outputs[0].nonfinite == expected.grad_outputs[0].nonfinite > 0
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
@@ -83,12 +80,9 @@ def test_what_detect_anomaly_raises_is_seen() -> None:
     with pytest.raises(RuntimeError, match=message), torch.autograd.detect_anomaly():
         root_of_zero()
     graph = recorded(root_of_zero)
-    found = first_gradient(graph)
-    assert found is not None
-    # The gradient that it returned is given to what comes next.
-    assert [graph.nodes[edge.target].name for edge in graph.edges if edge.source == found.id] == [
-        "SqrtBackward0"
-    ]
+    found = first_gradient(graph)  # what it returned is given to what comes next
+    users = [graph.nodes[edge.target].name for edge in graph.edges if edge.source == found.id]
+    assert users == ["SqrtBackward0"]
 
 
 def test_the_first_result_is_named_with_its_line_and_its_operands() -> None:
@@ -133,29 +127,21 @@ def test_each_backward_is_told_its_own_first() -> None:
 
 
 def test_of_finite_gradients_nothing_is_told_and_training_is_the_same() -> None:
-    def train(gradients: Any) -> list[torch.Tensor]:
+    def train(watched: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 300), nn.LayerNorm(300), nn.GELU(), nn.Linear(300, 1))
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(3):
-            if gradients is None:
-                step(model, optimizer)
-            else:
-                with record(model, gradients=gradients) as recording:
-                    step(model, optimizer)
-                assert not any(node.grad_outputs or node.note for node in recording.graph.nodes)
-                assert sorted(
-                    n.order for n in recording.graph.nodes if n.order is not None
-                ) == list(range(len(recording.graph.nodes)))
+            with record(model, gradients="finite") if watched else nullcontext() as recording:
+                step(optimizer, model(torch.randn(16, 8)).square().mean())
+            if recording:
+                nodes = recording.graph.nodes
+                assert not any(node.grad_outputs or node.note for node in nodes)
+                assert sorted(node.order for node in nodes) == list(range(len(nodes)))
                 assert not find(recording)
         return [p.detach() for p in model.parameters()]
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad()
-        model(torch.randn(16, 8)).square().mean().backward()
-        optimizer.step()
-
-    for bare, watched in zip(train(None), train("finite"), strict=True):
+    for bare, watched in zip(train(False), train(True), strict=True):
         assert torch.equal(bare, watched)
 
 
