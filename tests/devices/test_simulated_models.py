@@ -121,16 +121,14 @@ def test_a_known_model_trains_there_as_on_the_cpu(name: str) -> None:
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+@pytest.mark.parametrize("mask", ["none", "bool", "float", "causal"])
 def test_fused_attention_with_a_mask_is_the_cpus_to_the_bit(mask: str) -> None:
     def run(device: Any) -> list[Tensor]:
         torch.manual_seed(0)
         q, k, v = (torch.randn(2, 3, 8, 4).to(device).requires_grad_() for _ in range(3))
         allowed = torch.rand(2, 1, 8, 8) > 0.3
-        masks = {"none": None, "bool": allowed, "float": torch.randn(8, 8)}
-        chosen = masks[mask]
-        moved = None if chosen is None else chosen.to(device)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=moved)
+        masks = {"bool": allowed.to(device), "float": torch.randn(8, 8).to(device)}
+        out = scaled_dot_product_attention(q, k, v, masks.get(mask), is_causal=mask == "causal")
         out.square().sum().backward()
         return [t.detach().cpu() for t in (out, q.grad, k.grad, v.grad)]
 

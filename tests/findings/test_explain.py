@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import draw_graph, explain, record, trace
+from tests.support.programs import function
 from tests.support.recorded import trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+DROP = function(lambda ctx, x: x.clone(), lambda ctx, gradient: None, "Drop")
 
 
 class Residual(nn.Module):
@@ -57,18 +60,6 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
     assert way.end == f"It arrived at 0.weight with a norm of {way.points[-1].norm_text}."
 
 
-class Drop(torch.autograd.Function):
-    """Gives no gradient to what it was made of."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> None:
-        return None
-
-
 @pytest.mark.parametrize(
     ("start", "made", "said"),
     [
@@ -76,7 +67,7 @@ class Drop(torch.autograd.Function):
         (1.0, lambda w: -(w * 100 / 4), "It grew most from mul to w: 100 times.\n"),
         (1.0, lambda w: (w * -1).relu(), "It ended at mul: there it is zero."),
         (0.0, lambda w: (w * 2).sqrt() * 0.0, "It has NaN or Inf from mul on."),
-        (1.0, lambda w: Drop.apply(w * 2), "It ended at Drop, which gave none to mul."),
+        (1.0, lambda w: DROP.apply(w * 2), "It ended at Drop, which gave none to mul."),
     ],
     ids=["shrank", "grew", "became zero", "NaN", "dropped"],
 )

@@ -16,18 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import record
+from tests.support.programs import function
 
-
-class Same(torch.autograd.Function):
-    """Hands on what it is given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
+Same = function(lambda ctx, x: x.clone(), lambda ctx, gradient: gradient)
 
 
 def weight() -> Tensor:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from graphviz_torch import Graph, record
 from graphviz_torch.recording.memory import CHECKPOINTED
 from tests.support import models
+from tests.support.programs import function
 
 
 def seen_by_hooks(run: Callable[[], Tensor]) -> int:
@@ -148,40 +149,31 @@ def test_reading_what_is_kept_runs_no_hook_and_no_forward() -> None:
     assert by_title["exp"].saved_bytes == 4 * 8
 
 
+def saving(*tensors: Tensor | None) -> Tensor:
+    """The result of a custom function that saves these."""
+
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return x * 2
+
+    return function(forward, lambda ctx, gradient: gradient * 2).apply(
+        torch.ones(4, requires_grad=True)
+    )
+
+
 def test_a_custom_function_keeps_what_it_saved() -> None:
-    class Times(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-            ctx.save_for_backward(x, None, y)
-            return x * y
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-            x, _, y = ctx.saved_tensors
-            return gradient * y, gradient * x
-
-    x = torch.randn(4, requires_grad=True)
     with record() as recording:
-        Times.apply(x, x * 2).sum().backward()
-    node = next(node for node in recording.graph.nodes if node.name == "TimesBackward")
+        saving(torch.ones(4), None, torch.ones(4)).sum().backward()
+    node = next(node for node in recording.graph.nodes if node.name == "CustomBackward")
     assert [(saved.kind, saved.nbytes) for saved in node.saved] == [("activation", 16)] * 2
 
 
 def test_the_class_of_a_custom_function_is_not_kept() -> None:
     def run() -> weakref.ref[Tensor]:
         scale = torch.ones(4)
-
-        class Scaled(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Tensor:
-                return x * scale
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Tensor:
-                return gradient * scale
-
+        scaled = function(lambda ctx, x: x * scale, lambda ctx, gradient: gradient * scale)
         with record():
-            Scaled.apply(torch.ones(4, requires_grad=True)).sum().backward()
+            scaled.apply(torch.ones(4, requires_grad=True)).sum().backward()
         return weakref.ref(scale)
 
     scale = run()
@@ -215,19 +207,8 @@ COMPRESSED = {
 def test_compressed_tensors_count_with_their_indices(layout: str) -> None:
     make, expected = COMPRESSED[layout]
     matrix = make()
-
-    class Times(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(matrix)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 2
-
     with record() as recording:
-        Times.apply(torch.ones(4, requires_grad=True)).sum().backward()
+        saving(matrix).sum().backward()
     assert kept(recording.graph) == expected
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import record, simulate_accelerator, trace
+from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.recording.recording import Recording
 from tests.support import models
+from tests.support.programs import function, in_threads
 
 
 def test_the_worked_example_has_the_gradient_at_every_node() -> None:
@@ -165,21 +167,16 @@ def test_a_block_in_which_nothing_happens_says_so() -> None:
 
 
 def test_nothing_of_the_program_is_held_after_the_block() -> None:
-    class Remembers(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.kept = x
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 2
+    def remember(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept = x
+        return x * 2
 
     def run() -> tuple[Recording, list[weakref.ref[Any]]]:
+        remembers = function(remember, lambda ctx, gradient: gradient * 2)
         model = models.MLP()
         x = torch.ones(2, 4)
         with simulate_accelerator() as [device], record(model) as recording:
-            h = Remembers.apply(model(x))
+            h = remembers.apply(model(x))
             cut = h.detach()
             moved = h.to(device)
             loss = moved.sum() + cut.sum().to(device)
@@ -228,31 +225,24 @@ def test_what_is_no_module_is_refused_in_a_sentence(model: Any) -> None:
 
 
 def test_recordings_in_several_threads_see_each_their_own() -> None:
-    begin, graphs, errors = threading.Barrier(4), {}, []
+    begin = threading.Barrier(4)
 
-    def run(number: int) -> None:
-        try:
-            x = torch.ones(2, requires_grad=True)
+    def run(number: int) -> Graph:
+        x = torch.ones(2, requires_grad=True)
+        begin.wait(60)
+        with record() as recording:
             begin.wait(60)
-            with record() as recording:
+            with simulate_accelerator() as [device]:
+                y = x.to(device)
+                for _ in range(number):
+                    y = y * 2
                 begin.wait(60)
-                with simulate_accelerator() as [device]:
-                    y = x.to(device)
-                    for _ in range(number):
-                        y = y * 2
-                    begin.wait(60)
-                    y.sum().backward()
-            graphs[number] = recording.graphs
-        except BaseException as error:
-            errors.append(error)
+                y.sum().backward()
+        (graph,) = recording.graphs
+        return graph
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    for number, (graph,) in graphs.items():
+    graphs = in_threads(*(partial(run, number) for number in range(1, 5)))
+    for number, graph in enumerate(graphs, 1):
         assert [node.title for node in graph.nodes].count("mul") == number
         assert all(node.grad_outputs for node in graph.nodes)
         assert [copy.phase for copy in graph.transfers] == ["forward", "backward"]
@@ -260,39 +250,25 @@ def test_recordings_in_several_threads_see_each_their_own() -> None:
 
 
 def test_threads_that_record_again_and_again_see_each_their_own() -> None:
-    copies: list[list[str]] = []
-    updated: list[bool | None] = []
-    errors: list[BaseException] = []
-    interval = sys.getswitchinterval()
-
     def run() -> None:
-        try:
-            for _ in range(15):
-                x = torch.ones(3, requires_grad=True)
-                with simulate_accelerator() as [device], record() as recording:
-                    (x.to(device) * 2).sum().backward()
-                copies.append([copy.phase for copy in recording.graph.transfers])
-                model = nn.Linear(2, 1)
-                optimizer = torch.optim.SGD(model.parameters())
-                with record(model) as recording:
-                    model(torch.ones(1, 2)).sum().backward()
-                    optimizer.step()
-                updated.extend(p.stepped for p in recording.graph.parameters)
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(15):
+            x = torch.ones(3, requires_grad=True)
+            with simulate_accelerator() as [device], record() as recording:
+                (x.to(device) * 2).sum().backward()
+            assert [copy.phase for copy in recording.graph.transfers] == ["forward", "backward"]
+            model = nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(model.parameters())
+            with record(model) as recording:
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            assert [p.stepped for p in recording.graph.parameters] == [True, True]
 
-    threads = [threading.Thread(target=run) for _ in range(8)]
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[run] * 8)
     finally:
         sys.setswitchinterval(interval)
-    assert not errors
-    assert copies == [["forward", "backward"]] * 120
-    assert updated == [True, True] * 120
 
 
 def test_the_optimizer_of_another_thread_is_not_this_recordings() -> None:
@@ -300,17 +276,13 @@ def test_the_optimizer_of_another_thread_is_not_this_recordings() -> None:
     optimizer = torch.optim.SGD(other.parameters())
     with record(model) as recording:
         model(torch.ones(1, 2)).sum().backward()
-        thread = threading.Thread(target=optimizer.step)
-        thread.start()
-        thread.join()
+        in_threads(optimizer.step)
     assert [parameter.stepped for parameter in recording.graph.parameters] == [None, None]
 
 
 def test_an_optimizer_steps_while_another_thread_begins_and_ends_a_recording() -> None:
     def recorded(*_: Any) -> None:
-        thread = threading.Thread(target=lambda: record().__enter__().__exit__(None, None, None))
-        thread.start()
-        thread.join()
+        in_threads(lambda: record().__enter__().__exit__(None, None, None))
 
     recorded()  # the first recording registers what stays
     weight = nn.Parameter(torch.ones(1))

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphviz_torch import trace, walk
 from tests.support import models
 from tests.support.autograd_reference import labels
+from tests.support.programs import Functions, Operators
 
 
 def test_reading_makes_no_node_and_no_accumulator() -> None:
@@ -33,24 +32,11 @@ def test_reading_makes_no_node_and_no_accumulator() -> None:
 
 
 def test_no_mode_sees_the_reading() -> None:
-    calls: list[Any] = []
-
-    class Functions(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            calls.append(func)
-            return func(*args, **(kwargs or {}))
-
-    class Dispatches(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            calls.append(func)
-            return func(*args, **(kwargs or {}))
-
-    model = models.ConvNet()
-    y = model(torch.ones(1, 3, 4, 4))
-    with Functions(), Dispatches():
+    y = models.ConvNet()(torch.ones(1, 3, 4, 4))
+    with Functions() as functions, Operators() as operators:
         trace(y)
         walk(y)
-    assert not calls
+    assert functions.calls == operators.calls == []
 
 
 class Watched(Tensor):

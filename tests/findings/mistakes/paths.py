@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
@@ -13,6 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 from tests.findings.corpus.cases import Record
 from tests.findings.mistakes.rows import NO_GRAD, says, silent
 from tests.support.models import MLP
+from tests.support.programs import function
 
 
 @says(
@@ -81,16 +80,7 @@ def frozen_parameters(record: Record) -> None:
         model(torch.randn(64, 4)).sum().backward()
 
 
-class Doubled(torch.autograd.Function):
-    """y = 2 x, with a backward that forgets to return."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> None:
-        return None
+Doubled = function(lambda ctx, x: x * 2, lambda ctx, gradient: None, "Doubled")
 
 
 @says("dropped-gradient", "0.weight and 0.bias got no gradient: Doubled at ", severity="error")

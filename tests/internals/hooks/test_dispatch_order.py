@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.internals.hooks.dispatch import Call, Watch
 from graphviz_torch.recording.transfers.operators import OPERATORS
+from tests.support.programs import in_threads
 
 
 def switch() -> tuple[bool, bool]:
@@ -30,15 +30,6 @@ def registered() -> bool:
 
 
 OFF = switch()
-
-
-def in_a_thread(action: Callable[[], Any]) -> Any:
-    """What `action` returns in a thread of its own."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(action()))
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 def watching() -> tuple[Watch, list[str]]:
@@ -81,7 +72,7 @@ def test_a_watch_that_another_thread_ends_leaves_the_watches_there_as_they_are()
                 leave(other)
             return seen, switch()
 
-        assert in_a_thread(elsewhere) == (["aten::_to_copy"], OFF)
+        assert in_threads(elsewhere) == [(["aten::_to_copy"], OFF)]
         assert not registered()
         # This thread's switch is out of the other's reach: the next watch here puts it back.
         assert torch.equal(torch.ones(2).to(torch.float64), torch.ones(2, dtype=torch.float64))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-import threading
 from typing import Any
 
 import torch
 
 from graphviz_torch.internals.hooks.engine import EngineWatch
+from tests.support.programs import in_threads
 
 
 def watching() -> tuple[EngineWatch, list[str]]:
     """A watch that is open, and what it notices."""
     seen: list[str] = []
-    return EngineWatch(lambda *_: seen.append("begin"), lambda *_: seen.append("end")), seen
-
-
-def leave(watch: EngineWatch) -> None:
-    watch.close()
+    watch = EngineWatch(lambda *_: seen.append("begin"), lambda *_: seen.append("end"))
+    watch.open()
+    return watch, seen
 
 
 def backward() -> None:
@@ -46,12 +44,10 @@ def test_watches_that_end_in_another_order_see_on_and_leave_nothing() -> None:
     before = torch.autograd.graph._engine_run_backward
     first, seen_first = watching()
     second, seen_second = watching()
-    first.open()
-    second.open()
-    leave(first)
+    first.close()
     backward()
     assert (seen_first, seen_second) == ([], ["begin", "end"])
-    leave(second)
+    second.close()
     backward()
     assert seen_second == ["begin", "end"]
     assert torch.autograd.graph._engine_run_backward is before
@@ -60,10 +56,7 @@ def test_watches_that_end_in_another_order_see_on_and_leave_nothing() -> None:
 def test_a_watch_that_another_thread_ends_is_over() -> None:
     before = torch.autograd.graph._engine_run_backward
     watch, seen = watching()
-    watch.open()
-    thread = threading.Thread(target=leave, args=(watch,))
-    thread.start()
-    thread.join()
+    in_threads(watch.close)
     backward()
     assert seen == []
     assert torch.autograd.graph._engine_run_backward is before
@@ -73,21 +66,19 @@ def test_what_others_replaced_meanwhile_stays_and_backward_is_noticed_once_ever_
     before = torch.autograd.graph._engine_run_backward
     try:
         watch, seen = watching()
-        watch.open()
         ours = wrap()
         theirs = torch.autograd.graph._engine_run_backward
-        leave(watch)
+        watch.close()
         assert torch.autograd.graph._engine_run_backward is theirs
         backward()
         assert seen == []
-        again, seen = watching()
-        again.open()  # theirs leads to ours still
+        again, seen = watching()  # theirs leads to ours still
         backward()
         assert seen == ["begin", "end"]
         put(ours)  # they put back what they found
         backward()
         assert seen == ["begin", "end"] * 2
-        leave(again)
+        again.close()
         backward()
         assert seen == ["begin", "end"] * 2
         assert torch.autograd.graph._engine_run_backward is before

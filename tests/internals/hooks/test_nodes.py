@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 import torch
 
 from graphviz_torch.internals.hooks.nodes import Hooks
+from tests.support.programs import function, in_threads
 
 
 def chain() -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,18 +63,13 @@ def test_pytorch_is_left_as_it_was_also_if_a_hook_is_refused() -> None:
 
 
 def test_another_thread_that_hooks_meanwhile_gets_a_handle() -> None:
-    _, y = chain()
-    _, other = chain()
+    (_, y), (_, other) = chain(), chain()
     handles: list[Any] = []
     called: list[str] = []
 
-    def elsewhere() -> None:
-        handles.append(other.grad_fn.register_prehook(lambda _: called.append("theirs")))
-
     def register(hook: Any) -> Any:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        theirs = lambda: other.grad_fn.register_prehook(lambda _: called.append("theirs"))  # noqa: E731
+        handles.extend(in_threads(theirs))
         return y.grad_fn.register_prehook(hook)
 
     hooks = Hooks()
@@ -87,17 +82,8 @@ def test_another_thread_that_hooks_meanwhile_gets_a_handle() -> None:
 
 
 def test_a_custom_function_is_hooked_like_any_other() -> None:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            return gradient * 2
-
-    x = torch.ones(2, requires_grad=True)
-    y: torch.Tensor = Double.apply(x)
+    double = function(lambda ctx, x: x * 2, lambda ctx, gradient: gradient * 2)
+    y = double.apply(torch.ones(2, requires_grad=True))
     seen: list[list[float]] = []
     hooks = Hooks()
     hooks.put([(y.grad_fn.register_prehook, lambda grads: seen.append(grads[0].tolist()))])

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphviz_torch import trace
 from graphviz_torch.internals.tensors.accumulator import accumulator
+from tests.support.programs import Functions, Operators
 
 EYE = torch.eye(4)
 RAGGED = [torch.ones(2, 2), torch.ones(3, 2)]
@@ -40,26 +39,6 @@ def leaf_of(kind: str) -> Tensor:
         return LEAVES[kind]().detach().requires_grad_()
 
 
-class Seen(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[Any] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class Called(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls.append(func)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("kind", LEAVES)
 def test_it_is_the_node_that_collects_the_gradient_of_this_very_leaf(kind: str) -> None:
     leaf = leaf_of(kind)
@@ -81,7 +60,7 @@ def test_it_is_what_pytorch_finds_where_pytorch_finds_one(kind: str) -> None:
 def test_no_mode_sees_that_it_is_looked_up_and_none_changes(kind: str, mode: Any) -> None:
     leaf = leaf_of(kind)
     names = set(vars(leaf))
-    with mode(), Seen() as seen, Called() as called:
+    with mode(), Operators() as seen, Functions() as called:
         state = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         assert accumulator(leaf).variable is leaf
         assert state == (torch.is_grad_enabled(), torch.is_inference_mode_enabled())

@@ -14,6 +14,7 @@ from torch import nn
 
 from graphviz_torch import Graph, find, record
 from tests.findings.corpus.cases import step
+from tests.support.programs import function
 
 
 def first_gradient(graph: Graph) -> Any:
@@ -53,16 +54,8 @@ def of_a_large_one() -> None:
 
 
 def of_a_custom_function() -> None:
-    class Divides(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return gradient / 0
-
-    Divides.apply(torch.ones(3, requires_grad=True).exp()).sum().backward()
+    divides = function(lambda ctx, x: x.clone(), lambda ctx, gradient: gradient / 0)
+    divides.apply(torch.ones(3, requires_grad=True).exp()).sum().backward()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from graphviz_torch import GradientStats, Graph, record
 from graphviz_torch.recording.gradients.recorder import Gradients
 from tests.support import models
+from tests.support.programs import function
 
 
 def independent(graph_output: Tensor, end: torch.autograd.graph.GradientEdge) -> Tensor | None:
@@ -183,22 +184,15 @@ def test_a_sparse_gradient_counts_as_the_dense_one_that_it_stands_for() -> None:
 
 
 def test_an_undefined_gradient_is_none() -> None:
-    class First(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            ctx.set_materialize_grads(False)
-            return x * 2, x * 3
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
 
-        @staticmethod
-        def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor | None:
-            assert second is None
-            return first
-
-    x = torch.ones(2, requires_grad=True)
+    first = function(forward, lambda ctx, first, second: first if second is None else 1 / 0)
     with record() as recording:
-        a, _b = First.apply(x)
+        a, _b = first.apply(torch.ones(2, requires_grad=True))
         a.sum().backward()
-    node = next(node for node in recording.graph.nodes if node.name == "FirstBackward")
+    node = next(node for node in recording.graph.nodes if node.name == "CustomBackward")
     assert node.grad_outputs[0].values == (1.0, 1.0)
     assert node.grad_outputs[1] is None
 
@@ -293,20 +287,11 @@ def test_a_backward_within_a_hook_before_the_first_node_does_not_end_the_last(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="times nodes with CUDA events")
 def test_a_node_on_cuda_does_not_last_while_the_cpu_works() -> None:
-    class Slow(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            sleep(0.5)
-            return gradient
-
+    slow = function(lambda ctx, x: x.clone(), lambda ctx, gradient: (sleep(0.5), gradient)[1])
     x = torch.ones(50, device="cuda", requires_grad=True)
     for _ in range(2):  # the first time, CUDA's libraries set themselves up
         with record() as recording:
-            Slow.apply((x * 2).cpu()).cuda().exp().sum().backward()
+            slow.apply((x * 2).cpu()).cuda().exp().sum().backward()
     seconds = [n.seconds for n in recording.graph.nodes if "cuda" in str(n.device)]
     assert len(seconds) > 4
     assert all(value is not None and value < 0.4 for value in seconds)
@@ -330,20 +315,13 @@ def test_nothing_of_ours_becomes_a_part_of_a_cuda_graph() -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
 def test_a_node_with_outputs_on_two_devices_is_timed_and_described() -> None:
-    class Both(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x.to("cuda:0"), x.to("cuda:1")
-
-        @staticmethod
-        def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
-            return first.cpu() + second.cpu()
-
-    x = torch.ones(50, requires_grad=True)
+    both = function(
+        lambda ctx, x: (x.to("cuda:0"), x.to("cuda:1")), lambda ctx, a, b: a.cpu() + b.cpu()
+    )
     with record() as recording:
-        first, second = Both.apply(x)
+        first, second = both.apply(torch.ones(50, requires_grad=True))
         (first.sum() + second.exp().sum().to("cuda:0")).backward()
-    (node,) = [node for node in recording.graph.nodes if node.name == "BothBackward"]
+    (node,) = [node for node in recording.graph.nodes if node.name == "CustomBackward"]
     assert node.seconds is not None
     assert [stats and stats.mean for stats in node.grad_outputs] == pytest.approx([1, math.e])
 
@@ -403,26 +381,16 @@ def test_gradients_on_other_streams_are_described_when_they_are_there() -> None:
     assert_every_gradient(recording.graph, loss)
 
 
-class _InPlaceReLU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x.clamp(min=0)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
+def test_a_gradient_that_a_custom_backward_changes_in_place_is_described_as_it_arrived() -> None:
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        gradient[y == 0] = 0
+        gradient[0] = 0
         return gradient
 
-
-def test_a_gradient_that_a_custom_backward_changes_in_place_is_described_as_it_arrived() -> None:
-    x = torch.tensor([-1.0, 2.0], requires_grad=True)
+    x = torch.ones(2, requires_grad=True)
     with record() as recording:
-        (_InPlaceReLU.apply(x * 1) * 3).sum().backward()
+        (function(lambda ctx, x: x.clone(), backward).apply(x * 1) * 3).sum().backward()
     found = {node.name: node.grad_outputs for node in recording.graph.nodes}
-    (arrived,), (passed_on,) = found["_InPlaceReLUBackward"], found["AccumulateGrad"]
+    (arrived,), (passed_on,) = found["CustomBackward"], found["AccumulateGrad"]
     assert arrived is not None
     assert passed_on is not None
     assert (arrived.values, passed_on.values) == ((3.0, 3.0), (0.0, 3.0))

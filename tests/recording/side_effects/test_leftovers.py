@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import record
 from tests.support.observable import changes, observable
+from tests.support.programs import in_threads
 
 Block = Callable[..., Any]  # record, or a context that does nothing
 
@@ -117,11 +119,7 @@ def threads(block: Block) -> list[Tensor]:
                 together.wait(60)
                 model(torch.ones(2, 3)).sum().backward()
 
-    started = [threading.Thread(target=run, args=(model,)) for model in models]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
+    in_threads(*(partial(run, model) for model in models))
     return [tensor for model in models for tensor in values(model)]
 
 
@@ -145,9 +143,7 @@ def tasks(block: Block) -> list[Tensor]:
 def backward_elsewhere(block: Block) -> list[Tensor]:
     model = net()
     with block(model):
-        thread = threading.Thread(target=model(torch.ones(2, 3)).sum().backward)
-        thread.start()
-        thread.join()
+        in_threads(model(torch.ones(2, 3)).sum().backward)
     return values(model)
 
 

@@ -13,25 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphviz_torch import record
-from tests.internals.tensors.test_accumulator import Called, Seen
 from tests.recording.side_effects import test_leftovers as programs
+from tests.support.programs import Functions, Operators, function
 
+Double = function(lambda ctx, x: x * 2, lambda ctx, gradient: gradient * 2)
 OPTIONS: list[dict[str, Any]] = [
     *({}, {"gradients": False}, {"gradients": "finite"}, {"memory": False}),
     *({"transfers": False}, {"notes": False}),
 ]
-
-
-class Double(torch.autograd.Function):
-    """Twice what it is given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient * 2
 
 
 def clamp(gradient: Tensor) -> None:
@@ -90,7 +79,7 @@ def step(block: Any) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("order", ["inside", "around"])
-@pytest.mark.parametrize("mode", [Called, Seen])
+@pytest.mark.parametrize("mode", [Functions, Operators])
 def test_a_mode_sees_of_a_training_step_what_it_sees_without(
     mode: Any, order: str, options: dict[str, Any]
 ) -> None:
@@ -99,7 +88,7 @@ def test_a_mode_sees_of_a_training_step_what_it_sees_without(
     assert seen(mode(), step, lambda: record(**options), order) == expected
 
 
-@pytest.mark.parametrize("mode", [Called, Seen])
+@pytest.mark.parametrize("mode", [Functions, Operators])
 @pytest.mark.parametrize(
     "program",
     [programs.nested, programs.autocast, programs.hooks_of_others, programs.failures],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from graphviz_torch import record
 from tests.support.observable import changes, observable
+from tests.support.programs import in_threads
 
 
 def leave(recording: Any) -> None:
@@ -53,18 +53,14 @@ def test_a_recording_that_another_thread_ends_ends_there_and_no_other_does() -> 
     def ended_elsewhere() -> None:
         here = record()
         here.__enter__()
-        seen: list[list[str]] = []
 
-        def elsewhere() -> None:
+        def elsewhere() -> list[str]:
             with record() as recording:
                 leave(here)
                 work(x)
-            seen.append(lines(recording))
+            return lines(recording)
 
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        assert seen == [lines(expected)]
+        assert in_threads(elsewhere) == [lines(expected)]
         work(x)
         assert here.graphs == []
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import record
+from tests.support.programs import function
 
 
 @pytest.fixture(autouse=True)
@@ -24,16 +25,11 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-class OutOfMemory(torch.autograd.Function):
-    """Its backward runs out of memory."""
+def run_out(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+OutOfMemory = function(lambda ctx, x: x.clone(), run_out)
 
 
 class _Alive:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 
 from graphviz_torch import record
 from graphviz_torch.recording.cuts.cuts import Cuts
-from tests.internals.tensors.test_accumulator import Called, Seen
+from tests.support.programs import Functions, Operators
 
 
 class Model(nn.Module):
@@ -96,8 +96,8 @@ WATCHERS: dict[str, Callable[[], Any]] = {
     "strict export, dynamic": lambda: exported(dynamic=True, strict=True),
     "make_fx": lambda: traced("real"),
     "make_fx, symbolic": lambda: traced("symbolic"),
-    "dispatch mode": lambda: watched(Seen()),
-    "function mode": lambda: watched(Called()),
+    "dispatch mode": lambda: watched(Operators()),
+    "function mode": lambda: watched(Functions()),
     "checkpoint policy": policy,
     "opcheck": lambda: torch.library.opcheck(
         torch.ops.aten.mm.default, (torch.ones(2, 2, requires_grad=True), torch.ones(2, 2))

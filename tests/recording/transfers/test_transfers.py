@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Call
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from graphviz_torch.recording.transfers.transfers import Transfers
+from tests.support.programs import Functions
 
 Row = tuple[str, str, str, int | None, str]
 
@@ -179,15 +179,12 @@ def test_what_is_made_of_several_tensors_goes_over_in_parts(
 
 def test_the_order_in_which_recording_and_simulation_are_entered_does_not_matter() -> None:
     x = torch.ones(3, requires_grad=True)
-    graphs = []
-    with simulate_accelerator() as [device], record() as recording:
+    with simulate_accelerator() as [device], record() as inner:
         (x.to(device) * 2).sum().backward()
-    graphs.append(recording.graph)
-    with record() as recording, simulate_accelerator() as [device]:
+    with record() as outer, simulate_accelerator() as [device]:
         (x.to(device) * 2).sum().backward()
-    graphs.append(recording.graph)
-    assert rows(graphs[0]) == rows(graphs[1])
-    assert [copy.kind for copy in graphs[0].transfers] == ["HtoD", "DtoH"]
+    assert rows(inner.graph) == rows(outer.graph)
+    assert [copy.kind for copy in inner.graph.transfers] == ["HtoD", "DtoH"]
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["to the device", "to the cpu"])
@@ -239,13 +236,8 @@ def test_a_copy_knows_its_module_its_line_and_its_name() -> None:
 
 
 def test_a_copy_between_two_accelerators_is_dtod() -> None:
-    def run(a: torch.device, b: torch.device) -> None:
-        torch.ones(2).to(a).to(b)
-
-    assert [(copy.kind, copy.target) for copy in recorded(run, 2).transfers] == [
-        ("HtoD", "sim:0"),
-        ("DtoD", "sim:1"),
-    ]
+    copies = recorded(lambda a, b: torch.ones(2).to(a).to(b), 2).transfers
+    assert [(copy.kind, copy.target) for copy in copies] == [("HtoD", "sim:0"), ("DtoD", "sim:1")]
 
 
 def test_a_copy_that_nothing_reads_is_not_used() -> None:
@@ -276,13 +268,11 @@ def test_copies_of_the_same_data_share_a_number_until_it_is_changed() -> None:
 
 def test_pinned_and_non_blocking_are_noted() -> None:
     def run(device: torch.device) -> None:
-        x = torch.ones(2)
-        x.to(device)
-        x.pin_memory().to(device, non_blocking=True)
+        torch.ones(2).to(device)
+        torch.ones(2).pin_memory().to(device, non_blocking=True)
 
-    first, second = recorded(run).transfers
-    assert (first.pinned, first.non_blocking) == (False, False)
-    assert (second.pinned, second.non_blocking) == (True, True)
+    noted = [(copy.pinned, copy.non_blocking) for copy in recorded(run).transfers]
+    assert noted == [(False, False), (True, True)]
 
 
 BY_WAY: dict[str, tuple[Callable[[Tensor, torch.device], object], bool]] = {
@@ -321,34 +311,20 @@ def test_statistics_of_gradients_on_a_device_are_no_transfer() -> None:
 def test_saved_tensors_offloaded_to_the_cpu_are_seen_both_ways() -> None:
     with simulate_accelerator() as [device], record() as recording:
         x = torch.ones(4, device=device, requires_grad=True)
-        hooks = torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: tensor.cpu(), lambda tensor: tensor.to(device)
-        )
-        with hooks:
+        with torch.autograd.graph.saved_tensors_hooks(Tensor.cpu, lambda t: t.to(device)):
             y = x * x
         y.sum().backward()
     graph = recording.graph
-    assert [(c.kind, c.phase) for c in graph.transfers] == [
-        ("DtoH", "forward"),
-        ("DtoH", "forward"),
-        ("HtoD", "backward"),
-        ("HtoD", "backward"),
-    ]
+    seen = [(c.kind, c.phase) for c in graph.transfers]
+    assert seen == [("DtoH", "forward")] * 2 + [("HtoD", "backward")] * 2
     assert {graph.nodes[c.node].title for c in graph.transfers if c.phase == "backward"} == {"mul"}
 
 
 def test_what_trace_reads_ahead_is_there_when_backward_has_not_run() -> None:
-    class Move(nn.Module):
-        def forward(self, x: Tensor, device: torch.device) -> Tensor:
-            return x.to(device) * 2
-
-    model = Move()
-    with simulate_accelerator() as [device], record(model) as recording:
-        y = model(torch.ones(2, requires_grad=True), device)
-    assert [(c.kind, c.phase) for c in recording.graph.transfers] == [
-        ("HtoD", "forward"),
-        ("DtoH", "backward"),
-    ]
+    with simulate_accelerator() as [device], record() as recording:
+        y = torch.ones(2, requires_grad=True).to(device) * 2
+    seen = [(c.kind, c.phase) for c in recording.graph.transfers]
+    assert seen == [("HtoD", "forward"), ("DtoH", "backward")]
     assert y.shape == (2,)
 
 
@@ -370,22 +346,11 @@ def test_the_watch_leaves_nothing_behind() -> None:
 
 
 def test_a_mode_of_the_users_sees_what_it_sees_without_a_recording() -> None:
-    class Names(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[str] = []
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.seen.append(getattr(func, "__name__", ""))
-            return func(*args, **(kwargs or {}))
-
-    def run() -> list[str]:
-        with Names() as names:
+    def run() -> list[Any]:
+        with Functions() as seen:
             x = torch.ones(3, requires_grad=True)
             (x.double() * 2).sum().backward()
-        return names.seen
+        return seen.calls
 
     expected = run()
     with record():

@@ -1,0 +1,49 @@
+"""What programs are made of: threads, watching modes and custom functions in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from torch.autograd import Function
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def in_threads(*actions: Callable[[], Any]) -> list[Any]:
+    """What the actions return, each in a new thread of its own, all at once."""
+    with ThreadPoolExecutor(len(actions)) as threads:
+        return [ended.result() for ended in [threads.submit(action) for action in actions]]
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    """Notes the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def function(
+    forward: Callable[..., Any], backward: Callable[..., Any], name: str = "Custom"
+) -> type[Function]:
+    """A custom function; both are given the context first."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (Function,), methods)
