@@ -52,35 +52,6 @@ def test_a_graph_does_not_differ_from_itself(names: object) -> None:
     assert difference.marks() == {}
 
 
-def test_an_inserted_node_is_added_and_nothing_after_it_is_changed() -> None:
-    a, b = chain("x", "mul", "relu", "sum"), chain("x", "mul", "mul", "relu", "sum")
-    difference = diff(a, b)
-    assert difference
-    assert (len(difference.added), difference.removed, difference.changed) == (1, (), ())
-    assert b.nodes[difference.added[0]].operation == "mul"
-    assert (len(difference.added_edges), len(difference.removed_edges)) == (2, 1)
-
-
-@pytest.mark.parametrize("names", [None, {}], ids=["labels", "no labels"])
-def test_another_activation_in_the_middle_is_one_removed_and_one_added(names: object) -> None:
-    a = traced(mlp(nn.ReLU(), nn.ReLU(), nn.ReLU(), nn.ReLU()), names)
-    b = traced(mlp(nn.ReLU(), nn.Tanh(), nn.ReLU(), nn.ReLU()), names)
-    difference = diff(a, b)
-    assert [a.nodes[i].name for i in difference.removed] == ["ReluBackward0"]
-    assert [b.nodes[i].name for i in difference.added] == ["TanhBackward0"]
-    assert difference.changed == ()
-
-
-@pytest.mark.parametrize("names", [None, {}], ids=["labels", "no labels"])
-def test_every_activation_replaced_leaves_the_linears_in_pairs(names: object) -> None:
-    a = traced(mlp(*[nn.ReLU() for _ in range(6)]), names)
-    b = traced(mlp(*[nn.GELU() for _ in range(6)]), names)
-    difference = diff(a, b)
-    assert {a.nodes[i].name for i in difference.removed} == {"ReluBackward0"}
-    assert {b.nodes[i].name for i in difference.added} == {"GeluBackward0"}
-    assert len(difference.removed) == len(difference.added) == 6
-
-
 def test_a_wider_layer_is_changed_in_shape_where_the_shapes_say_so() -> None:
     def model(width: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
@@ -108,19 +79,11 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
     assert found == [(0, "dtype"), (1, "device"), (1, "gradient"), (2, "time")]
     tolerant = diff(base, other, gradient_tolerance=0.2, time_tolerance=20)
     assert [change.what for change in tolerant.changed] == ["dtype", "device"]
-
-
-def test_a_gradient_that_became_nan_is_changed_whatever_its_norm() -> None:
-    stats = GradientStats(1.0, 1.0, 0.5, 0.0)
-    a = chain("x", "mul").annotate(grad_outputs={0: (stats,)})
-    b = chain("x", "mul").annotate(grad_outputs={0: (stats._replace(nan=2),)})
-    (change,) = diff(a, b).changed
-    assert change.after == "norm 1, max 1 with 2 NaN and 0 Inf"
-
-
-def test_what_only_one_side_recorded_is_no_difference() -> None:
-    a = chain("x", "mul")
-    assert not diff(a, a.annotate(seconds={0: 1.0}, label={0: "weight"}, module={1: "fc"}))
+    (became_nan,) = diff(base, base.annotate(grad_outputs={0: (stats._replace(nan=2),)})).changed
+    assert became_nan.after == "norm 1, max 1 with 2 NaN and 0 Inf"
+    # What only one side recorded is no difference.
+    plain = chain("x", "mul")
+    assert not diff(plain, plain.annotate(seconds={0: 1.0}, label={0: "w"}, module={1: "fc"}))
 
 
 def test_two_inputs_that_were_swapped_are_edges_removed_and_added() -> None:
@@ -157,14 +120,6 @@ def test_a_renamed_module_is_no_difference_but_told() -> None:
         "= a is now c",
         "= b is now d",
     ]
-
-
-def test_one_block_more_in_a_tower_of_equal_blocks_is_exactly_that_block() -> None:
-    a, b = (traced(mlp(*[nn.ReLU() for _ in range(n)]), {}) for n in (8, 9))
-    difference = diff(a, b)
-    assert not difference.removed
-    assert not difference.changed
-    assert len(difference.added) == len(b.nodes) - len(a.nodes)
 
 
 def test_the_order_in_which_nodes_are_listed_does_not_matter() -> None:
@@ -333,18 +288,15 @@ def test_a_block_taken_out_of_a_transformer_leaves_the_others_in_pairs() -> None
     a, b = (trace(squared(model(tokens())), names=model) for model in (whole, less))
     difference = diff(a, b)
     assert len(difference.removed) == len(a.nodes) - len(b.nodes)
-    assert not difference.added
-    assert not difference.changed
+    assert (difference.added, difference.changed) == ((), ())
 
 
 def test_the_batch_size_changes_shapes_and_nothing_else() -> None:
     model = transformer(nn.GELU)
     small, large = (trace(model(tokens(8, n)).sum(), names={}) for n in (2, 4))
-    difference = diff(small, large)
-    assert {change.what for change in difference.changed} == {"shape"}
-    assert not difference.added
-    assert not difference.removed
-    assert not difference.added_edges
+    found = diff(small, large)
+    assert {change.what for change in found.changed} == {"shape"}
+    assert (found.added, found.removed, found.added_edges) == ((), (), ())
 
 
 def test_what_now_runs_the_other_way_round_makes_no_circle() -> None:
@@ -399,10 +351,6 @@ def test_a_notebook_shows_the_differences_in_colour_and_escapes_names() -> None:
     assert '<span style="color: #c22a1e">- sin' in page
     assert '<span style="color: #1a7f37">+ &lt;b&gt;' in page
     assert repr(diff(before, before)) == "<GraphDiff: No difference in 2 nodes and 1 edges.>"
-
-
-def test_the_direction_is_said_by_the_titles_of_the_two() -> None:
-    before, after = chain("exp", "sin"), chain("exp", "cos")
+    assert shown.direction == "From the first graph to the second"
     titled = diff(before, after, titles=("MLP", "Detached layer"))
     assert titled.to_text().startswith("From MLP to Detached layer: 2 -> 2 nodes")
-    assert diff(before, after).direction == "From the first graph to the second"

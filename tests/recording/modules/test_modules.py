@@ -6,7 +6,6 @@ import importlib
 import inspect
 import subprocess
 import sys
-import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from graphviz_torch import Graph, record
 from graphviz_torch.internals import frames
 from tests.support import models
+from tests.support.programs import in_threads
 
 
 def line_of(function: Any, text: str) -> str:
@@ -64,40 +64,31 @@ def test_what_the_root_makes_is_of_its_class_and_what_is_made_outside_of_none() 
     assert set(classes.values()) == {"LSTM(2, 3)"}
 
 
-def test_a_module_called_twice_has_one_path_and_two_scopes() -> None:
-    model = Twice()
-    with record(model) as recording:
-        model(torch.ones(1, 3)).sum().backward()
-    assert column(recording.graph, "scope") == [
-        ("t", "cell.linear"),
-        ("addmm", "cell.linear"),
-        ("tanh", "cell"),
-        ("t", "cell#2.linear"),
-        ("addmm", "cell#2.linear"),
-        ("tanh", "cell#2"),
-        ("t", "head"),
-        ("addmm", "head"),
-        ("mul", ""),
-        ("sum", ""),
-    ]
-    assert column(recording.graph, "module")[4] == ("addmm", "cell.linear")
-    leaves = {node.label: node.module for node in recording.graph.nodes if node.leaf}
-    assert leaves == {name: name.rpartition(".")[0] for name, _ in model.named_parameters()}
-
-
-def test_the_line_is_the_users_own_and_not_torchs() -> None:
+def test_a_module_called_twice_has_one_path_two_scopes_and_the_users_own_lines() -> None:
     model = Twice()
     with record(model) as recording:
         out = model(torch.ones(1, 3))
         loss = out.sum()
         loss.backward()
-    sources = dict(column(recording.graph, "source"))
-    assert sources["addmm"] == line_of(Twice, "self.head(x)")
-    assert column(recording.graph, "source")[1] == ("addmm", line_of(Cell, "self.linear(x)"))
-    assert sources["tanh"] == line_of(Cell, "torch.tanh(y)")
-    assert sources["mul"] == line_of(Twice, "* 2")
-    here = test_the_line_is_the_users_own_and_not_torchs
-    assert sources["sum"] == line_of(here, "out.sum()")
+    graph = recording.graph
+    linear, tanh = line_of(Cell, "self.linear(x)"), line_of(Cell, "torch.tanh(y)")
+    head, mul = line_of(Twice, "self.head(x)"), line_of(Twice, "* 2")
+    here = test_a_module_called_twice_has_one_path_two_scopes_and_the_users_own_lines
+    assert [(n.title, n.scope, n.source) for n in graph.nodes if not n.leaf] == [
+        ("t", "cell.linear", linear),
+        ("addmm", "cell.linear", linear),
+        ("tanh", "cell", tanh),
+        ("t", "cell#2.linear", linear),
+        ("addmm", "cell#2.linear", linear),
+        ("tanh", "cell#2", tanh),
+        ("t", "head", head),
+        ("addmm", "head", head),
+        ("mul", "", mul),
+        ("sum", "", line_of(here, "out.sum()")),
+    ]
+    assert column(graph, "module")[4] == ("addmm", "cell.linear")
+    leaves = {node.label: node.module for node in graph.nodes if node.leaf}
+    assert leaves == {name: name.rpartition(".")[0] for name, _ in model.named_parameters()}
 
 
 def test_calls_are_counted_anew_for_each_backward() -> None:
@@ -126,36 +117,24 @@ def test_every_path_is_one_of_named_modules_and_every_parameter_is_in_its_own(
 
 
 def test_a_shared_module_goes_by_its_first_name() -> None:
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(2, 2)
-            self.blocks = nn.ModuleList([nn.Sequential(self.first), nn.ReLU()])
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.blocks[1](self.blocks[0](self.first(x)))
-
-    model = Shared()
+    first = nn.Linear(2, 2)
+    blocks = nn.ModuleList([nn.Sequential(first), nn.ReLU()])
+    model = nn.ModuleDict({"first": first, "blocks": blocks})
     with record(model) as recording:
-        model(torch.ones(1, 2)).sum().backward()
-    scopes = [scope for title, scope in column(recording.graph, "scope") if title == "addmm"]
-    assert scopes == ["first", "first#2"]
-    assert dict(column(recording.graph, "scope"))["relu"] == "blocks.1"
+        blocks[1](blocks[0](first(torch.ones(1, 2)))).sum().backward()
+    scopes = [row for row in column(recording.graph, "scope") if row[0] in ("addmm", "relu")]
+    assert scopes == [("addmm", "first"), ("addmm", "first#2"), ("relu", "blocks.1")]
 
 
-def test_without_a_model_the_first_one_called_gives_the_names() -> None:
+def test_a_module_outside_the_model_goes_by_its_variable_or_its_class() -> None:
     model, criterion = Twice(), nn.MSELoss()
-    with record() as recording:
-        criterion(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
-    assert dict(column(recording.graph, "module"))["mse_loss"] == "criterion"
-    assert dict(column(recording.graph, "module"))["tanh"] == "cell"
-
-
-def test_a_module_outside_the_model_that_no_variable_holds_goes_by_its_class() -> None:
-    model = Twice()
-    with record(model) as recording:
-        nn.MSELoss()(model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
-    assert dict(column(recording.graph, "module"))["mse_loss"] == "MSELoss"
+    for given, outside, name in ((None, criterion, "criterion"), (model, nn.MSELoss(), "MSELoss")):
+        with record(given) as recording:
+            called = [outside]
+            del outside
+            called[0](model(torch.ones(1, 3)), torch.zeros(1, 2)).backward()
+        modules = dict(column(recording.graph, "module"))
+        assert (modules["mse_loss"], modules["tanh"]) == (name, "cell")
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -328,63 +307,45 @@ def test_a_compiled_module_goes_by_the_name_of_what_it_wraps() -> None:
 def test_the_modules_of_another_thread_do_not_disturb() -> None:
     model, other = Twice(), Twice()
     with record(model) as recording:
-        thread = threading.Thread(target=lambda: other(torch.ones(1, 3)).sum().backward())
         out = model(torch.ones(1, 3))
-        thread.start()
-        thread.join()
+        in_threads(lambda: other(torch.ones(1, 3)).sum().backward())
         out.sum().backward()
     assert len(recording.graphs) == 1
     assert dict(column(recording.graph, "scope"))["tanh"] == "cell#2"
 
 
 def test_of_nodes_that_another_thread_made_with_the_same_numbers_nothing_is_said() -> None:
-    graphs, made = [], []
     x = torch.ones(3, requires_grad=True)
 
-    def beside() -> None:
-        made.append(x.clone().sin().cos())
-
-    def recorded() -> None:  # both threads are new, so both count from the same number
+    def recorded() -> Graph:  # both threads are new, so both count from the same number
         model = nn.Linear(3, 3)
         with record(model) as recording:
             y = model(x).exp()
-            thread = threading.Thread(target=beside)
-            thread.start()
-            thread.join()
-            (y.sum() + made[0].sum()).backward()
-        graphs.append(recording.graph)
+            (beside,) = in_threads(lambda: x.clone().sin().cos())
+            (y.sum() + beside.sum()).backward()
+        return recording.graph
 
-    thread = threading.Thread(target=recorded)
-    thread.start()
-    thread.join()
-    rows = {node.title: (node.module, node.source) for node in graphs[0].nodes}
+    (graph,) = in_threads(recorded)
+    rows = {node.title: (node.module, node.source) for node in graph.nodes}
     assert rows["clone"] == rows["sin"] == rows["cos"] == ("", "")
     assert rows["sum"][1].startswith("test_modules.py:")
 
 
-def test_parameters_that_are_replaced_between_forward_and_backward_keep_their_names() -> None:
+def test_parameters_that_are_replaced_before_a_backward_keep_their_names_and_go_after_it() -> None:
     model = nn.Linear(3, 1)
-    others = nn.Linear(3, 1).state_dict()
+    replaced = []
     with record(model) as recording:
         for _ in range(2):
+            replaced += [weakref.ref(parameter) for parameter in model.parameters()]
             loss = model(torch.ones(2, 3)).sum()
-            model.load_state_dict(others, assign=True)
+            model.load_state_dict(nn.Linear(3, 1).state_dict(), assign=True)
             loss.backward()
+            del loss
+            assert [ref() for ref in replaced] == [None] * len(replaced)
     for graph in recording.graphs:
         named = {n.label: n.module for n in graph.nodes if n.name == "AccumulateGrad"}
         assert named == {"weight": "", "bias": ""}
         assert all(p.node is not None for p in graph.parameters)
-
-
-def test_parameters_that_were_replaced_are_not_kept_alive_after_the_next_backward() -> None:
-    model = nn.Linear(3, 1)
-    with record(model):
-        replaced = [weakref.ref(parameter) for parameter in model.parameters()]
-        loss = model(torch.ones(2, 3)).sum()
-        model.load_state_dict(nn.Linear(3, 1).state_dict(), assign=True)
-        loss.backward()
-        del loss
-        assert [ref() for ref in replaced] == [None, None]
 
 
 def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users(
