@@ -7,8 +7,8 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from app.jobs.job import Job, JobError, Queued, run
 from app.jobs.job_queue import JobQueue
 from graphviz_torch import Graph, Node, TensorMeta
 from graphviz_torch.graph.json import to_json
+from tests.support.programs import in_threads
 
 REPORT_PID = "__import__('app.jobs.server').jobs.server.report(__import__('os').getpid())"
 BUSY = "sum(1 for _ in iter(int, 1))"  # never ends, and never gives the interpreter away
@@ -91,9 +92,21 @@ def test_the_limit_counts_what_a_job_computes_and_not_how_long_it_waits_for_a_pr
     assert job.result == "done"
 
 
-def test_leaving_the_block_ends_the_process() -> None:
-    text = f"({REPORT_PID}, __import__('time').sleep(60))"
-    with Job("builtins:eval", text, seconds=60) as job:
+SLEEPS = "__import__('time').sleep(60)"
+CHILD = "__import__('subprocess').Popen(['sleep', '600']).pid"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"({REPORT_PID}, {SLEEPS})",
+        f"({REPORT_PID}, sum(range(10 ** 13)))",  # holds the interpreter
+        f"(__import__('app.jobs.server').jobs.server.report({CHILD}), {BUSY})",
+    ],
+    ids=["asleep", "busy", "its child"],
+)
+def test_leaving_the_block_ends_the_process(text: str) -> None:
+    with Job("builtins:eval", text, seconds=600) as job:
         pid = next(value for value in job if value is not None)
         assert pid != os.getpid()
     assert _gone(pid)
@@ -109,17 +122,8 @@ def test_reports_arrive_in_order_before_the_result() -> None:
 
 
 def test_twenty_jobs_at_once_each_return_their_own_result() -> None:
-    results: dict[int, float] = {}
-
-    def one(number: int) -> None:
-        results[number] = run("math:pow", number, 2)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {number: number**2 for number in range(20)}
+    results = in_threads(*(partial(run, "math:pow", number, 2) for number in range(20)))
+    assert results == [number**2 for number in range(20)]
 
 
 def test_calls_that_no_visitor_waits_for_stand_in_the_same_queue(
@@ -128,14 +132,7 @@ def test_calls_that_no_visitor_waits_for_stand_in_the_same_queue(
     monkeypatch.setattr(jobs, "QUEUE", JobQueue(2))
     clock = "__import__('time').monotonic()"
     text = f"({clock}, __import__('time').sleep(0.2), {clock})"
-    spans: list[tuple[float, None, float]] = []
-    call = ("builtins:eval", text)
-    threads = [threading.Thread(target=lambda: spans.append(run(*call))) for _ in range(7)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(spans) == 7
+    spans = in_threads(*[partial(run, "builtins:eval", text)] * 7)
     for start, _, _ in spans:
         assert sum(begin <= start < end for begin, _, end in spans) <= 2
 
@@ -146,21 +143,6 @@ def test_a_server_that_died_is_started_anew() -> None:
     process.kill()
     process.wait()
     assert run("math:sqrt", 16) == 4.0
-
-
-def test_a_job_that_holds_the_interpreter_dies_when_its_block_is_left() -> None:
-    text = f"({REPORT_PID}, sum(range(10 ** 13)))"
-    with Job("builtins:eval", text, seconds=600) as job:
-        pid = next(value for value in job if value is not None)
-    assert _gone(pid)
-
-
-def test_what_a_job_started_dies_with_it() -> None:
-    child = "__import__('subprocess').Popen(['sleep', '600']).pid"
-    text = f"(__import__('app.jobs.server').jobs.server.report({child}), {BUSY})"
-    with Job("builtins:eval", text, seconds=600) as job:
-        pid = next(value for value in job if value is not None)
-    assert _gone(pid)
 
 
 def test_a_place_is_free_only_when_its_job_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:

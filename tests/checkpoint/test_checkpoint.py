@@ -262,18 +262,16 @@ def test_another_computation_is_named_at_its_node() -> None:
 
 
 def test_a_gradient_that_differs_where_values_agree_is_found() -> None:
-    class Cut(torch.nn.Module):
-        def __init__(self, wrong: bool) -> None:
-            super().__init__()
-            self.weight, self.wrong = torch.nn.Parameter(torch.ones(2)), wrong
-
+    class Product(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.weight * x
-            if self.wrong:
-                y.register_hook(lambda gradient: gradient * 3)
+            y.register_hook(lambda gradient: gradient * self.scale)
             return y.exp()
 
-    found = verify(Cut(False), Cut(True), torch.ones(2))
+    right, wrong = Product(2, 1, bias=False), Product(2, 1, bias=False)
+    right.scale, wrong.scale = 1, 3
+    wrong.load_state_dict(right.state_dict())
+    found = verify(right, wrong, torch.ones(2))
     assert found.outputs == 0
     assert [name for name, _ in found.gradients] == ["weight"]
     assert found.first is not None
@@ -296,22 +294,17 @@ def test_values_of_every_node_are_those_that_retain_grad_would_show() -> None:
     from graphviz_torch.checkpoint.verify import _run
 
     torch.manual_seed(0)
-    w = torch.nn.Linear(3, 2)
     kept: dict[str, torch.Tensor] = {}
 
-    class Steps(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = w
-
+    class Steps(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            a = self.w(x)
+            a = super().forward(x)
             b = a.relu()
             c = torch.softmax(b, 1)
             kept.update(AddmmBackward0=a.clone(), ReluBackward0=b.clone(), SoftmaxBackward0=c)
             return c.sum()
 
-    run = _run(Steps(), torch.randn(4, 3))
+    run = _run(Steps(3, 2), torch.randn(4, 3))
     names = {node.name: node.id for node in run.graph.nodes}
     for name, value in kept.items():
         assert torch.equal(run.values[names[name]], value), name

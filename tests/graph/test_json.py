@@ -70,17 +70,14 @@ def full_graph() -> Graph:
 
 
 @pytest.mark.parametrize("name", ["graph.json", "graph.json.gz"])
-def test_a_graph_with_every_field_set_loads_as_it_was(tmp_path: Path, name: str) -> None:
+def test_a_graph_with_every_field_set_loads_as_it_was_and_gives_the_same_bytes(
+    tmp_path: Path, name: str
+) -> None:
     graph = full_graph()
     assert graph.save(tmp_path / name) == tmp_path / name
     assert load(tmp_path / name) == graph
     assert parts(load(str(tmp_path / name))) == parts(graph)  # types and signs of zero too
-
-
-def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a.json.gz", "b.json.gz"):
-        full_graph().save(tmp_path / name)
-    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    assert full_graph().save(tmp_path / f"b-{name}").read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_the_file_is_strict_json_even_where_statistics_are_not_finite() -> None:
@@ -248,6 +245,9 @@ def changed(**changes: Any) -> str:
     return json.dumps(data)
 
 
+NEITHER = "neither a position nor a length"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -264,7 +264,7 @@ def changed(**changes: Any) -> str:
         (changed(nodes=[]), "nodes is not an object"),
         (changed(nodes__lengths=[3]), "3"),
         (changed(nodes__lengths=[10**15]), "values for"),
-        (changed(nodes__lengths=[-2]), "not a? ?length|neither a position nor a length"),
+        (changed(nodes__lengths=[-2]), f"not a? ?length|{NEITHER}"),
         (changed(nodes__lengths=[2, 0]), "2 values for 1"),
         (changed(nodes__items__name=None), "no field 'name'"),
         (changed(nodes__items__id=[0, 0]), "has the id 0"),
@@ -272,33 +272,15 @@ def changed(**changes: Any) -> str:
         (changed(nodes__items__id=[0, 1.0]), "type float"),
         (changed(nodes__items__id=[0, None]), "type NoneType"),
         (changed(nodes__items__label={"distinct": ["a"], "at": [0, 1]}), "beyond"),
-        (
-            changed(nodes__items__label={"distinct": ["a"], "at": [0, -1]}),
-            "not a? ?position|neither a position nor a length",
-        ),
-        (
-            changed(nodes__items__label={"distinct": ["a"], "at": [0, None]}),
-            "not a? ?position|neither a position nor a length",
-        ),
-        (
-            changed(nodes__items__label={"distinct": [1], "at": [0, 0]}),
-            "not a? ?text|neither a position nor a length",
-        ),
+        (changed(nodes__items__label={"distinct": ["a"], "at": [0, -1]}), NEITHER),
+        (changed(nodes__items__label={"distinct": ["a"], "at": [0, None]}), NEITHER),
+        (changed(nodes__items__label={"distinct": [1], "at": [0, 0]}), "not a? ?text"),
         (changed(nodes__items__leaf={"distinct": ["root"], "at": [0, 0]}), "none of"),
         (changed(nodes__items__leaf={"distinct": [[]], "at": [0, 0]}), "none of"),
-        (
-            changed(nodes__items__seconds=["fast", 1]),
-            "not a? ?number|neither a position nor a length",
-        ),
+        (changed(nodes__items__seconds=["fast", 1]), "not a? ?number"),
         (changed(nodes__items__seconds=[[1, 2], 1]), "type list"),
-        (
-            changed(nodes__items__outputs__items__distinct=[[[2.0], "f", "c"]]),
-            "not a? ?shape|neither a position nor a length",
-        ),
-        (
-            changed(nodes__items__outputs__items__distinct=[[[2], 3, "c"]]),
-            "not a? ?text|neither a position nor a length",
-        ),
+        (changed(nodes__items__outputs__items__distinct=[[[2.0], "f", "c"]]), "not a? ?shape"),
+        (changed(nodes__items__outputs__items__distinct=[[[2], 3, "c"]]), "not a? ?text"),
         (changed(nodes__items__outputs__items__distinct=[[[2], "f"]]), "wrong value"),
         (changed(nodes__items__outputs__items__distinct=[7]), "wrong value"),
         (changed(edges__items__source=[1]), "from node 1 to 1"),  # a cycle of one

@@ -192,13 +192,18 @@ def test_a_step_is_one_picture_by_depth_and_a_layout_of_charts_over_the_steps(
     assert set().union(*drawn.values()) == set(tags)
 
 
-def test_one_step_makes_no_card_of_one_point(tmp_path: Path) -> None:
+def test_the_first_step_of_a_directory_and_a_tag_makes_no_card_of_one_point(
+    tmp_path: Path,
+) -> None:
     for _ in range(2):  # the same step again is not a second step
-        steps.add_gradients({f"layer{i}": 1.0 for i in range(76)}, tmp_path, step=7)
-    tags = read(tmp_path).Tags()
+        steps.add_gradients({f"layer{i}": 1.0 for i in range(76)}, tmp_path / "a", step=7)
+    tags = read(tmp_path / "a").Tags()
     assert tags["scalars"] == []
     assert tags["images"] == ["gradient norm of each layer"]
     assert tags["tensors"] == ["gradient norm by depth"]
+    steps.add_gradients({"fc": 1.0}, tmp_path / "b", step=8)
+    steps.add_gradients({"fc": 1.0}, tmp_path / "b", step=9, tag="other")
+    assert read(tmp_path / "b").Tags()["scalars"] == []
 
 
 def test_a_layer_that_comes_later_is_in_the_charts_too(tmp_path: Path) -> None:
@@ -213,13 +218,6 @@ def test_a_layer_that_comes_later_is_in_the_charts_too(tmp_path: Path) -> None:
     assert tags == [[1], [2]]
     assert [event.step for event in events.Scalars("gradient norm/a")] == [0, 1, 2, 3]
     assert [event.step for event in events.Scalars("gradient norm/b")] == [2, 3]
-
-
-def test_each_directory_and_each_tag_has_a_first_step_of_its_own(tmp_path: Path) -> None:
-    for run in ("a", "b"):
-        steps.add_gradients({"fc": 1.0}, tmp_path / run, step=0)
-        steps.add_gradients({"fc": 1.0}, tmp_path / run, step=1, tag="other")
-        assert read(tmp_path / run).Tags()["scalars"] == []
 
 
 def test_bars_are_as_long_as_the_logarithm_of_the_norm() -> None:
