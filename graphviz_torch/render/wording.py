@@ -77,40 +77,34 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
-    own = drawing.contents[number]
-    if number not in drawing.totals:
-        return _figures(own)
-    first, *others = _figures(replace(drawing.totals[number], gradients=own.gradients))
-    return [f"all {len(drawing.tree.repeated[number])}: {first}", *others]
+    return _figures(drawing.contents[number])
+
+
+def fold_figures(drawing: Drawing, number: int) -> list[str]:
+    """The small print of an open group that stands for others: the figures of all of them."""
+    if number not in drawing.contents:
+        return []
+    first, *others = _figures(replace(drawing.contents[number], devices=()))
+    return [line for line in (first, ", ".join(others)) if line]
 
 
 def _figures(contents: Contents) -> list[str]:
-    says = [_many(len(contents.nodes), "node")]
+    says = [f"all {contents.times}: " if contents.times > 1 else ""]
+    says[0] += _many(len(contents.nodes), "node")
     if contents.elements:
         says[0] += f", {_many(contents.elements, 'parameter')}"
     says += [", ".join(contents.devices[:3])]
     if contents.gradients is not None:
         low, high = map(labels.number, contents.gradients)
         says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
-    if contents.saved_bytes:
-        says.append(f"saved {bytes_text(contents.saved_bytes)}")
+    costs = [f"saved {bytes_text(contents.saved_bytes)}"] if contents.saved_bytes else []
     if contents.seconds is not None:
-        says[-1] += f", backward {seconds_text(contents.seconds)}"
-    return [line for line in says if line]
+        costs.append(f"backward {seconds_text(contents.seconds)}")
+    return [line for line in (*says, ", ".join(costs)) if line]
 
 
 def _many(number: int, noun: str) -> str:
     return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def fold_figures(drawing: Drawing, number: int) -> list[str]:
-    """The small print of an open group that stands for others: the figures of all of them."""
-    if number not in drawing.totals:
-        return []
-    contents = replace(drawing.totals[number], devices=())
-    first, *others = _figures(contents)
-    said = [f"all {len(drawing.tree.repeated[number])}: {first}", ", ".join(others).strip(", ")]
-    return [line for line in said if line]
 
 
 def passing(graph: Graph, line: Line) -> str | None:

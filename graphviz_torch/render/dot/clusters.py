@@ -46,9 +46,10 @@ def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
     if len(found) < 2 and not drawing.boxes:
         return {}
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
-    for number, figures in drawing.contents.items():
-        if len(figures.devices) == 1:
-            device[~number] = figures.devices[0]
+    for number in drawing.boxes:
+        devices = drawing.contents[number].devices
+        if len(devices) == 1:
+            device[~number] = devices[0]
     if len(set(device.values())) < 2:
         return {}
     near: dict[int, list[int]] = {key: [] for key in device}

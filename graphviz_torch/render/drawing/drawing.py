@@ -76,16 +76,17 @@ class Columns:
 class Contents:
     """Figures of all nodes in a group, leaves included.
 
-    Of a group that stands for others like it, or is in one that does, they are its own figures; the
-    gradients alone are those of all.
+    Of a group that stands for others like it, or is in one that does, they are those of all these
+    groups together.
     """
 
-    nodes: tuple[int, ...]  # ids
+    times: int  # how many groups it stands for
+    nodes: tuple[int, ...]  # ids of the nodes in all of them
+    own: tuple[int, ...]  # and of those in the one that is drawn
     parameters: int  # number of parameters
     elements: int  # in all of them
     devices: tuple[str, ...]
-    repeats: tuple[int, ...] = ()  # ids of the nodes in the groups that it stands for
-    gradients: tuple[float, float] | None = None  # smallest and largest finite norm, of all
+    gradients: tuple[float, float] | None = None  # smallest and largest finite norm
     saved_bytes: int = 0
     seconds: float | None = None  # in backward
 
@@ -156,9 +157,8 @@ class Drawing:
         default_factory=dict
     )  # key -> keys or ids named below it
     columns: Columns = Columns()
-    contents: Mapping[int, Contents] = field(default_factory=dict)  # by closed group
-    # By group that stands for others like it, open or closed: of all of them together.
-    totals: Mapping[int, Contents] = field(default_factory=dict)
+    # By group that is drawn closed, or open for others like it.
+    contents: Mapping[int, Contents] = field(default_factory=dict)
     marks: Marks = Marks()
     shading: Shading = Shading()
 

@@ -32,12 +32,12 @@ def shade(drawing: Drawing) -> Drawing:
 
 
 def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
-    boxes = drawing.contents
-    members = {i: (i,) for i in drawing.nodes} | {~n: box.nodes for n, box in boxes.items()}
-    if not summed and not modules:  # blocks alike are in different modules
-        members.update({~n: (*box.nodes, *box.repeats) for n, box in boxes.items()})
-    if summed:  # a closed group has all that is in those it stands for
-        members.update({~n: drawing.totals[n].nodes for n in boxes if n in drawing.totals})
+    members: _Members = {i: (i,) for i in drawing.nodes}
+    for number in drawing.boxes:
+        inside = drawing.contents[number]
+        # Blocks alike are in different modules.
+        members[~number] = inside.own if modules else inside.nodes
+    if summed:  # a node has all that is written inside it
         for i in drawing.inner.folded:
             host = drawing.inner.host(i)
             if host in members:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
@@ -280,26 +281,39 @@ class Twice(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("depth", "modules"),
+    ("depth", "times", "modules"),
     [
-        (0, [r"\d.*"]),
-        (1, [r"\d\.parts\.\d.*"]),
-        (2, [r"\d\.parts\.\d.*"]),
-        (3, [r"\d\.parts\.\d\.fc1", r"\d\.parts\.\d\.fc2"]),
+        (0, 4, [r"\d.*"]),
+        (1, 4, [r"\d\.parts\.\d.*"]),
+        (2, 8, [r"\d\.parts\.\d.*"]),
+        (3, 8, [r"\d\.parts\.\d\.fc1", r"\d\.parts\.\d\.fc2"]),
     ],
 )
-def test_the_gradients_of_a_folded_block_are_those_of_all_its_repeats(
-    depth: int, modules: list[str]
+def test_all_figures_of_a_folded_block_are_those_of_all_its_repeats(
+    depth: int, times: int, modules: list[str]
 ) -> None:
     torch.manual_seed(0)
     graph = recorded(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
-    closed = visible(graph, depth=depth, fold=True).contents.values()
+    graph = graph.annotate(seconds={node.id: float(1 << node.id % 50) for node in graph.nodes})
+    drawing = visible(graph, depth=depth, fold=True)
+    closed = [drawing.contents[number] for number in drawing.boxes]
     expected = set()
     for pattern in modules:
         inside = [node for node in graph.nodes if re.fullmatch(pattern, node.module)]
         norms = [g.norm for node in inside for g in node.grad_outputs if g is not None]
-        expected.add((min(norms), max(norms)))
-    assert {figures.gradients for figures in closed} == expected
+        expected.add(
+            (
+                times,
+                len(inside),
+                sum(math.prod(n.outputs[0].shape) for n in inside if n.leaf == "parameter"),
+                (min(norms), max(norms)),
+                sum(node.saved_bytes for node in inside),
+                sum(node.seconds for node in inside),
+            )
+        )
+    assert {
+        (f.times, len(f.nodes), f.elements, f.gradients, f.saved_bytes, f.seconds) for f in closed
+    } == expected
 
 
 def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> None:
@@ -403,7 +417,7 @@ def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> Non
     norms = [s.norm for n in graph.nodes if n.scope for s in n.grad_outputs if s is not None]
     drawing = draw(graph, {"fold": True})
     (fold,) = [n for n in drawing.tree.opened if n in drawing.tree.repeated]
-    total = drawing.totals[fold]
+    total = drawing.contents[fold]
     inside = [node for node in graph.nodes if node.module]
     assert (len(total.nodes), total.elements) == (len(inside), 12 * 2 * (16 + 4))
     assert total.gradients == (min(norms), max(norms))
@@ -492,3 +506,22 @@ def test_of_the_lines_between_closed_modules_the_longest_are_named_at_both_ends(
     assert every <= ends | named
     assert named
     assert (~readers[0], ~readers[-1]) in named
+
+
+def test_a_closed_box_in_a_block_drawn_for_others_says_that_its_figures_are_those_of_all() -> None:
+    graph = recorded(nn.Sequential(*(MLP(4, 4, 4) for _ in range(4))), torch.ones(2, 4))
+    drawing = visible(graph, fold=True, depth=1)
+    (frame,) = drawing.tree.repeated
+    inside = [box for box in drawing.boxes if drawing.tree.paths[~box] == (frame,)]
+    assert inside
+    for text in (to_dot(graph, fold=True, depth=1), to_mermaid(graph, fold=True, depth=1)):
+        said = re.findall(r"all 4(?::|#58;) (\d+) nodes", text)
+        counts = [len(drawing.contents[key].nodes) for key in (frame, *inside)]
+        assert sorted(map(int, said)) == sorted(counts)
+    colored = visible(graph, fold=True, depth=1, color_by="saved")
+    for box in inside:
+        nodes = [
+            n for n in graph.nodes if re.fullmatch(rf"\d\.fc{colored.title(box)[-1]}", n.module)
+        ]
+        saved = sum(node.saved_bytes for node in nodes)
+        assert colored.shading.values[~box] == f"saved {bytes_text(saved)}"
