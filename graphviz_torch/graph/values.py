@@ -64,7 +64,7 @@ class Parameter:
     Of an answer that was not recorded, None stands. `got_gradient` is about the block, `has_grad`
     about its end: a parameter may have a `.grad` from before, and one that got a gradient may have
     none, as after `zero_grad()`. `got_gradient` is known where `record` looks at all
-    gradients, as by default.
+    gradients, as by default; of `gradients="finite"` only that a parameter got one.
 
     >>> import torch
     >>> from graphviz_torch import record

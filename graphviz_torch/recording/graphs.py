@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..graph import Cut, Graph, Parameter, RetainedGraphs, Step, Transfer
+from ..graph import Cut, Graph, Node, Parameter, RetainedGraphs, Step, Transfer
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
 from ..internals.hooks.optimizers import optimized_parameters
@@ -131,26 +131,32 @@ def graph_of_backward(backward: Backward, program: Program, line: Line) -> Graph
 def cross_reference(graphs: list[Graph]) -> list[Graph]:
     """The graphs of a recording, each with what is known from the others."""
     noted = (stats for g in graphs for node in g.nodes for stats in node.grad_outputs)
-    # Of gradients="finite" no finite one is noted: what got one is not known.
+    # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
     known = any(stats is not None and not stats.nonfinite for stats in noted)
     got = {
         p.name
         for graph in graphs
         for p in graph.parameters
-        if p.node is not None and any(graph.nodes[p.node].grad_outputs)
+        if p.node is not None and _got_one(graph.nodes[p.node], known)
     }
     first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
     return [
         replace(
             g,
             parameters=tuple(
-                replace(p, got_gradient=p.name in got) if known and p.got_gradient is None else p
+                replace(p, got_gradient=p.name in got)
+                if p.got_gradient is None and (known or p.name in got)
+                else p
                 for p in g.parameters
             ),
             step=replace(g.step, nonfinite_since=first if first < i else None),
         )
         for i, g in enumerate(graphs)
     ]
+
+
+def _got_one(leaf: Node, known: bool) -> bool:
+    return any(leaf.grad_outputs) if known else leaf.order is not None
 
 
 def _spoils(graph: Graph) -> bool:

@@ -15,7 +15,6 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
-from threading import get_ident
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -38,11 +37,12 @@ from .events.training import look_at_attributes, look_for_plain_lists, look_for_
 from .failures.in_place import Changes
 from .failures.node import FailingNode
 from .failures.operands import Error, Failed, FailedCalls, refused_operands
+from .fast_paths import FastPaths
 from .gradients.finite import FiniteResults
 from .graphs import graphs_of
 from .live import BackwardCall, InnerBackward, LiveBackward
 from .live_nodes import End, ends_of, sinks
-from .program import Program, recorded
+from .program import Program
 from .source_lines import raised
 from .steps.history import GraphHistory
 from .steps.optimizers import Steps
@@ -102,6 +102,7 @@ class Session:
             *(program, self.steps, tracker, self.cuts, self.copies),
             *(self.changes, self.failed_calls, self.results, self.events),
         )
+        self._fast_paths = FastPaths(self.calls, self.cuts)
         self.backwards: list[Backward] = []
         self.reached: set[int] = set()  # id() of the variables that they reached
         self.live: LiveBackward | None = None
@@ -115,17 +116,19 @@ class Session:
     def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to run."""
         program = self.program
-        if program.key in recorded() and get_ident() == program.thread:  # as is_here(): often asked
+        if program.is_here():
             try:
                 program.stack.before(module, args, frame)
+                self._fast_paths.before(module, frame)
             except Exception as error:
                 program.miss(error)
 
     def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
         """It has run; `output` is None if it raised."""
         program = self.program
-        if program.key in recorded() and get_ident() == program.thread:
+        if program.is_here():
             try:
+                program.attempt(self._fast_paths.after, module, output, frame)
                 if program.stack.after(module, frame) and output is not None:
                     plain = type(output) is torch.Tensor
                     tensors = [("", output)] if plain else flatten(output, ask=False)

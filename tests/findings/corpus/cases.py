@@ -116,27 +116,35 @@ def step(optimizer: Optimizer, loss: Tensor) -> None:
 
 
 class Recorder:
-    """`record`, which keeps the recording for when the block has ended with an exception."""
+    """`record`, which keeps the recording for when the block has ended with an exception.
+
+    Args:
+        options: go before those that the program gives.
+    """
 
     recording: Any = None
 
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
     def __call__(self, *args: Any, **options: Any) -> Any:
-        self.recording = start(*args, **options)
+        self.recording = start(*args, **(options | self._options))
         return self.recording
 
 
-def play(program: Program, raises: str | None = None) -> list[Finding]:
+def play(program: Program, raises: str | None = None, **options: Any) -> list[Finding]:
     """The findings on a program's whole recording: errors first, each once.
 
     Args:
         program: a row's.
         raises: what its exception says, a regular expression; None: it ends without one.
+        options: of `record`, beside the program's own.
 
     Raises:
         RuntimeError: where the program does not end so.
     """
     torch.manual_seed(0)
-    recorder, said = Recorder(), ""
+    recorder, said = Recorder(**options), ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

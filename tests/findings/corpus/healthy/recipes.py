@@ -9,9 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, SGD, Adam, AdamW
@@ -322,3 +324,20 @@ def tasks_weighted_by_their_uncertainty(record: Record) -> None:
         for x, y in batches(3):
             loss, _logged = model(x, torch.rand(16), y)
             step(optimizer, loss)
+
+
+@healthy
+def ensemble_of_one_architecture(record: Record) -> None:
+    base = mlp(6, 16, 3)
+    members = [mlp(6, 16, 3) for _ in range(4)]
+    weights, buffers = stack_module_state(members)  # type: ignore[arg-type]
+    base = base.to("meta")
+    optimizer = SGD(weights.values(), lr=0.1)
+
+    def logits(weights: Any, buffers: Any, x: Tensor) -> Any:
+        return functional_call(base, (weights, buffers), (x,))
+
+    with record():
+        for x, y in batches(3):
+            out = vmap(logits, (0, 0, None))(weights, buffers, x)
+            step(optimizer, F.cross_entropy(out.flatten(0, 1), y.repeat(4)))
