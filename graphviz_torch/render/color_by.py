@@ -16,8 +16,8 @@ from ..graph.units import bytes_text, seconds_text
 from . import labels
 
 ColorName = Literal["device", "dtype", "module", "trainable", "gradient", "time", "saved"]
-# A name, or a function that gives a node's value, or None for a node without one.
-ColorBy = ColorName | Callable[[Node], float | None]
+# A name, or a function that gives a node's value or category, or None for a node without one.
+ColorBy = ColorName | Callable[[Node], float | str | None]
 
 
 class Value(NamedTuple):
@@ -49,10 +49,11 @@ def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
     """How to read the value or name of a node of `graph`.
 
     Raises:
+        TypeError: for a function that gives neither numbers nor texts, or both.
         ValueError: for a `color_by` that is unknown.
     """
     if callable(color_by):
-        return _own(color_by)
+        return _own(graph, color_by)
     if color_by == "trainable":
         return Name(_trainable(graph), "parameters")
     if color_by in _NAMES:
@@ -133,24 +134,31 @@ def name_of(color_by: ColorBy) -> str:
     return name if name.isidentifier() else "value"
 
 
-def _own(function: Callable[[Node], float | None]) -> Value:
-    """How to read and write the values of a user's function."""
+def _own(graph: Graph, function: Callable[[Node], float | str | None]) -> Value | Name:
+    """How to read and write what a user's function gives: numbers, or texts as categories."""
     name = name_of(function)
-
-    def read(node: Node) -> float | None:
-        value = function(node)
-        if value is None:
-            return None
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"color_by: {name} gave {value!r} for node {node.id} "
-                f"({node.title}). Return a number, or None for a node without a value."
-            ) from None
-
+    given = [function(node) for node in graph.nodes]
+    texts = [value if isinstance(value, str) else "" for value in given]
+    if any(texts) and all(isinstance(value, str) for value in given if value is not None):
+        return Name(lambda node: texts[node.id], name)
+    values = [_number(name, node, value) for node, value in zip(graph.nodes, given, strict=True)]
     advice = "The function gave None for every node."
+    read: Callable[[Node], float | None] = lambda node: values[node.id]  # noqa: E731
     return Value(read, labels.number, name, advice, name, missing="no value", own=True)
+
+
+def _number(name: str, node: Node, value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, str):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(
+        f"color_by: {name} gave {value!r} for node {node.id} ({node.title}). Return a number for "
+        "every node, or a text for every node as its category; None for a node without one."
+    )
 
 
 def _trainable(graph: Graph) -> Callable[[Node], str]:

@@ -12,6 +12,7 @@ from ..graph.units import number_text
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 _LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
+_WIDEST = 60  # characters of a line of a name
 
 
 # Of an operation's attributes, those that tell it from another of its kind: by what its name starts
@@ -22,6 +23,7 @@ _TELLING: tuple[tuple[str, str, str, str], ...] = (
     ("mul", "p", "dropout {}", ""),  # what a dropout is on the CPU
     ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
+    ("convolution", "dilation", "dilation {}", "1"),
     ("convolution", "groups", "groups {}", "1"),
     ("max_pool", "kernel_size", "{}", ""),
     ("avg_pool", "kernel_size", "{}", ""),
@@ -46,11 +48,31 @@ def clipped(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
+def wrapped(name: str) -> str:
+    """A long name in several lines, that end behind a word or a part of a path.
+
+    >>> print(wrapped("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
+    encoder.layers.10.attention.self.query.projection.weight ·
+    Linear(4, 16)
+    """
+    lines = []
+    for rest in name.split("\n"):
+        while len(rest) > _WIDEST:
+            cut = max(rest.rfind(sign, _WIDEST // 2, _WIDEST) for sign in " ._/,-") + 1 or _WIDEST
+            lines.append(rest[:cut].rstrip(" "))
+            rest = rest[cut:]
+        lines.append(rest)
+    return "\n".join(lines)
+
+
+@lru_cache(maxsize=4096)
 def telling(title: str, attributes: tuple[str, ...]) -> str:
     """The attributes that tell an operation from another of its kind, after its name.
 
     >>> telling("pow", ("exponent=2",)), telling("convolution", ("groups=1", "stride=(2, 2)"))
     (' 2', ' stride 2')
+    >>> telling("native_dropout", ("p=0.30000000000000004",))
+    ' 0.3'
     >>> telling("permute", ("dims=(2, 0, 1)",))
     ' 2, 0, 1'
     """
@@ -67,9 +89,20 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
 def _shortly(value: str, attribute: str) -> str:
     """A value as text. Equal sizes are written once, "(2, 2)" as "2", except a kernel's."""
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
+    parts = list(map(_rounded, parts))
     once = len(set(parts)) == 1 and attribute != "kernel_size"
     same = parts[0] if once else (", " if attribute == "dims" else TIMES).join(parts)
     return same.replace("-", MINUS) if value.startswith("-") else same
+
+
+def _rounded(value: str) -> str:
+    """A number with more than six significant digits with six; any other text as it is."""
+    if "." not in value:
+        return value
+    try:
+        return value if float(f"{float(value):.6g}") == float(value) else f"{float(value):.6g}"
+    except ValueError:
+        return value
 
 
 @lru_cache(maxsize=4096)

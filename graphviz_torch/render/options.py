@@ -62,9 +62,10 @@ class DrawingOptions(TypedDict, total=False):
             'fill nodes by "device", "dtype", "module", "trainable" (whether the module\'s own '
             'parameters require a gradient, or are frozen), "gradient" (norm), "time" (seconds in '
             'backward) or "saved" (bytes kept for backward) in place of what they are; or by a '
-            "function that takes a Node and returns a number, or None. Time and bytes are those of "
-            "a node with all that is written inside it, or of a whole closed group; of gradients, "
-            "and of what a function returns, a group has its largest.",
+            "function that takes a Node and returns a number, or a text as its category, or None. "
+            "Time and bytes are those of a node with all that is written inside it, or of a whole "
+            "closed group; of gradients, and of numbers that a function returns, a group has its "
+            "largest.",
         ),
     ]
     parameters: Annotated[

@@ -35,13 +35,13 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
         high = TITLE + SMALL + MARGIN
         if node.grad_outputs:
             high += SMALL * sum([stats is not None for stats in node.grad_outputs])
-        if node.label:
-            high += TITLE
-            letters = max(letters, _BOLD * len(node.label))
+        names = [node.label] if node.label else []
         if i in alone:
-            high += TITLE
-            name = f"{alone[i]} · {node.module_class.rpartition('/')[2]}"
-            letters = max(letters, _BOLD * len(name))
+            names.append(f"{alone[i]} · {node.module_class.rpartition('/')[2]}")
+        for name in names:
+            lines = labels.wrapped(name).split("\n")
+            high += TITLE * len(lines)
+            letters = max(letters, _BOLD * max(map(len, lines)))
         for line in labels.details(node):
             high += SMALL
             letters = max(letters, len(line))
@@ -54,8 +54,10 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             letters = max(letters, len(labels.within(node, leaf.label)) + known)
         found[i] = letters * _LETTER + 2 * 10, high
     for number in drawing.boxes:
-        letters = _BOLD * len(drawing.title(number))
-        found[~number] = max(letters, 22) * _LETTER + 20, TITLE + 3 * SMALL + MARGIN
+        lines = labels.wrapped(drawing.described(number)).split("\n")
+        letters = _BOLD * max(map(len, lines))
+        high = TITLE * len(lines) + 3 * SMALL + MARGIN
+        found[~number] = max(letters, 22) * _LETTER + 20, high
     for named in (drawing.before, drawing.behind):
         for key, others in named.items():
             width, height = found[key]

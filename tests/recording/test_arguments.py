@@ -40,13 +40,19 @@ X = torch.ones(2, 3, 8, 8, requires_grad=True)
         (lambda: X**2, "exponent=2", "pow 2"),
         (lambda: torch.softmax(X, -1), "dim=-1", f"softmax dim {MINUS}1"),
         (lambda: nn.functional.dropout(X, 0.1), "p=0.1", "dropout 0.1"),
+        (lambda: nn.functional.dropout(X, 0.1 + 0.2), f"p={0.1 + 0.2}", "dropout 0.3<"),
         (lambda: X.view(2, 3, 64), "shape=(2, 3, 64)", "view"),
         (lambda: X.roll(3, 0), "shifts=(3,)", "roll"),
         (lambda: X.clamp(max=5), "max=5", "clamp"),
         (
             lambda: nn.Conv2d(3, 4, 3, stride=2)(X),
             "kernel_size=(3, 3)",
-            f"convolution 3{TIMES}3, stride 2",
+            f"convolution 3{TIMES}3, stride 2<",
+        ),
+        (
+            lambda: nn.Conv2d(3, 3, 3, dilation=2, groups=3)(X),
+            "dilation=(2, 2)",
+            f"convolution 3{TIMES}3, dilation 2, groups 3<",
         ),
     ],
 )

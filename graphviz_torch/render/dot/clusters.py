@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .. import wording
+from .. import labels, wording
 from ..drawing.drawing import Drawing
 from ..style import GROUNDS, category, palette, pick
 from . import markup
@@ -90,11 +90,10 @@ def _write(
             title, border = drawing.described(int(entry)), colors["cluster_line"]
             small = wording.fold_figures(drawing, int(entry))
             fill = colors["cluster"]
-        head = f"<B>{markup.escape(title)}</B>"
+        lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrapped(title).split("\n")]
         for text in small:  # with space for the rim that hides edges around each line
-            line = markup.small(markup.escape(text), colors["muted"])
-            head += f'<BR ALIGN="LEFT"/>{line}{markup.SPACE}'
-        head += '<BR ALIGN="LEFT"/>' if small else ""
+            lines.append(markup.small(markup.escape(text), colors["muted"]) + markup.SPACE)
+        head = "".join(f'{line}<BR ALIGN="LEFT"/>' for line in lines) if lines[1:] else lines[0]
         result += [
             f"{tab}subgraph cluster{here} {{",
             f"{tab}\tgraph [label=<{head}> labelloc=t labeljust=l"

@@ -71,7 +71,8 @@ class Nodes:
         what = role(node, self.outputs, self.copies)
         self.roles.add(what)
         i = node.id
-        lines = [f"<B>{markup.escape(name)}</B>" for name in wording.names(self.drawing, node)]
+        names = map(labels.wrapped, wording.names(self.drawing, node))
+        lines = [f"<B>{markup.escape(name)}</B>" for name in names]
         lines.append(self._text(node))
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for edge in self.drawing.inner.inside.get(i, ()):
@@ -130,7 +131,9 @@ class Nodes:
             before, behind = f"<BR/>{line}".split("|")
             self.inner[kind] = parts = before, what, behind
         before, unnamed, behind = parts
-        name = markup.escape(labels.within(node, leaf.label)) if leaf.label else unnamed
+        name = unnamed
+        if leaf.label:
+            name = markup.escape(labels.wrapped(labels.within(node, leaf.label)))
         return f"{before}{name}{behind}"
 
     def _box(self, number: int) -> str:
@@ -138,7 +141,7 @@ class Nodes:
         assert drawing.groups is not None
         self.roles.add("group")
         figures = [*map(self._small, wording.box_figures(drawing, number)), *self._signs(~number)]
-        title = f"<B>{markup.escape(drawing.described(number))}</B>"
+        title = f"<B>{markup.escape(labels.wrapped(drawing.described(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}"
         attributes = _attributes("group", self.theme) + self._added(~number, "group")
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"

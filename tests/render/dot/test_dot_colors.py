@@ -65,11 +65,11 @@ def test_color_by_takes_a_function_of_a_node() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda node: "much", TypeError, "gave 'much' for node 0 (mul). Return a number, or None"),
+        (lambda node: [1], TypeError, "gave [1] for node 0 (mul). Return a number for every node"),
         (lambda node: None, ValueError, "The function gave None for every node."),
     ],
 )
-def test_a_function_that_gives_no_number_is_refused(
+def test_a_function_that_gives_no_number_and_no_text_is_refused(
     function: Any, error: type[Exception], message: str
 ) -> None:
     graph = Graph((Node(0, "MulBackward0", (F32,), operation="mul"),), (), ((0, 0),))

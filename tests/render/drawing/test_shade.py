@@ -59,6 +59,31 @@ def test_what_is_not_finite_or_has_no_value_stands_outside_the_scale() -> None:
     assert shading.values[1].endswith("not finite")
 
 
+def test_a_function_that_returns_texts_colours_by_category() -> None:
+    names = ["mul", "add", None, "mul", ""]
+    nodes = tuple(Node(i, "MulBackward0", F32, operation="mul") for i in range(len(names)))
+    graph = Graph(nodes, tuple(Edge(i, i + 1) for i in range(len(names) - 1)))
+
+    def kind_of(node: Node) -> str | None:
+        return names[node.id]
+
+    shading = draw(graph, {"color_by": kind_of}).shading
+    assert {text: fill for fill, text in shading.scale} == {
+        "add": shading.fills[1],
+        "mul": shading.fills[0],
+    }
+    assert shading.title == "kind_of"
+    assert shading.fills[0] == shading.fills[3] != shading.fills[1]
+    assert shading.fills[2] == shading.fills[4] == CATEGORIES[0]  # grey: no category
+
+
+@pytest.mark.parametrize("values", [["mul", 1.0], [1.0, "2"], [[1], None], ["a", object]])
+def test_a_function_that_returns_anything_else_is_told_what_to_return(values: list[object]) -> None:
+    nodes = tuple(Node(i, "MulBackward0", F32, operation="mul") for i in range(len(values)))
+    with pytest.raises(TypeError, match=r"color_by: value gave .* for node \d \(mul\). Return a"):
+        draw(Graph(nodes, ()), {"color_by": lambda node: values[node.id]})  # type: ignore[typeddict-item, return-value]
+
+
 class Body(nn.Module):
     """Two layers. The second is frozen."""
 
