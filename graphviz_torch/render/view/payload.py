@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from gzip import compress
 from math import isfinite
@@ -39,6 +39,7 @@ from .. import style
 from ..groups.groups import group
 from ..labels import telling
 from .difference import Difference, difference
+from .tables import Columns, Table
 from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
@@ -76,7 +77,7 @@ def view_payload(
     else:
         given = diff.union()
     graph = _with_failed(given)
-    columns = _Columns()
+    columns = Columns()
     header: dict[str, Any] = {
         "title": title or title_of(given if diff is None else diff),
         "style": _style(),
@@ -90,12 +91,12 @@ def view_payload(
         "cuts": [asdict(cut) for cut in graph.cuts],
         "findings": [asdict(finding) for finding in findings],
     }
-    metas = _Table()
+    metas = Table()
     for name in _TEXTS:
         header[name] = columns.texts(name, [getattr(node, name) for node in graph.nodes])
     classes = [getattr(node, "module_class", "") for node in graph.nodes]
     header["moduleClass"] = columns.texts("moduleClass", classes)
-    attributes = _Table()
+    attributes = Table()
     attributes.at(())
     places = [attributes.at(_attributes(node)) for node in graph.nodes]
     columns.numbers("attributes", places)
@@ -149,80 +150,14 @@ def _with_failed(graph: Graph) -> Graph:
     return replace(graph, nodes=(*graph.nodes, node), edges=(*graph.edges, *edges))
 
 
-class _Table:
-    """Rows that repeat: each once, in the order they came."""
-
-    def __init__(self) -> None:
-        self._at: dict[Hashable, int] = {}
-
-    def at(self, row: Hashable) -> int:
-        return self._at.setdefault(row, len(self._at))
-
-    @property
-    def rows(self) -> list[Any]:
-        return list(self._at)
-
-
-class _Columns:
-    """Columns of numbers, as planes of bytes. A column of zeros alone is left out."""
-
-    def __init__(self) -> None:
-        self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes a row, rows
-        self.planes: list[bytes] = []
-
-    def numbers(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers from 0."""
-        top = max(values, default=0)
-        if top:
-            self._add(name, "number", struct.pack(f"<{len(values)}Q", *values), top, len(values))
-
-    def steps(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers that differ little from one row to the next."""
-        steps = [b - a for a, b in zip((0, *values), values, strict=False)]
-        self._signed(name, "step", steps)
-
-    def signed(self, name: str, values: Sequence[int]) -> None:
-        """Whole numbers on both sides of 0."""
-        self._signed(name, "signed", values)
-
-    def measured(self, name: str, values: Iterable[float | None], fraction: int) -> None:
-        """Numbers with so many bits of their fraction; NaN for None."""
-        numbers = [float("nan") if value is None else value for value in values]
-        if all(number != number for number in numbers):
-            return
-        bits = struct.unpack(f"<{len(numbers)}Q", struct.pack(f"<{len(numbers)}d", *numbers))
-        half, mask = 1 << (51 - fraction), -1 << (52 - fraction)
-        rounded = [(bit + half) & mask & 0xFFFFFFFFFFFFFFFF for bit in bits]
-        data = struct.pack(f"<{len(rounded)}Q", *rounded)
-        self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
-
-    def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
-        """Positions in a table of texts, which is returned."""
-        table = _Table()
-        table.at("")
-        self.numbers(name, [table.at(value) for value in values])
-        return table.rows
-
-    def _signed(self, name: str, kind: str, values: Sequence[int]) -> None:
-        folded = [2 * value if value >= 0 else -2 * value - 1 for value in values]
-        top = max(folded, default=0)
-        if top:
-            self._add(name, kind, struct.pack(f"<{len(folded)}Q", *folded), top, len(folded))
-
-    def _add(self, name: str, kind: str, data: bytes, top: int, rows: int) -> None:
-        size = (top.bit_length() + 7) // 8
-        self.layout.append((name, kind, size, rows))
-        self.planes += [data[plane::8] for plane in range(size)]
-
-
-def _add_nodes(graph: Graph, columns: _Columns, header: dict[str, Any], metas: _Table) -> None:
+def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Table) -> None:
     nodes = graph.nodes
     columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
     header["ordered"] = any(node.order is not None for node in nodes)
     columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
     columns.measured("seconds", [node.seconds for node in nodes], _TIME)
 
-    shapes, keeps = _Table(), _Table()
+    shapes, keeps = Table(), Table()
     shapes.at(())
     keeps.at(())
     columns.numbers("shapes", [shapes.at(_metas(node.outputs, metas)) for node in nodes])
@@ -251,11 +186,11 @@ def _label(node: Node) -> str | tuple[str]:
     return (node.label[len(before) :],) if node.label.startswith(before) else node.label
 
 
-def _metas(outputs: Iterable[TensorMeta | None], metas: _Table) -> tuple[int, ...]:
+def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:
     return tuple(-1 if meta is None else metas.at(meta) for meta in outputs)
 
 
-def _saved(node: Node, metas: _Table) -> tuple[tuple[Any, ...], ...]:
+def _saved(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
     # The node that counts a shared storage is given by its distance: equal blocks then agree.
     return tuple(
         (
@@ -271,9 +206,9 @@ def _saved(node: Node, metas: _Table) -> tuple[tuple[Any, ...], ...]:
 
 def _add_gradients(
     nodes: Sequence[Node],
-    columns: _Columns,
+    columns: Columns,
     header: dict[str, Any],
-    metas: _Table,
+    metas: Table,
 ) -> None:
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
     rows = [stats for node in nodes for stats in node.grad_outputs]
@@ -299,7 +234,7 @@ def _values(stats: GradientStats | None, most: int) -> list[float | str]:
     ]
 
 
-def _add_groups(graph: Graph, columns: _Columns, header: dict[str, Any]) -> None:
+def _add_groups(graph: Graph, columns: Columns, header: dict[str, Any]) -> None:
     groups = group(graph)
     columns.steps("of", [0 if at is None else at + 1 for at in groups.of])
     header["groups"] = len(groups.groups)
