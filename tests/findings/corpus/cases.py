@@ -83,7 +83,7 @@ class Reported:
 
 
 REPORTED: dict[str, Reported] = {}
-HEALTHY: dict[str, Program] = {}
+HEALTHY: dict[str, Program] = {}  # each function of the files in healthy/ that takes `record`
 
 
 def reported(
@@ -98,14 +98,6 @@ def reported(
         return program
 
     return enter
-
-
-def healthy(program: Program) -> Program:
-    """Enter a program in the table of trainings with nothing wrong."""
-    name = getattr(program, "__name__", "")
-    assert name not in HEALTHY, name
-    HEALTHY[name] = program
-    return program
 
 
 def step(optimizer: Optimizer, loss: Tensor) -> None:

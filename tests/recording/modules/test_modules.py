@@ -22,6 +22,7 @@ from graphviz_torch import Graph, record
 from graphviz_torch.internals import frames
 from tests.support import models
 from tests.support.programs import in_threads
+from tests.support.recorded import trained
 
 
 def line_of(function: Any, text: str) -> str:
@@ -106,10 +107,9 @@ def test_every_path_is_one_of_named_modules_and_every_parameter_is_in_its_own(
     model: nn.Module,
 ) -> None:
     x = {"MLP": (2, 4), "TransformerBlock": (1, 3, 8), "ConvNet": (1, 3, 4, 4)}
-    with record(model) as recording:
-        model(torch.ones(x[type(model).__name__])).sum().backward()
+    graph = trained(model, torch.ones(x[type(model).__name__]))
     known = dict(model.named_modules())
-    for node in recording.graph.nodes:
+    for node in graph.nodes:
         assert node.module in known
         if node.leaf == "parameter":
             name = node.label.rpartition(".")[2]
@@ -257,9 +257,7 @@ def test_a_module_that_raised_and_was_caught_is_not_taken_for_the_caller_of_the_
 
     model = Tries()
     x = torch.ones(1, 2, requires_grad=True)
-    with record(model) as recording:
-        model(x).sum().backward()
-    rows = dict(column(recording.graph, "scope"))
+    rows = dict(column(trained(model, x), "scope"))
     assert rows["addmm"] == "good"
     assert rows["sum"] == ""
 
@@ -381,9 +379,8 @@ def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
 
 def test_a_checkpointed_part_goes_by_its_own_name() -> None:
     model = nn.Sequential(checkpoint_wrapper(nn.Linear(2, 3)), nn.Linear(3, 1))
-    with record(model) as recording:
-        model(torch.ones(2, 2, requires_grad=True)).sum().backward()
-    names = [parameter.name for parameter in recording.graph.parameters]
+    graph = trained(model, torch.ones(2, 2, requires_grad=True))
+    names = [parameter.name for parameter in graph.parameters]
     assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 

@@ -11,13 +11,12 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import batch, mlp
 
 # --- architectures -------------------------------------------------------------------------------
 
 
-@healthy
 def multilayer_perceptron(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -27,7 +26,6 @@ def multilayer_perceptron(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def linear_regression_by_hand(record: Record) -> None:
     x = torch.randn(32, 2)
     y = x @ torch.tensor([2.0, -1.0]) + 0.5
@@ -43,7 +41,6 @@ def linear_regression_by_hand(record: Record) -> None:
                 b.grad.zero_()
 
 
-@healthy
 def convolutions_with_batch_norm(record: Record) -> None:
     model = nn.Sequential(
         *[nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)],
@@ -58,7 +55,6 @@ def convolutions_with_batch_norm(record: Record) -> None:
             )
 
 
-@healthy
 def residual_blocks(record: Record) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -77,7 +73,6 @@ def residual_blocks(record: Record) -> None:
         optimizer.zero_grad()
 
 
-@healthy
 def transformer_encoder_with_padding(record: Record) -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model = nn.ModuleDict({"embed": nn.Embedding(20, 16, padding_idx=0)})
@@ -93,7 +88,6 @@ def transformer_encoder_with_padding(record: Record) -> None:
         optimizer.step()
 
 
-@healthy
 def causal_language_model_with_tied_weights(record: Record) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -121,7 +115,6 @@ def causal_language_model_with_tied_weights(record: Record) -> None:
             )
 
 
-@healthy
 def lstm_over_packed_sequences(record: Record) -> None:
     lstm, head = nn.LSTM(4, 8, num_layers=2, batch_first=True, dropout=0.1), nn.Linear(8, 2)
     optimizer = Adam([*lstm.parameters(), *head.parameters()])
@@ -134,7 +127,6 @@ def lstm_over_packed_sequences(record: Record) -> None:
         optimizer.step()
 
 
-@healthy
 def truncated_backpropagation_through_time(record: Record) -> None:
     cell, head = nn.GRUCell(4, 8), nn.Linear(8, 4)
     optimizer = SGD([*cell.parameters(), *head.parameters()], lr=0.1)
@@ -148,7 +140,6 @@ def truncated_backpropagation_through_time(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def sequence_to_sequence_with_teacher_forcing(record: Record) -> None:
     embed, encoder, decoder = nn.Embedding(12, 8), nn.GRU(8, 8), nn.GRUCell(8, 8)
     out = nn.Linear(8, 12)
@@ -166,7 +157,6 @@ def sequence_to_sequence_with_teacher_forcing(record: Record) -> None:
         step(optimizer, loss)
 
 
-@healthy
 def speech_with_ctc(record: Record) -> None:
     model = nn.Sequential(nn.Conv1d(8, 16, 3, padding=1), nn.ReLU(), nn.Conv1d(16, 6, 1))
     optimizer = Adam(model.parameters())
@@ -176,7 +166,6 @@ def speech_with_ctc(record: Record) -> None:
         step(optimizer, F.ctc_loss(log_probs, targets, torch.full((3,), 20), lengths))
 
 
-@healthy
 def segmentation_with_an_ignored_class(record: Record) -> None:
     down, up = nn.Conv2d(3, 8, 3, 2, 1), nn.ConvTranspose2d(8, 8, 2, 2)
     head = nn.Conv2d(11, 4, 1)
@@ -190,7 +179,6 @@ def segmentation_with_an_ignored_class(record: Record) -> None:
         (logits.argmax(1) == y).float().mean().item()
 
 
-@healthy
 def graph_network_with_scatter(record: Record) -> None:
     message, update = nn.Linear(8, 8), nn.GRUCell(8, 8)
     readout = nn.Linear(8, 2)
@@ -206,7 +194,6 @@ def graph_network_with_scatter(record: Record) -> None:
         optimizer.step()
 
 
-@healthy
 def recommender_with_sparse_embedding_bags(record: Record) -> None:
     bags, head = nn.EmbeddingBag(50, 8, sparse=True, mode="sum"), nn.Linear(8, 1)
     sparse, dense = torch.optim.SparseAdam(bags.parameters()), Adam(head.parameters())
@@ -222,7 +209,6 @@ def recommender_with_sparse_embedding_bags(record: Record) -> None:
             dense.step()
 
 
-@healthy
 def mixture_of_experts(record: Record) -> None:
     class Experts(nn.Module):
         def __init__(self) -> None:
@@ -249,7 +235,6 @@ def mixture_of_experts(record: Record) -> None:
         step(optimizer, F.mse_loss(out, x) + 0.01 * balance)
 
 
-@healthy
 def euler_steps_of_a_neural_ode(record: Record) -> None:
     field = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = Adam(field.parameters())
@@ -260,7 +245,6 @@ def euler_steps_of_a_neural_ode(record: Record) -> None:
         step(optimizer, F.mse_loss(torch.stack(path), torch.zeros(11, 8, 2)))
 
 
-@healthy
 def physics_informed_network(record: Record) -> None:
     net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = Adam(net.parameters())
@@ -273,7 +257,6 @@ def physics_informed_network(record: Record) -> None:
             step(optimizer, (du + u).square().mean() + (start - 1).square().mean())
 
 
-@healthy
 def image_fitted_by_gradient_descent(record: Record) -> None:
     features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).requires_grad_(
         False

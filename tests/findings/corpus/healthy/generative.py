@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
@@ -22,7 +22,6 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 # --- adversarial ---------------------------------------------------------------------------------
 
 
-@healthy
 def gan_that_detaches_the_fake(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -37,7 +36,6 @@ def gan_that_detaches_the_fake(record: Record) -> None:
             step(opt_g, bce(d(fake), torch.ones(8, 1)))
 
 
-@healthy
 def gan_with_one_fake_for_each(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -54,7 +52,6 @@ def gan_with_one_fake_for_each(record: Record) -> None:
             opt_g.step()
 
 
-@healthy
 def gan_that_freezes_the_critic_meanwhile(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -66,7 +63,6 @@ def gan_that_freezes_the_critic_meanwhile(record: Record) -> None:
             step(opt_g, -d(g(torch.randn(8, 4))).mean())
 
 
-@healthy
 def wasserstein_gan_with_gradient_penalty(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -86,7 +82,6 @@ def wasserstein_gan_with_gradient_penalty(record: Record) -> None:
                 opt_g.step()
 
 
-@healthy
 def wasserstein_gan_with_clipped_weights(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g = torch.optim.RMSprop(g.parameters())
@@ -99,7 +94,6 @@ def wasserstein_gan_with_clipped_weights(record: Record) -> None:
         step(opt_g, -d(g(torch.randn(8, 4))).mean())
 
 
-@healthy
 def translation_there_and_back(record: Record) -> None:
     there, back, judge = mlp(6, 6), mlp(6, 6), mlp(6, 1)
     opt_g = Adam([*there.parameters(), *back.parameters()])
@@ -113,7 +107,6 @@ def translation_there_and_back(record: Record) -> None:
             step(opt_d, ((judge(b) - 1).square() + judge(fake_b.detach()).square()).mean())
 
 
-@healthy
 def adversarial_training_with_pgd(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -127,7 +120,6 @@ def adversarial_training_with_pgd(record: Record) -> None:
         step(optimizer, F.cross_entropy(model(x + delta.detach()), y))
 
 
-@healthy
 def domain_classifier_behind_a_reversed_gradient(record: Record) -> None:
     class Reverse(torch.autograd.Function):
         @staticmethod
@@ -152,7 +144,6 @@ def domain_classifier_behind_a_reversed_gradient(record: Record) -> None:
 # --- generative ----------------------------------------------------------------------------------
 
 
-@healthy
 def variational_autoencoder(record: Record) -> None:
     encoder, decoder = mlp(6, 4), mlp(2, 6)
     optimizer = Adam([*encoder.parameters(), *decoder.parameters()])
@@ -168,7 +159,6 @@ def variational_autoencoder(record: Record) -> None:
             )
 
 
-@healthy
 def vector_quantized_autoencoder(record: Record) -> None:
     encoder, decoder, codes = mlp(6, 4), mlp(4, 6), nn.Embedding(5, 4)
     model = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "codes": codes})
@@ -185,7 +175,6 @@ def vector_quantized_autoencoder(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def denoising_diffusion(record: Record) -> None:
     model = mlp(7, 6)
     optimizer = Adam(model.parameters())
@@ -198,7 +187,6 @@ def denoising_diffusion(record: Record) -> None:
             step(optimizer, F.mse_loss(model(torch.cat([noisy, t[:, None] / 50], 1)), noise))
 
 
-@healthy
 def flow_of_affine_couplings(record: Record) -> None:
     couplings = nn.ModuleList([mlp(2, 4) for _ in range(3)])
     optimizer = Adam(couplings.parameters())
@@ -214,7 +202,6 @@ def flow_of_affine_couplings(record: Record) -> None:
             step(optimizer, -(Normal(0.0, 1.0).log_prob(x).sum(1) + log_det).mean())
 
 
-@healthy
 def energy_model_with_langevin_samples(record: Record) -> None:
     energy = mlp(2, 1)
     optimizer = Adam(energy.parameters())
@@ -227,7 +214,6 @@ def energy_model_with_langevin_samples(record: Record) -> None:
         step(optimizer, energy(torch.randn(8, 2)).mean() - energy(x.detach()).mean())
 
 
-@healthy
 def gumbel_softmax_straight_through(record: Record) -> None:
     choose, table = nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
     optimizer = Adam([*choose.parameters(), *table.parameters()])

@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
@@ -20,7 +20,6 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 # --- reinforcement learning ----------------------------------------------------------------------
 
 
-@healthy
 def reinforce_with_a_baseline(record: Record) -> None:
     policy, baseline = mlp(4, 2), mlp(4, 1)
     optimizer = Adam([*policy.parameters(), *baseline.parameters()])
@@ -36,7 +35,6 @@ def reinforce_with_a_baseline(record: Record) -> None:
         )
 
 
-@healthy
 def actor_and_critic_with_two_optimizers(record: Record) -> None:
     actor, critic = mlp(4, 2), mlp(4, 1)
     opt_actor, opt_critic = Adam(actor.parameters()), Adam(critic.parameters())
@@ -52,7 +50,6 @@ def actor_and_critic_with_two_optimizers(record: Record) -> None:
             step(opt_actor, (-distribution.log_prob(action) * td.detach()).mean())
 
 
-@healthy
 def proximal_policy_optimization(record: Record) -> None:
     body, policy, value = nn.Linear(4, 16), nn.Linear(16, 3), nn.Linear(16, 1)
     model = nn.ModuleDict({"body": body, "policy": policy, "value": value})
@@ -77,7 +74,6 @@ def proximal_policy_optimization(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def soft_actor_critic(record: Record) -> None:
     actor, q1, q2 = mlp(4, 4), mlp(6, 1), mlp(6, 1)
     target1, target2 = copy.deepcopy(q1), copy.deepcopy(q2)
@@ -115,7 +111,6 @@ def soft_actor_critic(record: Record) -> None:
                         p.lerp_(q, 0.005)
 
 
-@healthy
 def deep_q_learning_with_a_target_network(record: Record) -> None:
     online = mlp(4, 3)
     target = copy.deepcopy(online)
@@ -137,7 +132,6 @@ def deep_q_learning_with_a_target_network(record: Record) -> None:
                 target.load_state_dict(online.state_dict())
 
 
-@healthy
 def deterministic_policy_that_clears_at_the_end(record: Record) -> None:
     actor, critic = mlp(4, 2), mlp(6, 1)
     slow_actor, slow_critic = copy.deepcopy(actor), copy.deepcopy(critic)
@@ -161,7 +155,6 @@ def deterministic_policy_that_clears_at_the_end(record: Record) -> None:
 # --- representations, teachers, and learning to learn --------------------------------------------
 
 
-@healthy
 def contrastive_learning_of_two_views(record: Record) -> None:
     encoder, projector = mlp(6, 8), nn.Linear(8, 4)
     optimizer = Adam([*encoder.parameters(), *projector.parameters()])
@@ -174,7 +167,6 @@ def contrastive_learning_of_two_views(record: Record) -> None:
         step(optimizer, F.cross_entropy(similarity, (torch.arange(16) + 8) % 16))
 
 
-@healthy
 def momentum_encoder_with_a_predictor(record: Record) -> None:
     online, predictor = mlp(6, 4), mlp(4, 4)
     target = copy.deepcopy(online).requires_grad_(False)
@@ -190,7 +182,6 @@ def momentum_encoder_with_a_predictor(record: Record) -> None:
                     slow.mul_(0.99).add_(fast, alpha=0.01)
 
 
-@healthy
 def stop_gradient_on_either_side(record: Record) -> None:
     encoder, predictor = mlp(6, 4), mlp(4, 4)
     optimizer = SGD([*encoder.parameters(), *predictor.parameters()], lr=0.1)
@@ -202,7 +193,6 @@ def stop_gradient_on_either_side(record: Record) -> None:
         step(optimizer, loss)
 
 
-@healthy
 def distillation_from_a_teacher(record: Record) -> None:
     teacher, student = mlp(6, 3).eval(), mlp(6, 3)
     optimizer = Adam(student.parameters())
@@ -216,7 +206,6 @@ def distillation_from_a_teacher(record: Record) -> None:
             step(optimizer, 0.5 * F.cross_entropy(logits, y) + 8 * kd)
 
 
-@healthy
 def pseudo_labels_above_a_threshold(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -230,7 +219,6 @@ def pseudo_labels_above_a_threshold(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y) + (extra * (confidence > 0.4)).mean())
 
 
-@healthy
 def siamese_triplets(record: Record) -> None:
     net = mlp(6, 4)
     optimizer = Adam(net.parameters())
@@ -244,7 +232,6 @@ def siamese_triplets(record: Record) -> None:
             )
 
 
-@healthy
 def model_agnostic_meta_learning(record: Record) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -262,7 +249,6 @@ def model_agnostic_meta_learning(record: Record) -> None:
             step(optimizer, outer)
 
 
-@healthy
 def hypernetwork(record: Record) -> None:
     hyper = mlp(3, 8)
     optimizer = Adam(hyper.parameters())
@@ -273,7 +259,6 @@ def hypernetwork(record: Record) -> None:
             step(optimizer, F.linear(torch.randn(8, 3), weight, bias).square().mean())
 
 
-@healthy
 def deep_set_with_hard_attention(record: Record) -> None:
     score, embed, head = nn.Linear(6, 1), nn.Linear(6, 8), nn.Linear(8, 2)
     model = nn.ModuleDict({"score": score, "embed": embed, "head": head})

@@ -11,13 +11,12 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import batch, mlp
 
 # --- optimizers and loops ------------------------------------------------------------------------
 
 
-@healthy
 def lbfgs_with_a_closure(record: Record) -> None:
     model = nn.Linear(6, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
@@ -34,7 +33,6 @@ def lbfgs_with_a_closure(record: Record) -> None:
             optimizer.step(closure)
 
 
-@healthy
 def accumulation_and_clipping(record: Record) -> None:
     model = mlp()
     optimizer = AdamW(model.parameters())
@@ -48,7 +46,6 @@ def accumulation_and_clipping(record: Record) -> None:
                 optimizer.zero_grad()
 
 
-@healthy
 def loss_scaling_with_unscale(record: Record) -> None:
     model = mlp()
     optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
@@ -65,7 +62,6 @@ def loss_scaling_with_unscale(record: Record) -> None:
             scaler.update()
 
 
-@healthy
 def warmup_and_cosine_schedule(record: Record) -> None:
     model = mlp()
     optimizer = AdamW(model.parameters(), lr=1e-3)
@@ -79,7 +75,6 @@ def warmup_and_cosine_schedule(record: Record) -> None:
             scheduler.step()
 
 
-@healthy
 def evaluation_after_every_epoch(record: Record) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3))
     model.append(nn.Linear(16, 3))
@@ -95,7 +90,6 @@ def evaluation_after_every_epoch(record: Record) -> None:
                 accuracies.append((model(x).argmax(1) == y).float().mean().item())
 
 
-@healthy
 def exponential_moving_average_of_weights(record: Record) -> None:
     model = mlp()
     average = copy.deepcopy(model).requires_grad_(False)
@@ -109,7 +103,6 @@ def exponential_moving_average_of_weights(record: Record) -> None:
                     kept.lerp_(p, 0.01)
 
 
-@healthy
 def stochastic_weight_averaging(record: Record) -> None:
     model = mlp()
     averaged = torch.optim.swa_utils.AveragedModel(model)
@@ -121,7 +114,6 @@ def stochastic_weight_averaging(record: Record) -> None:
             averaged.update_parameters(model)
 
 
-@healthy
 def sharpness_aware_minimization(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -144,7 +136,6 @@ def sharpness_aware_minimization(record: Record) -> None:
             optimizer.zero_grad()
 
 
-@healthy
 def optimizer_step_inside_backward(record: Record) -> None:
     model = mlp()
     optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
@@ -161,7 +152,6 @@ def optimizer_step_inside_backward(record: Record) -> None:
             F.cross_entropy(model(x), y).backward()
 
 
-@healthy
 def losses_logged_as_numbers(record: Record) -> None:
     model, running, history = mlp(), 0.0, []
     optimizer = Adam(model.parameters())
@@ -174,7 +164,6 @@ def losses_logged_as_numbers(record: Record) -> None:
             history.append(loss.detach())
 
 
-@healthy
 def training_on_an_accelerator(record: Record) -> None:
     with simulate_accelerator() as (device,):
         model = mlp().to(device)
@@ -188,7 +177,6 @@ def training_on_an_accelerator(record: Record) -> None:
             total.item()
 
 
-@healthy
 def trained_on_samples_attacked_by_the_sign_of_their_gradient(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -14,13 +14,12 @@ from torch.distributions import Bernoulli, Normal
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
 
 # --- cuts and leaves -----------------------------------------------------------------------------
 
 
-@healthy
 def split_learning_with_a_leaf_between(record: Record) -> None:
     client, server = mlp(6, 8), mlp(8, 3)
     opt_client, opt_server = SGD(client.parameters(), lr=0.1), SGD(server.parameters(), lr=0.1)
@@ -36,7 +35,6 @@ def split_learning_with_a_leaf_between(record: Record) -> None:
             opt_server.step()
 
 
-@healthy
 def saliency_of_the_inputs(record: Record) -> None:
     model = mlp(6, 3).eval()
     with record(model):
@@ -46,7 +44,6 @@ def saliency_of_the_inputs(record: Record) -> None:
         gradient.abs().amax(1)
 
 
-@healthy
 def target_network_behind_detach(record: Record) -> None:
     online = mlp(4, 3)
     target = copy.deepcopy(online)
@@ -58,7 +55,6 @@ def target_network_behind_detach(record: Record) -> None:
             step(optimizer, F.smooth_l1_loss(q, torch.randn(8) + 0.99 * best))
 
 
-@healthy
 def perceptual_loss_with_frozen_features(record: Record) -> None:
     model = nn.Conv2d(3, 3, 3, padding=1)
     features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
@@ -73,7 +69,6 @@ def perceptual_loss_with_frozen_features(record: Record) -> None:
             )
 
 
-@healthy
 def attention_weights_kept_for_a_picture(record: Record) -> None:
     query, value, head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
     model, pictures = nn.ModuleDict({"query": query, "value": value, "head": head}), []
@@ -89,7 +84,6 @@ def attention_weights_kept_for_a_picture(record: Record) -> None:
             optimizer.zero_grad()
 
 
-@healthy
 def noise_sampled_for_the_inputs(record: Record) -> None:
     model = mlp(6, 6)
     optimizer = Adam(model.parameters())
@@ -101,7 +95,6 @@ def noise_sampled_for_the_inputs(record: Record) -> None:
             step(optimizer, F.mse_loss(model(noisy * keep), x))
 
 
-@healthy
 def learned_noise_with_rsample(record: Record) -> None:
     mean, log_std = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
     optimizer = Adam([mean, log_std])
@@ -114,7 +107,6 @@ def learned_noise_with_rsample(record: Record) -> None:
 # --- gradients -----------------------------------------------------------------------------------
 
 
-@healthy
 def gradient_norm_logged_by_clipping_to_infinity(record: Record) -> None:
     model, norms = mlp(6, 3), []
     optimizer = Adam(model.parameters())
@@ -127,7 +119,6 @@ def gradient_norm_logged_by_clipping_to_infinity(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def gradients_projected_by_hand(record: Record) -> None:
     model = nn.Linear(6, 4)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -143,7 +134,6 @@ def gradients_projected_by_hand(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def two_losses_over_a_retained_graph(record: Record) -> None:
     body, first, second = mlp(6, 8), nn.Linear(8, 1), nn.Linear(8, 3)
     model = nn.ModuleDict({"body": body, "first": first, "second": second})
@@ -157,7 +147,6 @@ def two_losses_over_a_retained_graph(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def cleared_before_and_after(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = Adam(model.parameters())
@@ -169,7 +158,6 @@ def cleared_before_and_after(record: Record) -> None:
             optimizer.zero_grad()
 
 
-@healthy
 def critic_cleared_of_the_generators_gradients(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -181,7 +169,6 @@ def critic_cleared_of_the_generators_gradients(record: Record) -> None:
         opt_d.zero_grad()
 
 
-@healthy
 def generators_step_alone(record: Record) -> None:
     g, d = mlp(4, 6), mlp(6, 1)
     opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
@@ -194,7 +181,6 @@ def generators_step_alone(record: Record) -> None:
     opt_d.zero_grad()
 
 
-@healthy
 def steps_skipped_where_a_gradient_overflows(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -208,7 +194,6 @@ def steps_skipped_where_a_gradient_overflows(record: Record) -> None:
             scaler.update()
 
 
-@healthy
 def learning_rate_lowered_on_a_plateau(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = Adam(model.parameters())

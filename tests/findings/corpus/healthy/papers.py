@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim import SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -33,7 +33,6 @@ def batches(count: int, classes: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.randn(16, 6), torch.randint(classes, (16,))
 
 
-@healthy
 def contrastive_pairs_with_a_frozen_text_tower(record: Record) -> None:
     class Clip(nn.Module):
         def __init__(self) -> None:
@@ -61,7 +60,6 @@ def contrastive_pairs_with_a_frozen_text_tower(record: Record) -> None:
                 model.logit_scale.clamp_(0, 4.6052)
 
 
-@healthy
 def meta_learning_with_functional_weights(record: Record) -> None:
     from torch.func import functional_call
 
@@ -83,7 +81,6 @@ def meta_learning_with_functional_weights(record: Record) -> None:
             step(outer, torch.stack(losses).mean())
 
 
-@healthy
 def first_order_meta_learning_on_copies(record: Record) -> None:
     model = mlp(1, 20, 1)
     outer = SGD(model.parameters(), lr=0.1)
@@ -100,7 +97,6 @@ def first_order_meta_learning_on_copies(record: Record) -> None:
             outer.step()
 
 
-@healthy
 def low_rank_adapters_put_in_place_of_linears(record: Record) -> None:
     class Lora(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
@@ -126,7 +122,6 @@ def low_rank_adapters_put_in_place_of_linears(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def hinge_gan_with_a_spectral_norm(record: Record) -> None:
     generator = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 12))
     critic = nn.Sequential(
@@ -146,7 +141,6 @@ def hinge_gan_with_a_spectral_norm(record: Record) -> None:
             step(optimizer_g, loss_g)
 
 
-@healthy
 def variational_autoencoder_of_images(record: Record) -> None:
     class Vae(nn.Module):
         def __init__(self) -> None:
@@ -177,7 +171,6 @@ def variational_autoencoder_of_images(record: Record) -> None:
             step(optimizer, likelihood + divergence)
 
 
-@healthy
 def diffusion_with_an_averaged_copy(record: Record) -> None:
     class Denoiser(nn.Module):
         def __init__(self) -> None:
@@ -205,7 +198,6 @@ def diffusion_with_an_averaged_copy(record: Record) -> None:
                     p.lerp_(q, 0.01)
 
 
-@healthy
 def clipped_policy_with_a_shared_body(record: Record) -> None:
     class Agent(nn.Module):
         def __init__(self) -> None:
@@ -247,7 +239,6 @@ def clipped_policy_with_a_shared_body(record: Record) -> None:
                 optimizer.step()
 
 
-@healthy
 def deterministic_policy_with_two_critics(record: Record) -> None:
     actor, one, two = mlp(4, 32, 2), mlp(6, 32, 1), mlp(6, 32, 1)
     actor_target, one_target, two_target = (copy.deepcopy(m) for m in (actor, one, two))
@@ -282,7 +273,6 @@ def deterministic_policy_with_two_critics(record: Record) -> None:
                         q.data.copy_(0.005 * p.data + 0.995 * q.data)
 
 
-@healthy
 def attention_over_the_edges_of_a_graph(record: Record) -> None:
     class Attend(nn.Module):
         def __init__(self, inputs: int, outputs: int) -> None:
@@ -323,7 +313,6 @@ def attention_over_the_edges_of_a_graph(record: Record) -> None:
                 (model(x, edges).argmax(1)[~train] == y[~train]).float().mean().item()
 
 
-@healthy
 def rounded_weights_with_a_learned_scale(record: Record) -> None:
     class Quantized(nn.Linear):
         def __init__(self, inputs: int, outputs: int) -> None:
@@ -345,7 +334,6 @@ def rounded_weights_with_a_learned_scale(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def binary_weights_by_a_function_of_ones_own(record: Record) -> None:
     class Binarize(torch.autograd.Function):
         @staticmethod

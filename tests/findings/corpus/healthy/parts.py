@@ -11,13 +11,12 @@ from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import simulate_accelerator
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
 
 # --- shapes and losses ---------------------------------------------------------------------------
 
 
-@healthy
 def columns_times_rows(record: Record) -> None:
     class Fourier(nn.Module):
         def __init__(self) -> None:
@@ -35,7 +34,6 @@ def columns_times_rows(record: Record) -> None:
             step(optimizer, F.mse_loss(model(t), t.square()))
 
 
-@healthy
 def attention_over_one_key_at_first(record: Record) -> None:
     query, key, head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
     model = nn.ModuleDict({"query": query, "key": key, "head": head})
@@ -49,7 +47,6 @@ def attention_over_one_key_at_first(record: Record) -> None:
         step(optimizer, loss)
 
 
-@healthy
 def soft_targets_and_sigmoids_as_they_should_be(record: Record) -> None:
     model = mlp(6, 5)
     optimizer = Adam(model.parameters())
@@ -63,7 +60,6 @@ def soft_targets_and_sigmoids_as_they_should_be(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def a_row_masked_but_for_one_key(record: Record) -> None:
     query, value = nn.Linear(6, 6), nn.Linear(6, 6)
     optimizer = Adam([*query.parameters(), *value.parameters()])
@@ -75,7 +71,6 @@ def a_row_masked_but_for_one_key(record: Record) -> None:
         step(optimizer, (out.square() * ~hidden[:, :, None]).sum() / (~hidden).sum())
 
 
-@healthy
 def logarithms_kept_from_zero(record: Record) -> None:
     model = mlp(6, 3)
     optimizer = Adam(model.parameters())
@@ -87,7 +82,6 @@ def logarithms_kept_from_zero(record: Record) -> None:
             step(optimizer, entropy - spread)
 
 
-@healthy
 def where_with_both_sides_made_safe(record: Record) -> None:
     model = nn.Linear(6, 4)
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -98,7 +92,6 @@ def where_with_both_sides_made_safe(record: Record) -> None:
         step(optimizer, y.mean())
 
 
-@healthy
 def residual_branches_that_begin_at_zero(record: Record) -> None:
     class Rezero(nn.Module):
         def __init__(self) -> None:
@@ -118,7 +111,6 @@ def residual_branches_that_begin_at_zero(record: Record) -> None:
 # --- modules, memory and devices -----------------------------------------------------------------
 
 
-@healthy
 def layers_registered_and_listed_too(record: Record) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -138,7 +130,6 @@ def layers_registered_and_listed_too(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), torch.randint(3, (8,))))
 
 
-@healthy
 def frozen_first_and_trained_later(record: Record) -> None:
     body, head = mlp(6, 8), nn.Linear(8, 3)
     body.requires_grad_(False)
@@ -154,7 +145,6 @@ def frozen_first_and_trained_later(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def a_step_for_each_of_two_losses(record: Record) -> None:
     model, centers = nn.Linear(6, 4), nn.Parameter(torch.randn(3, 4))
     optimizer, slow = SGD(model.parameters(), lr=0.1), SGD([centers], lr=0.5)
@@ -170,7 +160,6 @@ def a_step_for_each_of_two_losses(record: Record) -> None:
             slow.step()
 
 
-@healthy
 def reentrant_checkpoint_of_what_requires_grad(record: Record) -> None:
     embed, block, head = nn.Embedding(10, 6), mlp(6, 6), nn.Linear(6, 3)
     model = nn.ModuleDict({"embed": embed, "block": block, "head": head})
@@ -180,7 +169,6 @@ def reentrant_checkpoint_of_what_requires_grad(record: Record) -> None:
         step(optimizer, F.cross_entropy(head(hidden.mean(1)), torch.randint(3, (8,))))
 
 
-@healthy
 def replay_of_what_was_detached(record: Record) -> None:
     cell, head, buffer = nn.GRUCell(4, 8), nn.Linear(8, 2), []
     optimizer = Adam([*cell.parameters(), *head.parameters()])
@@ -195,7 +183,6 @@ def replay_of_what_was_detached(record: Record) -> None:
             step(optimizer, head(cell(old, before)).square().mean())
 
 
-@healthy
 def encoding_that_is_a_buffer(record: Record) -> None:
     class Encoding(nn.Module):
         def __init__(self) -> None:
@@ -215,7 +202,6 @@ def encoding_that_is_a_buffer(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def layers_on_two_devices(record: Record) -> None:
     with simulate_accelerator(2) as (first, second):
         front, back = mlp(6, 8).to(first), mlp(8, 3).to(second)
@@ -227,7 +213,6 @@ def layers_on_two_devices(record: Record) -> None:
                 step(optimizer, F.cross_entropy(logits, torch.randint(3, (8,)).to(second)))
 
 
-@healthy
 def model_replicated_over_two_devices(record: Record) -> None:
     with simulate_accelerator(2) as devices:
         model = nn.DataParallel(mlp(6, 3).to(devices[0]), device_ids=list(devices))
@@ -238,7 +223,6 @@ def model_replicated_over_two_devices(record: Record) -> None:
                 step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def double_precision_throughout(record: Record) -> None:
     model = mlp(6, 1).double()
     optimizer = torch.optim.Rprop(model.parameters())
@@ -248,7 +232,6 @@ def double_precision_throughout(record: Record) -> None:
             step(optimizer, F.huber_loss(model(x).squeeze(1), x.sum(1)))
 
 
-@healthy
 def recurrence_over_fifty_steps(record: Record) -> None:
     rnn, head = nn.RNN(4, 16, batch_first=True), nn.Linear(16, 1)
     optimizer = Adam([*rnn.parameters(), *head.parameters()])
@@ -260,7 +243,6 @@ def recurrence_over_fifty_steps(record: Record) -> None:
         optimizer.step()
 
 
-@healthy
 def ensemble_by_vmap(record: Record) -> None:
     models = [mlp(6, 3) for _ in range(3)]
     params, buffers = torch.func.stack_module_state(models)

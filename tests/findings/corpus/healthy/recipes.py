@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -36,7 +36,6 @@ def batches(count: int, classes: int = 3) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.randn(16, 6), torch.randint(classes, (16,))
 
 
-@healthy
 def autocast_on_the_cpu_with_a_loader(record: Record) -> None:
     data = TensorDataset(torch.randn(64, 6), torch.randint(3, (64,)))
     model = nn.Sequential(nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
@@ -55,7 +54,6 @@ def autocast_on_the_cpu_with_a_loader(record: Record) -> None:
             right += int((logits.argmax(1) == y).sum())
 
 
-@healthy
 def averaged_model_evaluated_at_the_end(record: Record) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)
@@ -69,7 +67,6 @@ def averaged_model_evaluated_at_the_end(record: Record) -> None:
             (ema(torch.randn(8, 6)).argmax(1) == 1).float().mean().item()
 
 
-@healthy
 def data_parallel_of_one_process(record: Record) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -94,7 +91,6 @@ def data_parallel_of_one_process(record: Record) -> None:
             dist.destroy_process_group()
 
 
-@healthy
 def accumulation_with_a_warmup_schedule(record: Record) -> None:
     model = mlp(6, 16, 16, 3)
     optimizer = AdamW(model.parameters(), lr=1e-3)
@@ -110,7 +106,6 @@ def accumulation_with_a_warmup_schedule(record: Record) -> None:
                 optimizer.zero_grad()
 
 
-@healthy
 def recurrent_state_repackaged(record: Record) -> None:
     class Language(nn.Module):
         def __init__(self) -> None:
@@ -139,7 +134,6 @@ def recurrent_state_repackaged(record: Record) -> None:
             total += loss.item()
 
 
-@healthy
 def embedding_with_a_padding_row(record: Record) -> None:
     class Tagger(nn.Module):
         def __init__(self) -> None:
@@ -171,7 +165,6 @@ def embedding_with_a_padding_row(record: Record) -> None:
             optimizer.step()
 
 
-@healthy
 def tiny_transformer_in_a_trainer(record: Record) -> None:
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
@@ -193,7 +186,6 @@ def tiny_transformer_in_a_trainer(record: Record) -> None:
             trainer.train()
 
 
-@healthy
 def tiny_causal_model_with_a_padding_mask(record: Record) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel, get_linear_schedule_with_warmup
 
@@ -215,7 +207,6 @@ def tiny_causal_model_with_a_padding_mask(record: Record) -> None:
             optimizer.zero_grad()
 
 
-@healthy
 def second_order_fit_with_a_line_search(record: Record) -> None:
     weight, bias = torch.zeros(5, requires_grad=True), torch.zeros(1, requires_grad=True)
     optimizer = LBFGS([weight, bias], max_iter=6, line_search_fn="strong_wolfe")
@@ -235,7 +226,6 @@ def second_order_fit_with_a_line_search(record: Record) -> None:
             optimizer.step(closure)
 
 
-@healthy
 def averaged_weights_from_the_middle_on(record: Record) -> None:
     loader = DataLoader(TensorDataset(torch.randn(48, 6), torch.randint(3, (48,))), batch_size=16)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
@@ -254,7 +244,6 @@ def averaged_weights_from_the_middle_on(record: Record) -> None:
         update_bn(loader, averaged)
 
 
-@healthy
 def smooth_labels_mixed_up(record: Record) -> None:
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 4)
@@ -271,7 +260,6 @@ def smooth_labels_mixed_up(record: Record) -> None:
             )
 
 
-@healthy
 def student_of_logits_and_features(record: Record) -> None:
     class Net(nn.Module):
         def __init__(self, width: int) -> None:
@@ -301,7 +289,6 @@ def student_of_logits_and_features(record: Record) -> None:
             )
 
 
-@healthy
 def tasks_weighted_by_their_uncertainty(record: Record) -> None:
     class Weighted(nn.Module):
         def __init__(self) -> None:

@@ -9,11 +9,10 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import batch, mlp
 
 
-@healthy
 def frozen_batch_norm_while_the_rest_trains(record: Record) -> None:
     backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     head = nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 2))
@@ -26,7 +25,6 @@ def frozen_batch_norm_while_the_rest_trains(record: Record) -> None:
             step(optimizer, F.cross_entropy(head(features), torch.tensor([0, 1, 1, 0])))
 
 
-@healthy
 def linear_probe_on_frozen_features(record: Record) -> None:
     backbone = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU()).eval()
     backbone.requires_grad_(False)
@@ -40,7 +38,6 @@ def linear_probe_on_frozen_features(record: Record) -> None:
             step(optimizer, F.cross_entropy(head(features), y))
 
 
-@healthy
 def low_rank_adapters(record: Record) -> None:
     class Adapted(nn.Module):
         def __init__(self) -> None:
@@ -59,7 +56,6 @@ def low_rank_adapters(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def gradient_checkpointing(record: Record) -> None:
     blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)])
     head = nn.Linear(6, 3)
@@ -71,7 +67,6 @@ def gradient_checkpointing(record: Record) -> None:
         step(optimizer, F.cross_entropy(head(x), y))
 
 
-@healthy
 def several_tasks_one_of_them_at_a_time(record: Record) -> None:
     trunk = nn.Linear(6, 8)
     heads = nn.ModuleDict({"age": nn.Linear(8, 1), "kind": nn.Linear(8, 3)})
@@ -85,7 +80,6 @@ def several_tasks_one_of_them_at_a_time(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def learned_weights_of_the_losses(record: Record) -> None:
     model, log_vars = mlp(6, 4), nn.Parameter(torch.zeros(2))
     optimizer = Adam([*model.parameters(), log_vars])
@@ -97,7 +91,6 @@ def learned_weights_of_the_losses(record: Record) -> None:
             step(optimizer, (losses * torch.exp(-log_vars) + log_vars).sum())
 
 
-@healthy
 def spectral_norm_and_weight_norm(record: Record) -> None:
     norm = nn.utils.parametrizations
     model = nn.Sequential(norm.spectral_norm(nn.Linear(6, 8)), nn.ReLU())
@@ -109,7 +102,6 @@ def spectral_norm_and_weight_norm(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def symmetric_weight_by_parametrization(record: Record) -> None:
     class Symmetric(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +115,6 @@ def symmetric_weight_by_parametrization(record: Record) -> None:
         optimizer.step()
 
 
-@healthy
 def hooks_that_watch_and_scale_gradients(record: Record) -> None:
     model, seen = mlp(), []
     model[0].register_forward_hook(lambda module, x, y: seen.append(y.detach().mean()))
@@ -135,7 +126,6 @@ def hooks_that_watch_and_scale_gradients(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def quantization_with_a_straight_through_estimator(record: Record) -> None:
     class Quantized(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -152,7 +142,6 @@ def quantization_with_a_straight_through_estimator(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def penalties_on_weights_and_activations(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -165,7 +154,6 @@ def penalties_on_weights_and_activations(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def loss_over_few_masked_positions(record: Record) -> None:
     model = mlp(6, 6)
     optimizer = Adam(model.parameters())
@@ -177,7 +165,6 @@ def loss_over_few_masked_positions(record: Record) -> None:
             step(optimizer, ((filled - x).square() * mask).sum() / mask.sum().clamp(min=1))
 
 
-@healthy
 def class_weights_and_label_smoothing(record: Record) -> None:
     model = mlp()
     criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1)
@@ -189,7 +176,6 @@ def class_weights_and_label_smoothing(record: Record) -> None:
         step(optimizer, 0.7 * criterion(out, y) + 0.3 * criterion(out, y.flip(0)))
 
 
-@healthy
 def pairwise_distances_on_purpose(record: Record) -> None:
     embed = nn.Linear(6, 1)
     optimizer = Adam(embed.parameters())

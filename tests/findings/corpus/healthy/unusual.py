@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 from torch.optim import LBFGS, SGD, Adam, AdamW
 
-from tests.findings.corpus.cases import Record, healthy, step
+from tests.findings.corpus.cases import Record, step
 
 
 def mlp(*sizes: int) -> nn.Sequential:
@@ -24,7 +24,6 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*[p for layer in layers for p in (layer, nn.Tanh())][:-1])
 
 
-@healthy
 def task_weights_learned_from_gradient_norms(record: Record) -> None:
     body, heads = mlp(6, 8), nn.ModuleList([nn.Linear(8, 1), nn.Linear(8, 1)])
     weights = nn.Parameter(torch.ones(2))
@@ -50,7 +49,6 @@ def task_weights_learned_from_gradient_norms(record: Record) -> None:
             weights.data *= 2 / weights.data.sum()
 
 
-@healthy
 def weights_moved_towards_those_of_a_task(record: Record) -> None:
     model = mlp(1, 16, 1)
     with record(model):
@@ -64,7 +62,6 @@ def weights_moved_towards_those_of_a_task(record: Record) -> None:
             vector_to_parameters(before + 0.1 * (after - before), model.parameters())
 
 
-@healthy
 def evolution_that_sets_gradients_itself(record: Record) -> None:
     model = mlp(4, 8, 1)
     optimizer = Adam(model.parameters())
@@ -87,7 +84,6 @@ def evolution_that_sets_gradients_itself(record: Record) -> None:
         model(torch.randn(8, 4)).mean()
 
 
-@healthy
 def equilibrium_found_without_gradient(record: Record) -> None:
     cell, inject, head = nn.Linear(8, 8), nn.Linear(4, 8), nn.Linear(8, 1)
     model = nn.ModuleDict({"cell": cell, "inject": inject, "head": head})
@@ -103,7 +99,6 @@ def equilibrium_found_without_gradient(record: Record) -> None:
             step(optimizer, head(z).square().mean())
 
 
-@healthy
 def style_transferred_to_an_image(record: Record) -> None:
     features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
     features.requires_grad_(False)
@@ -130,7 +125,6 @@ def style_transferred_to_an_image(record: Record) -> None:
                 image.clamp_(0, 1)
 
 
-@healthy
 def contrast_with_a_queue_of_keys(record: Record) -> None:
     query = mlp(6, 16, 8)
     key, queue = copy.deepcopy(query).requires_grad_(False), F.normalize(torch.randn(32, 8))
@@ -148,7 +142,6 @@ def contrast_with_a_queue_of_keys(record: Record) -> None:
             queue = torch.cat([keys, queue])[:32]
 
 
-@healthy
 def preferences_against_a_reference(record: Record) -> None:
     policy = mlp(6, 16, 4)
     reference = copy.deepcopy(policy)
@@ -167,7 +160,6 @@ def preferences_against_a_reference(record: Record) -> None:
             (margin > 0).float().mean().item()
 
 
-@healthy
 def scores_matched_along_random_directions(record: Record) -> None:
     energy = mlp(2, 16, 1)
     optimizer = Adam(energy.parameters())
@@ -181,7 +173,6 @@ def scores_matched_along_random_directions(record: Record) -> None:
             step(optimizer, loss.mean())
 
 
-@healthy
 def accumulation_in_bfloat16_with_clipping(record: Record) -> None:
     model = mlp(6, 16, 3)
     optimizer = AdamW(model.parameters())
@@ -196,7 +187,6 @@ def accumulation_in_bfloat16_with_clipping(record: Record) -> None:
                 optimizer.zero_grad(set_to_none=True)
 
 
-@healthy
 def layers_unfrozen_one_after_the_other(record: Record) -> None:
     model = mlp(6, 8, 8, 3)
     layers = [layer for layer in model if isinstance(layer, nn.Linear)]
@@ -209,7 +199,6 @@ def layers_unfrozen_one_after_the_other(record: Record) -> None:
             step(optimizer, F.cross_entropy(model(x), y))
 
 
-@healthy
 def an_optimizer_for_each_layer(record: Record) -> None:
     model = mlp(6, 8, 3)
     parts = [layer for layer in model if isinstance(layer, nn.Linear)]
@@ -223,7 +212,6 @@ def an_optimizer_for_each_layer(record: Record) -> None:
                 optimizer.step()
 
 
-@healthy
 def two_losses_that_run_backward_in_turn(record: Record) -> None:
     model, head = mlp(6, 8), nn.Linear(8, 1)
     optimizer = Adam([*model.parameters(), *head.parameters()])
@@ -244,7 +232,6 @@ def descend(parameters: Iterable[Any]) -> None:
         p.grad = None
 
 
-@healthy
 def steps_written_by_hand(record: Record) -> None:
     model, total = mlp(6, 8, 3), 0.0
     with record(model):
@@ -255,7 +242,6 @@ def steps_written_by_hand(record: Record) -> None:
             total += loss.item()
 
 
-@healthy
 def replicas_averaged_between_rounds(record: Record) -> None:
     first = mlp(6, 8, 3)
     models = [first, copy.deepcopy(first)]
