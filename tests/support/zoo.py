@@ -191,68 +191,42 @@ class CharRNN(nn.Module):
         return torch.stack(losses)
 
 
-def bert(layers: int = 12) -> nn.Module:
+SMALL = {"hidden_size": 16, "num_hidden_layers": 12, "num_attention_heads": 2}
+SMALL |= {"intermediate_size": 64}
+IMAGES = {"image_size": 32, "patch_size": 16}
+
+
+def known(model: str, config: str, **sizes: Any) -> nn.Module:
+    """A model of transformers with random weights."""
+    import transformers
+
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes))
+
+
+def bert() -> nn.Module:
     """BERT base with a head for two classes."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=32,
-    )
-    return BertForSequenceClassification(config)
+    words = {"vocab_size": 32, "max_position_embeddings": 32}
+    return known("BertForSequenceClassification", "BertConfig", **SMALL, **words)
 
 
-def t5(layers: int = 6) -> nn.Module:
+def t5() -> nn.Module:
     """T5 small."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(
-        vocab_size=32,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=layers,
-        num_heads=2,
-        decoder_start_token_id=0,
-    )
-    return T5ForConditionalGeneration(config)
+    sizes = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 6}
+    sizes |= {"num_heads": 2, "decoder_start_token_id": 0}
+    return known("T5ForConditionalGeneration", "T5Config", **sizes)
 
 
-def vit(layers: int = 12) -> nn.Module:
+def vit() -> nn.Module:
     """ViT base."""
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=16,
-    )
-    return ViTForImageClassification(config)
+    return known("ViTForImageClassification", "ViTConfig", **SMALL, **IMAGES)
 
 
-def clip(layers: int = 12) -> nn.Module:
+def clip() -> nn.Module:
     """CLIP: a tower for text and one for images."""
-    from transformers import CLIPConfig, CLIPModel
-
-    common = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_hidden_layers": layers,
-    }
-    config = CLIPConfig(
-        text_config={**common, "vocab_size": 32, "eos_token_id": 15, "bos_token_id": 0},
-        vision_config={**common, "image_size": 32, "patch_size": 16},
-        projection_dim=8,
-    )
-    return CLIPModel(config)
+    common = SMALL | {"intermediate_size": 32}
+    text = {**common, "vocab_size": 32, "eos_token_id": 15, "bos_token_id": 0}
+    towers = {"text_config": text, "vision_config": {**common, **IMAGES}}
+    return known("CLIPModel", "CLIPConfig", **towers, projection_dim=8)
 
 
 def step(model: nn.Module, *inputs: Any, loss: Callable[[Any], Tensor], **named: Any) -> Recording:

@@ -33,6 +33,7 @@ def test_the_worked_example_is_read_exactly() -> None:
         ("MeanBackward0", "y", "mean", ""),
     ]
     assert graph.edges == tuple(Edge(i, i + 1, 0, 0) for i in range(4))
+    assert graph.outputs == ((4, 0),)
     for node, tensor in zip(graph.nodes, t.values(), strict=True):
         assert node.outputs == (meta(tensor),)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
@@ -11,7 +13,6 @@ from torch.optim.lr_scheduler import StepLR
 from tests.findings.corpus.cases import Record
 from tests.findings.mistakes.rows import NO_GRAD, says, silent
 from tests.support.models import MLP
-from tests.support.programs import function
 
 
 @says(
@@ -80,7 +81,16 @@ def frozen_parameters(record: Record) -> None:
         model(torch.randn(64, 4)).sum().backward()
 
 
-Doubled = function(lambda ctx, x: x * 2, lambda ctx, gradient: None, "Doubled")
+class Doubled(torch.autograd.Function):
+    """y = 2 x, with a backward that forgets to return."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> None:
+        return None
 
 
 @says("dropped-gradient", "0.weight and 0.bias got no gradient: Doubled at ", severity="error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from linecache import getline
 from types import FrameType
@@ -52,11 +53,25 @@ class Interrupt:
         return False
 
 
-def program(model: nn.Module) -> None:
+def program() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
     with record(model):
         loss = model(torch.ones(2, 3)).square().mean()
         loss.detach()
         loss.backward()
+
+
+def interrupted(run: Callable[[], None], at: int, edges: bool = False) -> tuple[bool, int]:
+    """Run it with an interrupt at the nth line: whether it arrived, and how many lines are left."""
+    interrupt = Interrupt(at, edges)
+    sys.settrace(interrupt)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True, interrupt.left
+    finally:
+        sys.settrace(None)
+    return False, interrupt.left
 
 
 def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
@@ -65,28 +80,14 @@ def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
     arrived: list[Any] = []
     # Python itself swallows what is raised while an object is being freed.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: arrived.append(None))
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-    program(model)  # what stays after the first recording is there
-    whole = Interrupt(-1)
-    sys.settrace(whole)
-    try:
-        program(model)
-    finally:
-        sys.settrace(None)
-    lines = -1 - whole.left
+    program()  # what stays after the first recording is there
+    lines = -1 - interrupted(program, -1)[1]
     assert lines > 500
     before = observable()
     for at in range(1, lines, lines // 40):
         arrived.clear()
-        interrupt = Interrupt(at)
-        sys.settrace(interrupt)
-        try:
-            program(model)
-        except KeyboardInterrupt:
-            arrived.append(None)
-        finally:
-            sys.settrace(None)
-        assert len(arrived) == (interrupt.left <= 0), at  # what is known already takes fewer lines
+        raised, left = interrupted(program, at)
+        assert len(arrived) + raised == (left <= 0), at  # what is known already takes fewer lines
         assert changes(before, observable()) == {}, at
 
 
@@ -97,20 +98,11 @@ def empty() -> None:
 
 def test_an_interrupt_while_a_block_is_entered_or_left_leaves_nothing() -> None:
     empty()
-    whole = Interrupt(-1, edges=True)
-    sys.settrace(whole)
-    try:
-        empty()
-    finally:
-        sys.settrace(None)
-    lines = -1 - whole.left
+    lines = -1 - interrupted(empty, -1, edges=True)[1]
     assert lines > 100
     before = observable()
     for at in range(1, lines, lines // 60):
-        sys.settrace(Interrupt(at, edges=True))
-        with suppress(KeyboardInterrupt):
-            empty()
-        sys.settrace(None)
+        interrupted(empty, at, edges=True)
         assert changes(before, observable()) == {}, at
 
 
