@@ -42,8 +42,18 @@ class Functions(TorchFunctionMode):
 
 
 def function(
-    forward: Callable[..., Any], backward: Callable[..., Any], name: str = "Custom"
+    run: Callable[..., Any], back: Callable[..., Any], name: str = "Custom"
 ) -> type[Function]:
-    """A custom function; both are given the context first."""
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(name, (Function,), methods)
+    """A custom function of this forward and backward, which are given the context first."""
+
+    class Custom(Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            return run(ctx, *inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return back(ctx, *gradients)
+
+    Custom.__name__ = name
+    return Custom
