@@ -16,7 +16,7 @@ from tests.support.recorded import trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
-DROP = function(lambda ctx, x: x.clone(), lambda ctx, gradient: None, "Drop")
+DROP = function(lambda ctx, x: x.clone(), lambda ctx, gradient: None)
 
 
 class Residual(nn.Module):
@@ -67,7 +67,7 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
         (1.0, lambda w: -(w * 100 / 4), "It grew most from mul to w: 100 times.\n"),
         (1.0, lambda w: (w * -1).relu(), "It ended at mul: there it is zero."),
         (0.0, lambda w: (w * 2).sqrt() * 0.0, "It has NaN or Inf from mul on."),
-        (1.0, lambda w: DROP.apply(w * 2), "It ended at Drop, which gave none to mul."),
+        (1.0, lambda w: DROP.apply(w * 2), "It ended at Custom, which gave none to mul."),
     ],
     ids=["shrank", "grew", "became zero", "NaN", "dropped"],
 )

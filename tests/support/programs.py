@@ -41,9 +41,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def function(
-    run: Callable[..., Any], back: Callable[..., Any], name: str = "Custom"
-) -> type[Function]:
+def function(run: Callable[..., Any], back: Callable[..., Any]) -> type[Function]:
     """A custom function of this forward and backward, which are given the context first."""
 
     class Custom(Function):
@@ -55,5 +53,4 @@ def function(
         def backward(ctx: Any, *gradients: Any) -> Any:
             return back(ctx, *gradients)
 
-    Custom.__name__ = name
     return Custom

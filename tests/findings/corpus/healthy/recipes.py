@@ -313,7 +313,6 @@ def tasks_weighted_by_their_uncertainty(record: Record) -> None:
             step(optimizer, loss)
 
 
-@healthy
 def ensemble_of_one_architecture(record: Record) -> None:
     base = mlp(6, 16, 3)
     members = [mlp(6, 16, 3) for _ in range(4)]
