@@ -161,7 +161,7 @@ def _closed(drawing: Drawing) -> str:
     if len(boxes) > len(names):
         names.append(f"{len(boxes) - len(names):,} more")
     said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    path = next((groups[n].path for n in boxes if groups[n].kind != "graph"), "")
+    path = groups[boxes[0]].path
     one = f'module="{path}"' if 0 < len(path) <= _LONGEST else "module="
     are = "is" if len(boxes) == 1 else "are"
     return f"{said} {are} closed ({one} opens one, depth= or limit= more)"

@@ -1,6 +1,8 @@
-"""Where a drawing in columns goes on: numbered circles at both ends of an edge between columns."""
+"""Where a drawing in columns goes on: numbered circles at both ends, and rows below each other."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from ..drawing.drawing import Drawing
 from ..style import palette
@@ -50,24 +52,46 @@ class Connectors:
         return lines
 
     def rows(self) -> list[str]:
-        """What puts the columns beside each other: the tops of neighbours in one row.
+        """What puts the columns beside each other, and each row below the one before.
 
-        A column that starts in a frame starts beside that frame's top: what is before the frame
-        stays above it.
+        The tops of a row's columns stand in one line. A column that starts in a frame starts beside
+        that frame's top: what is before the frame stays above it.
         """
-        rows: list[str] = []
-        if len(self.parts) < 2:
-            return rows
-        ends = self.drawing.ends
+        lines: list[str] = []
+        ends, columns = self.drawing.ends, self.drawing.columns
         last = ""
-        for i, part in enumerate(self.parts):
+        for i, part in enumerate(self.parts if len(self.parts) > 1 else ()):
             first = part[0]
             fed = [s for s, t in ends if t == first and self.column[s] != i]
             names = self.between(fed[0], first) if fed else None
             top = names[1] if names else dot_id(first)
-            if i:
-                anchor = self.drawing.columns.anchors[i]
-                left = last if anchor is None else dot_id(anchor)
-                rows.append(f"\t{{rank=same {left} -> {top} [style=invis]}}")
+            if i not in columns.heads:
+                beside = columns.beside[i]
+                left = last if beside is None else dot_id(beside)
+                lines.append(f"\t{{rank=same {left} -> {top} [style=invis]}}")
             last = top
-        return rows
+        return lines + self._below()
+
+    def _below(self) -> list[str]:
+        """What puts each row so many ranks below the one before, with its tops in one line.
+
+        Only the first pieces of the rows are joined, by an edge that is not seen. So Graphviz lays
+        out each other piece by itself, and leaves them in their order.
+        """
+        columns = self.drawing.columns
+        rows = [*pairwise([*columns.rows, len(self.parts)])]
+        if len(rows) < 2:
+            return []
+        tops = [
+            [dot_id(self.parts[at][0]) for at in columns.heads if begin <= at < end]
+            for begin, end in rows
+        ]
+        lines = [f"\t{{rank=same {' '.join(names)}}}" for names in tops]
+        order = [*zip(tops, columns.ends, strict=True)]
+        if self.drawing.options["direction"] == "BT":
+            order.reverse()
+        for (_, (key, ranks)), ((first, *_), _) in pairwise(order):
+            circle = key in self.numbers  # it is below the key
+            end = f"out_{dot_id(key)}" if circle else dot_id(key)
+            lines.append(f"\t{end} -> {first} [style=invis minlen={ranks - circle}]")
+        return lines

@@ -6,18 +6,17 @@ from collections.abc import Iterator
 
 from .. import wording
 from ..drawing.drawing import Drawing, Line
+from ..page.edge_lengths import lengths
 from ..style import palette
 from . import markup
 from .connectors import Connectors
-from .edge_lengths import lengths
 from .markup import dot_id
 
 
 def edge_lines(drawing: Drawing, between: Connectors) -> list[str]:
     """The lines of the edges, and of those between nodes and their stubs."""
     several = {node.id for node in drawing.graph.nodes if len(node.outputs) > 1}
-    # Where parameters are written inside, hardly a module starts on its own.
-    long = {} if drawing.groups is None or drawing.inner.inside else lengths(drawing)
+    long = lengths(drawing)
     result = [
         f"\t{edge.source} -> {edge.target}"
         if edge.source not in several and (not long or (edge.source, edge.target) not in long)

@@ -62,11 +62,18 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The keys of each column, in topological order, and about how large the drawing is."""
+    """The keys of each column, in topological order, and about how large the drawing is.
+
+    A row has columns from left to right; most drawings have one row.
+    """
 
     parts: tuple[tuple[int, ...], ...] = ()
     # For each column, the first key of the innermost frame that it goes on with; None for no frame.
-    anchors: tuple[int | None, ...] = ()
+    beside: tuple[int | None, ...] = ()
+    heads: tuple[int, ...] = (0,)  # the first column of each piece, which no edge joins to another
+    rows: tuple[int, ...] = (0,)  # the first column of each row
+    # Of each row, the last key of its first column, and how many ranks below it the next starts.
+    ends: tuple[tuple[int, int], ...] = ()
     width: float = 0.0  # points
     height: float = 0.0
     fits: bool = True  # a page

@@ -9,6 +9,8 @@ from .drawing import Drawing
 
 # A row of groups is short when folded if it has at most so many structures for each run of it.
 _KINDS = 3
+# So few graphs of a step are drawn each, though they are alike: their names tell what they are.
+_GRAPHS = 3
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
@@ -46,9 +48,12 @@ def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
     for child in children:
         part = groups[child]
         last = groups[families[-1][-1]] if families else None
-        follows = last is not None and last.span[1] == part.span[0] and part.kind != "graph"
-        if last is not None and follows and last.like == part.like:
+        if last is not None and last.span[1] == part.span[0] and last.like == part.like:
             families[-1].append(child)
         else:
             families.append([child])
-    return list(map(tuple, families))
+    found: list[tuple[int, ...]] = []
+    for family in families:
+        few = groups[family[0]].kind == "graph" and len(family) <= _GRAPHS
+        found += [(child,) for child in family] if few else [tuple(family)]
+    return found

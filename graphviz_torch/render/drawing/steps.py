@@ -10,7 +10,7 @@ from typing import Final
 
 from ...graph import Graph
 from ..options import DrawingOptions, complete
-from .columns import arrange
+from ..page.columns import arrange
 from .connect import connect
 from .contents import count_contents
 from .drawing import NOTHING, Drawing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from math import ceil
+from math import ceil, isqrt
 from typing import Any, Literal, NamedTuple
 
 from ...graph import Edge, Graph
@@ -145,6 +145,8 @@ class Cutter:
         return self._runs(items, size)
 
     def _runs(self, items: list[Item], size: int) -> list[Item]:
+        if all(type(item) is Part and item.kind == "graph" for item in items):
+            size = min(size, isqrt(len(items)))  # to open some, and list them
         while len(items) > self.limit:
             if size == self.limit:
                 size = ceil(len(items) / ceil(len(items) / size))
@@ -202,6 +204,8 @@ class Cutter:
             start, end = self._span(items)
             name = Name("", "nodes ", start + 1, max(end, start + 1))
         name = name._replace(text=f"{name.stem}{name.first}-{name.last}")
+        if type(items[0]) is Part and items[0].kind == "graph":
+            name = name._replace(text=f"{first.text} … {last.text}")
         return self._close(Part("run", name, items))
 
     def _name(self, item: Item) -> Name:

@@ -13,7 +13,7 @@ from graphviz_torch.graph import Finding
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
-from graphviz_torch.render.sizes import sizes
+from graphviz_torch.render.page.sizes import sizes
 from tests.support.drawn import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.zoo import ZOO

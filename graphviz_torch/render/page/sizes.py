@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..graph import Node
-from . import labels
-from .drawing.drawing import Drawing
+from ...graph import Node
+from .. import labels
+from ..drawing.drawing import Drawing
 
 Size = tuple[float, float]  # width and height
 

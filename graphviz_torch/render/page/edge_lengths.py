@@ -13,6 +13,8 @@ from ..drawing.drawing import Drawing
 
 def lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
     """How many ranks an edge should span at least, by source and target, where more than one."""
+    if drawing.groups is None or drawing.inner.inside:
+        return {}  # where parameters are written inside, hardly a module starts on its own
     home = drawing.tree.homes
     inputs: dict[int, list[int]] = {}
     for source, target in drawing.ends:

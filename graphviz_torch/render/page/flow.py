@@ -1,4 +1,4 @@
-"""The step that puts a tall drawing in columns: the flow goes on at the top of the next one.
+"""A drawing as a row of sizes, in the order in which it is put in columns.
 
 The size of a drawing is estimated, for only Graphviz knows it: a rank is as high as its highest
 node and as wide as its nodes and the edges that pass between them.
@@ -7,29 +7,22 @@ node and as wide as its nodes and the edges that pass between them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, pairwise
-from math import inf
-from operator import invert
+from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
-from ..sizes import sizes
-from .drawing import Columns, Drawing
-from .level import paged
-from .tree import Path
+from ..cuts import cut_lines
+from ..drawing.drawing import Drawing
+from ..drawing.tree import Path
+from .edge_lengths import lengths
+from .sizes import sizes
 
-# A page in points. What is drawn stays within 2,400 and 1 : 4; an estimate can be a sixth too low.
-MOST_HIGH: Final = 2050.0
-MOST_WIDE: Final = 2100.0
-_SLIM = 3.3  # times as high as wide, at most
-_LEGEND = 350.0  # the width of the legend: nothing is narrower
-_COLUMNS = 5
-_FEW = 8  # things that fit a page however they stand
-_RANKS = 26.0  # between two ranks
-_FRAME_TOP, _FRAME_BOTTOM, _FRAME_SIDE = 24.0, 9.0, 9.0
+RANKS: Final = 26.0  # between two ranks
+FRAME_TOP, FRAME_BOTTOM, FRAME_SIDE = 24.0, 9.0, 9.0
+BELOW: Final = 60.0  # the legend
 _BESIDE, _EDGE = 16.0, 14.0  # the widths of what parts two nodes, and of an edge that passes
-_BELOW = 60.0  # the legend
+_LETTER = 7.0  # the width of a letter of a frame's title
 _LABEL, _LABEL_WIDE = 14.0, 70.0  # of an edge at a closed group
 _SPLIT, _CROSSING = 250.0, 60.0  # what a divided frame, an edge to another column cost, in points
 
@@ -41,9 +34,10 @@ class _Source(NamedTuple):
     opened: int  # frames around the target that it enters
     closed: int  # frames around the source that it leaves
     labelled: bool
+    ranks: int  # that it spans, at least
 
 
-class _Flow(NamedTuple):
+class Flow(NamedTuple):
     """What is put in columns: by place, which is the position in topological order."""
 
     keys: list[int]
@@ -52,48 +46,41 @@ class _Flow(NamedTuple):
     heights: list[float]
     sources: list[list[_Source]]
     cutting: list[float]  # what it costs to begin a column there
+    pieces: list[int]  # where each piece begins, which no edge joins to another
+    titles: list[float]  # of each piece, the width of its frame's title
 
 
-def arrange(drawing: Drawing) -> Drawing:
-    """The drawing in as few columns as make it fit a page; in those that come nearest, where none.
+class Extent(NamedTuple):
+    """About how large a row of columns is."""
 
-    One whose data flows sideways has one column, and so has one of a few things.
-    """
-    keys = [*drawing.nodes, *map(invert, drawing.boxes)]
-    if not paged(drawing) or len(keys) <= _FEW:
-        return drawing.having(columns=Columns((tuple(keys),), (None,)))
-    flow = _flow(drawing)
-    one = _measure(flow, [0, len(flow.keys)])
-    found = [one]
-    fewest = max(2, min(int(one.height / MOST_HIGH), _COLUMNS - 1))
-    for count in range(fewest, _COLUMNS + 1):
-        if found[-1].fits:
-            return drawing.having(columns=found[-1])
-        found.append(_measure(flow, _divide(flow, one.height / count)))
-    best = min(found, key=lambda c: (not c.fits, max(c.height / MOST_HIGH, c.width / MOST_WIDE)))
-    return drawing.having(columns=best)
+    width: float  # points
+    height: float
+    beside: list[int | None]  # as in Columns
+    end: tuple[int, int]  # as in Columns
 
 
-def _fits(width: float, height: float) -> bool:
-    """Is a drawing of this size within a page?"""
-    slim = height <= _SLIM * max(width, _LEGEND)
-    return slim and width <= 4 * height and width <= MOST_WIDE and height <= MOST_HIGH
-
-
-def _flow(drawing: Drawing) -> _Flow:
+def flow_of(drawing: Drawing) -> Flow:
+    """The sizes of all that is drawn, one piece after the other."""
     found = sizes(drawing)
     keys = _order(drawing, found)
+    pieces = _pieces(drawing, keys)
+    if len(pieces) > 1:
+        keys = list(chain.from_iterable(pieces))
+    begins = [0, *accumulate(map(len, pieces[:-1]))]
+    titles = [_title(drawing, piece) if len(pieces) > 1 else 0.0 for piece in pieces]
     around = drawing.tree.paths
     places = {key: place for place, key in enumerate(keys)}
     paths = [around[key] for key in keys]
     sources: list[list[_Source]] = [[] for _ in keys]
+    long = lengths(drawing)
     crossing = [0] * (len(keys) + 1)  # edges that begin or end to cross there
     for source, target in drawing.ends:
         above, below = places[source], places[target]
         outer, inner = paths[above], paths[below]
         same = _common(outer, inner) if outer and inner else 0
         labelled = source < 0 or target < 0
-        edge = _Source(above, len(inner) - same, len(outer) - same, labelled)
+        ranks = long.get((source, target), 1)
+        edge = _Source(above, len(inner) - same, len(outer) - same, labelled, ranks)
         sources[below].append(edge)
         if above < below:
             crossing[above + 1] += 1
@@ -104,7 +91,7 @@ def _flow(drawing: Drawing) -> _Flow:
         crossed += crossing[place]
         cutting.append(_SPLIT * _common(before, after) + _CROSSING * crossed)
     widths, heights = [found[key][0] for key in keys], [found[key][1] for key in keys]
-    return _Flow(keys, paths, widths, heights, sources, [0.0, *cutting])
+    return Flow(keys, paths, widths, heights, sources, [0.0, *cutting], begins, titles)
 
 
 def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
@@ -132,31 +119,61 @@ def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     return order + sorted(places.keys() - done, key=places.__getitem__)
 
 
-def _measure(flow: _Flow, cuts: list[int]) -> Columns:
-    """About the size of a drawing that is cut at these places: columns have common ranks."""
-    keys, paths, widths, heights, sources, _ = flow
-    rank = [0] * len(keys)  # of each place
-    most = len(keys) + len(cuts) + 1  # ranks
+def _pieces(drawing: Drawing, keys: list[int]) -> list[list[int]]:
+    """The keys of each piece: a frame, or what edges join to each other."""
+    piece = {key: key for key in keys}  # of each key, another of its piece: the first's is itself
+
+    def first(key: int) -> int:
+        while piece[key] != key:
+            piece[key] = key = piece[piece[key]]
+        return key
+
+    frames: dict[int, int] = {}  # outermost ones, by a key inside
+    around = drawing.tree.paths
+    framed = [(frames.setdefault(path[0], key), key) for key in keys if (path := around[key])]
+    cuts = [(cut.source, cut.target) for cut in cut_lines(drawing, len(keys))[0]]
+    for one, other in (*drawing.ends, *framed, *cuts):
+        piece[first(other)] = first(one)
+    found: dict[int, list[int]] = defaultdict(list)
+    for key in keys:
+        found[first(key)].append(key)
+    return list(found.values())
+
+
+def _title(drawing: Drawing, piece: list[int]) -> float:
+    """The width of the widest title among the outermost frames of a piece."""
+    around = drawing.tree.paths
+    frames = {path[0] for key in piece if (path := around[key])}
+    letters = max([len(drawing.described(number)) for number in frames], default=0)
+    return letters * _LETTER + 4 * FRAME_SIDE if letters else 0.0
+
+
+def measure(flow: Flow, cuts: Sequence[int]) -> Extent:
+    """About the size of a row of columns that are cut at these places: they have common ranks."""
+    keys, paths, widths, heights, sources = flow[:5]
+    rank = [0] * cuts[-1]  # of each place
+    most = cuts[-1] - cuts[0] + len(cuts) + 1  # ranks
+    most += sum([edge.ranks - 1 for edges in sources[cuts[0] : cuts[-1]] for edge in edges])
     high = [0.0] * most  # by rank: its nodes
     above = [0] * most  # and the frames that open above them
     below = [0] * most  # and those that end below them
     width, deep = 0.0, 0
     label = 0.0  # room for labels between ranks
-    anchors: list[int | None] = []
+    beside: list[int | None] = []
     for i, (begin, end) in enumerate(pairwise(cuts)):
+        anchor = _anchor(paths, cuts[i - 1], begin) if i else None
+        beside.append(None if anchor is None else keys[anchor])
+        start = 0 if anchor is None else rank[anchor]
         wide = [0.0] * most
         passing = [0] * (most + 1)  # by rank: edges that begin or end to pass it
-        anchor = _anchor(paths, cuts[i - 1], begin) if i else None
-        anchors.append(None if anchor is None else keys[anchor])
-        start = 0 if anchor is None else rank[anchor]
         for place in range(begin, end):
             level = start
             outside = len(paths[place])
-            for source, opened, closed, labelled in sources[place]:
+            for source, opened, closed, labelled, ranks in sources[place]:
                 if begin <= source < place:
                     here = rank[source]
-                    if here >= level:
-                        level = here + 1
+                    if here + ranks > level:
+                        level = here + ranks
                     if opened < outside:
                         outside = opened
                     if closed > below[here]:
@@ -171,8 +188,14 @@ def _measure(flow: _Flow, cuts: list[int]) -> Columns:
                 high[level] = heights[place]
             if outside > above[level]:
                 above[level] = outside
-            for source, _, _, labelled in sources[place]:
+            for source, _, _, labelled, _ in sources[place]:
                 if begin <= source < place and rank[source] + 1 < level:
+                    if not sources[source] and rank[source] == start:
+                        # What nothing leads to stands above what uses it.
+                        wide[start] -= widths[source] + _BESIDE
+                        wide[level - 1] += widths[source] + _BESIDE
+                        rank[source] = level - 1
+                        continue
                     if labelled:
                         wide[(level + rank[source]) // 2] += _LABEL_WIDE
                     passing[rank[source] + 1] += 1
@@ -180,12 +203,13 @@ def _measure(flow: _Flow, cuts: list[int]) -> Columns:
         deep = max(deep, *rank[begin:end])
         edges = accumulate(passing)
         widest = max([nodes + _EDGE * count for nodes, count in zip(wide, edges, strict=False)])
-        frames = max(map(len, paths[begin:end]))
-        width += widest + 2 * _FRAME_SIDE * frames + 20
-    height = sum(high) + _FRAME_TOP * sum(above) + _FRAME_BOTTOM * sum(below)
-    height += (deep + 1) * (_RANKS + label) + _BELOW
-    parts = tuple([tuple(keys[begin:end]) for begin, end in pairwise(cuts)])
-    return Columns(parts, tuple(anchors), width, height, _fits(width, height))
+        around = max(map(len, paths[begin:end]))
+        width += widest + 2 * FRAME_SIDE * around + 20
+    height = sum(high) + FRAME_TOP * sum(above) + FRAME_BOTTOM * sum(below)
+    height += (deep + 1) * (RANKS + label) + BELOW
+    last = max(range(cuts[0], cuts[1]), key=rank.__getitem__)
+    circles = any(begin not in flow.pieces for begin in cuts[:-1])  # one may be below all else
+    return Extent(width, height, beside, (keys[last], deep + 1 + circles - rank[last]))
 
 
 def _anchor(paths: list[Path], before: int, begin: int) -> int | None:
@@ -208,33 +232,3 @@ def _common(a: Path, b: Path) -> int:
             break
         same += 1
     return same
-
-
-def _divide(flow: _Flow, aim: float) -> list[int]:
-    """Where to cut into parts of about `aim` height: where the fewest frames and edges are."""
-    heights, sources, cutting = flow.heights, flow.sources, flow.cutting
-    count = len(heights)
-    bottom = [0.0] * count
-    cuts = [0]
-    while cuts[-1] < count:
-        start = cuts[-1]
-        best, cheapest = 0, inf
-        reached = 0.0
-        for place in range(start, count):
-            top = 0.0
-            for source, opened, closed, _ in sources[place]:
-                if start <= source < place:
-                    frames = opened * _FRAME_TOP + closed * _FRAME_BOTTOM
-                    top = max(top, bottom[source] + _RANKS + frames)
-            bottom[place] = top + heights[place]
-            reached = max(reached, bottom[place])
-            if reached > 1.25 * aim and best:
-                break
-            if reached > 0.6 * aim and place + 1 < count:
-                cost = abs(reached - aim) + cutting[place + 1]
-                if cost < cheapest:
-                    best, cheapest = place + 1, cost
-        else:
-            best = count
-        cuts.append(best)
-    return cuts
