@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.devices.simulated.accelerator import simulating
 from graphviz_torch.devices.simulated.data_parallel import simulated_devices
+from tests.support.programs import in_threads
 
 
 def leave(simulation: Any) -> None:
@@ -46,18 +46,14 @@ def test_an_inner_block_that_outlives_the_outer_one_works_on_and_the_last_one_le
 def test_a_block_that_another_thread_ends_is_over_and_the_block_there_goes_on() -> None:
     here = simulate_accelerator()
     here.__enter__()
-    seen: list[Any] = []
 
-    def elsewhere() -> None:
+    def elsewhere() -> tuple[float, list[Any]]:
         with simulate_accelerator(2) as devices:
             leave(here)
-            seen.append(torch.ones(1).to(devices[1]).item())
-        seen.append(modes())
+            found = torch.ones(1).to(devices[1]).item()
+        return found, modes()
 
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert seen == [1.0, []]
+    assert in_threads(elsewhere) == [(1.0, [])]
     assert not simulating()
     assert torch.ones(2, device="meta:64").is_meta
     assert torch.ones(2).add(1).tolist() == [2, 2]

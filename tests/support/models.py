@@ -160,37 +160,26 @@ class ResNet(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
+def known(model: str, config: str, **sizes: Any) -> nn.Module:
+    """A model of transformers with random weights, by the names of its class and configuration."""
+    import transformers
+
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes))
+
+
 def gpt2(layers: int = 12, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
     """GPT-2 with random weights: 12 layers are "small", 24 "medium". Takes token ids below 32."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=32,
-        n_positions=32,
-        n_embd=width,
-        n_layer=layers,
-        n_head=heads,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation=attention,
-    )
-    return GPT2LMHeadModel(config).eval()
+    sizes = {"vocab_size": 32, "n_positions": 32, "n_embd": width, "n_layer": layers}
+    sizes |= {"n_head": heads, "bos_token_id": 0, "eos_token_id": 0}
+    return known("GPT2LMHeadModel", "GPT2Config", **sizes, attn_implementation=attention).eval()
 
 
 def llama(layers: int = 32, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
     """A Llama shape with random weights. Takes token ids below 32."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        max_position_embeddings=32,
-        attn_implementation=attention,
-    )
-    return LlamaForCausalLM(config)
+    sizes = {"vocab_size": 32, "hidden_size": width, "intermediate_size": 2 * width}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes |= {"max_position_embeddings": 32}
+    return known("LlamaForCausalLM", "LlamaConfig", **sizes, attn_implementation=attention)
 
 
 def tokens(count: int = 8, batch: int = 1) -> Tensor:

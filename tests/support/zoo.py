@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from graphviz_torch import record
 from graphviz_torch.recording.recording import Recording
 
-from .models import MLP, ResNet, gpt2, llama, tokens
+from .models import MLP, ResNet, gpt2, known, llama, tokens
 
 
 class BasicBlock(nn.Module):
@@ -194,13 +194,6 @@ class CharRNN(nn.Module):
 SMALL = {"hidden_size": 16, "num_hidden_layers": 12, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 64}
 IMAGES = {"image_size": 32, "patch_size": 16}
-
-
-def known(model: str, config: str, **sizes: Any) -> nn.Module:
-    """A model of transformers with random weights."""
-    import transformers
-
-    return getattr(transformers, model)(getattr(transformers, config)(**sizes))
 
 
 def bert() -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from graphviz_torch import TensorMeta, trace
 from tests.support import models
 from tests.support.autograd_reference import check, meta, named
+from tests.support.programs import in_threads
 
 
 def split(x: Tensor) -> list[Tensor]:
@@ -191,19 +191,15 @@ def test_unusual_tensors_are_read(make: Callable[[Tensor], Tensor]) -> None:
     check(trace(y), y)
 
 
-def test_ragged_sizes_are_minus_one() -> None:
-    rows = [torch.rand(2, 3), torch.rand(4, 3)]
-    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
-    graph = trace(jagged * 2)
-    assert graph.nodes[-1].outputs[0].shape == (2, -1, 3)
-    assert graph.nodes[-1].outputs[0].nbytes is None
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_strided_nested_tensor_is_read_as_far_as_autograd_knows_it() -> None:
-    x = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], requires_grad=True)
-    node = trace(x * 2).nodes[-1]
-    assert node.outputs == (TensorMeta((-1,), "float32", "cpu"),)
+def test_ragged_sizes_are_minus_one_as_far_as_autograd_knows_them() -> None:
+    rows = [torch.rand(2, 3), torch.rand(4, 3)]
+    jagged, strided = (
+        trace(torch.nested.nested_tensor(rows, layout=layout, requires_grad=True) * 2).nodes[-1]
+        for layout in (torch.jagged, torch.strided)
+    )
+    assert (jagged.outputs[0].shape, jagged.outputs[0].nbytes) == ((2, -1, 3), None)
+    assert strided.outputs == (TensorMeta((-1,), "float32", "cpu"),)
 
 
 def test_autocast_shows_the_casts_and_their_dtypes() -> None:
@@ -243,16 +239,12 @@ def test_tensor_hooks_stay_and_are_not_run() -> None:
 
 def test_a_graph_that_threads_built_together_is_read() -> None:
     x = torch.rand(3, requires_grad=True)
-    parts: list[Tensor] = [x] * 4
 
-    def work(i: int) -> None:
+    def work() -> Tensor:
+        part = x
         for _ in range(20):
-            parts[i] = parts[i].sin()
+            part = part.sin()
+        return part
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    y = torch.stack(parts).sum()
+    y = torch.stack(in_threads(*[work] * 4)).sum()
     check(trace(y), y)

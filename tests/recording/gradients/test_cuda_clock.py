@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import count
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from graphviz_torch.recording.gradients import cuda_clock
 from graphviz_torch.recording.gradients.cuda_clock import CudaClock
+from tests.support.programs import in_threads
 
 _times = count()
 
@@ -64,14 +64,6 @@ def run(clock: CudaClock, node: int, *, describes: bool = False) -> None:
     clock.start(node, None if describes else event)
 
 
-def test_a_node_ends_where_the_next_begins_and_the_last_with_the_run(now: Current) -> None:
-    clock = CudaClock()
-    for node in (5, 3, 4):
-        run(clock, node)
-    clock.finish()
-    assert clock.seconds() == {5: 1.0, 3: 1.0, 4: 1.0}
-
-
 def test_time_in_which_gradients_are_described_is_nobodys(now: Current) -> None:
     clock = CudaClock()
     run(clock, 0)
@@ -82,58 +74,39 @@ def test_time_in_which_gradients_are_described_is_nobodys(now: Current) -> None:
     assert next(_times) - first == 4
 
 
-def test_a_node_after_which_the_stream_changes_has_no_duration(now: Current) -> None:
+@pytest.mark.parametrize(
+    ("program", "seconds"),
+    [
+        ("5 3 4", {5: 1.0, 3: 1.0, 4: 1.0}),  # the last ends with the run
+        ("0 stream=8 1 2 stream=7", {1: 1.0}),  # 0 and 2 end on another stream
+        ("0 stream=8 1 2", {1: 1.0}),  # the stream of 2 may have waited for the other
+        ("0 1 failed", {0: 1.0}),
+        ("0 device=1 1 2 device=0 3 device=1", dict.fromkeys(range(4), 1.0)),
+    ],
+)
+def test_a_node_ends_where_the_next_begins_on_its_device_and_its_stream(
+    now: Current, program: str, seconds: dict[int, float]
+) -> None:
     clock = CudaClock()
-    run(clock, 0)
-    now.stream = 8
-    run(clock, 1)
-    run(clock, 2)
-    now.stream = 7
+    for word in program.split():
+        name, _, value = word.partition("=")
+        if value:
+            setattr(now, name, int(value))
+        elif word == "failed":
+            clock.abandon()
+        else:
+            run(clock, int(word))
     clock.finish()
-    assert clock.seconds() == {1: 1.0}
+    assert clock.seconds() == seconds
 
 
 def test_each_thread_of_the_engine_has_its_own_nodes(now: Current) -> None:
     clock = CudaClock()
     run(clock, 0)
-    thread = threading.Thread(target=run, args=(clock, 1))
-    thread.start()
-    thread.join()
+    in_threads(lambda: run(clock, 1))
     run(clock, 2)
     clock.finish()
     assert clock.seconds() == {0: 2.0, 1: 2.0, 2: 2.0}
-
-
-def test_what_ran_when_backward_failed_has_no_duration(now: Current) -> None:
-    clock = CudaClock()
-    run(clock, 0)
-    run(clock, 1)
-    clock.abandon()
-    clock.finish()
-    assert clock.seconds() == {0: 1.0}
-
-
-def test_a_thread_that_goes_to_another_device_times_its_nodes_on_each(now: Current) -> None:
-    clock = CudaClock()
-    run(clock, 0)
-    now.device = 1
-    run(clock, 1)
-    run(clock, 2)
-    now.device = 0
-    run(clock, 3)
-    now.device = 1
-    clock.finish()
-    assert clock.seconds().keys() == {0, 1, 2, 3}
-
-
-def test_the_last_node_of_a_device_with_several_streams_has_no_duration(now: Current) -> None:
-    clock = CudaClock()
-    run(clock, 0)
-    now.stream = 8
-    run(clock, 1)
-    run(clock, 2)
-    clock.finish()  # its stream may have waited for the other
-    assert clock.seconds() == {1: 1.0}
 
 
 def test_durations_that_a_failed_device_keeps_are_none(
