@@ -147,11 +147,8 @@ def test_a_node_with_all_its_values_takes_at_most_16_bytes() -> None:
     assert len(view_payload(graph)) / len(graph.nodes) <= 16
 
 
-def test_the_same_graph_gives_the_same_page() -> None:
+def test_the_same_graph_gives_the_same_page_of_which_the_view_takes_at_most_200_kilobytes() -> None:
     assert to_html(chain(50)) == to_html(chain(50))
-
-
-def test_the_view_takes_at_most_200_kilobytes_of_a_page() -> None:
     page = to_html(Graph((Node(0, "AccumulateGrad", (META,), leaf="tensor"),)))
     assert len(page.encode()) <= 200_000
 
@@ -192,13 +189,12 @@ def test_hostile_names_do_not_change_the_page() -> None:
     assert Payload(view_payload(hostile)).header["note"] == ["", HOSTILE]
 
 
-def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
+def test_the_page_is_written_where_asked_and_a_folder_that_is_missing_is_an_error(
+    tmp_path: Path,
+) -> None:
     page = to_html(chain(2), tmp_path / "graph.html", title="two ☃")
     assert (tmp_path / "graph.html").read_text(encoding="utf-8") == page
     assert "<title>two ☃</title>" in page
-
-
-def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         to_html(chain(2), tmp_path / "missing" / "graph.html")
 

@@ -17,6 +17,7 @@ from graphviz_torch import Graph, find, record, to_mermaid, trace
 from graphviz_torch.graph import Edge, Finding, Node, TensorMeta
 from graphviz_torch.integrations.command.main import main
 from tests.support.models import MLP, Transformer, chain, dense_block, tokens, worked_example
+from tests.support.recorded import trained
 
 F32 = (TensorMeta((3,), "float32", "cpu"),)
 # What Mermaid's lexer takes between quotes when entities are decoded later: no quote, no line end.
@@ -91,11 +92,8 @@ def test_every_node_and_edge_of_a_small_graph_is_in_the_chart() -> None:
 
 
 def test_modules_are_subgraphs_and_parameters_stand_inside_operations() -> None:
-    model = Transformer(1)
-    with record(model) as recording:
-        model(tokens()).sum().backward()
-    graph = recording.graph
-    chart = read(to_mermaid(recording, depth=9, fold=False, limit=1000))
+    graph = trained(Transformer(1), tokens())
+    chart = read(to_mermaid(graph, depth=9, fold=False, limit=1000))
     for node in graph.nodes:
         lines = chart.nodes.get(f"n{node.id}")
         if lines is None or not node.scope or node.leaf:
@@ -152,10 +150,7 @@ def test_what_mermaid_looks_for_in_a_name_is_parted(text: str) -> None:
 
 def test_a_frames_title_is_one_line_and_its_figures_stand_in_a_node() -> None:
     """Mermaid leaves room for one line above the nodes of a subgraph."""
-    model = Transformer(12)
-    with record(model) as recording:
-        model(tokens()).sum().backward()
-    written = to_mermaid(recording)
+    written = to_mermaid(trained(Transformer(12), tokens()))
     titles = re.findall(r'subgraph \w+\["(.*)"\]', written)
     assert titles
     assert not any("<br/>" in title for title in titles)
@@ -186,18 +181,16 @@ def test_a_large_graph_stays_within_what_is_drawn_without_being_set_up(name: str
 
 
 def test_findings_differences_and_colours_are_shown() -> None:
-    model = MLP()
-    with record(model) as recording:
-        model(torch.ones(2, 4)).sum().backward()
+    graph = trained(MLP(), torch.ones(2, 4))
     about = Finding("made-up", "warning", "look here", nodes=(0,))
-    text = to_mermaid(recording, findings=[about], marks={2: "added"}, color_by="gradient")
+    text = to_mermaid(graph, findings=[about], marks={2: "added"}, color_by="gradient")
     chart = read(text)
     assert "⚠ look here" in chart.nodes["note"]
     said = [line for lines in chart.nodes.values() for line in lines]
     assert "⚠ made-up" in said
     assert any(line.startswith("+ added") for line in said)
     assert len(chart.styles) > 2
-    assert read(to_mermaid(recording, theme="auto")).styles == []
+    assert read(to_mermaid(graph, theme="auto")).styles == []
 
 
 def test_only_what_was_removed_or_has_no_value_for_its_colour_has_a_dashed_outline() -> None:

@@ -15,18 +15,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphviz_torch import Graph, Node, TensorMeta, load, record, summary, trace
 from tests.support.models import MLP
+from tests.support.programs import function
 from tests.support.zoo import ZOO, UNet
 
 
-class Convolutions(nn.Sequential):
+def convolutions() -> nn.Sequential:
     """In groups, dilated, with strides, and back."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(4, 6, 3, stride=2, groups=2),
-            nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2),
-            nn.Conv2d(4, 4, (1, 3), dilation=2, padding=1),
-        )
+    return nn.Sequential(
+        nn.Conv2d(4, 6, 3, stride=2, groups=2),
+        nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2),
+        nn.Conv2d(4, 4, (1, 3), dilation=2, padding=1),
+    )
 
 
 def images(*shape: int) -> Callable[[], Tensor]:
@@ -36,7 +35,7 @@ def images(*shape: int) -> Callable[[], Tensor]:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "mlp": (MLP, images(5, 4)),
     "linear of three dimensions": (lambda: nn.Linear(4, 3), images(2, 5, 4)),
-    "convolutions": (Convolutions, images(2, 4, 9, 9)),
+    "convolutions": (convolutions, images(2, 4, 9, 9)),
     "convolution of one dimension": (lambda: nn.Conv1d(3, 8, 5), images(2, 3, 20)),
     "unet": (UNet, images(1, 3, 32, 32)),
     "gru": (lambda: nn.GRU(4, 5), images(3, 2, 4)),
@@ -101,12 +100,8 @@ def test_only_what_backward_computes_counts() -> None:
 
 
 def test_what_a_custom_function_computes_is_said_not_to_be_known() -> None:
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
-
-    found = summary(Twice.apply(torch.ones(2, requires_grad=True)))
+    twice = function(lambda ctx, x: x * 2, lambda ctx, gradient: gradient * 2)
+    found = summary(twice.apply(torch.ones(2, requires_grad=True)))
     assert found.total.flops_unknown == 1
     assert "FLOPs of 1 node are not known" in str(found)
 
@@ -143,21 +138,12 @@ def test_each_module_has_what_the_model_itself_says_of_it() -> None:
 
 
 def test_modules_come_in_the_order_of_the_forward_with_their_calls() -> None:
-    class Crossed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.second, self.first = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(self.second(self.first(x)))
-
-    model = Crossed()
+    model = nn.ModuleDict({"second": nn.Linear(2, 2), "first": nn.Linear(2, 2)})
     with record(model) as recording:
-        model(torch.ones(1, 2)).sum().backward()
-    assert [(r.module, r.calls) for r in summary(recording).modules] == [
-        ("first", 1),
-        ("second", 2),
-    ]
+        second, first = model.values()
+        second(second(first(torch.ones(1, 2)))).sum().backward()
+    found = [(row.module, row.calls) for row in summary(recording).modules]
+    assert found == [("first", 1), ("second", 2)]
 
 
 @pytest.mark.parametrize("name", ["ResNet-18", "T5", "LSTM cell, 30 steps"])

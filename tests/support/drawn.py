@@ -83,15 +83,9 @@ def colors(svg: bytes, title: str) -> set[str]:
 
 def repeated(blocks: int) -> Graph:
     """Blocks a and b, each of two operations, one after the other."""
+    paths = [f"net.{i // 2}" for i in range(2 * blocks)]
     nodes = [
-        Node(
-            i,
-            "MulBackward0",
-            (F32,),
-            operation="mul",
-            scope=f"net.{i // 2}",
-            module=f"net.{i // 2}",
-        )
-        for i in range(2 * blocks)
+        Node(i, "MulBackward0", (F32,), operation="mul", scope=path, module=path)
+        for i, path in enumerate(paths)
     ]
     return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(2 * blocks - 1)), ((7, 0),))
