@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike, whole_of
 from . import labels, wording
-from .cuts import cut_lines
+from .cuts import CutLine, cut_lines
 from .drawing.drawing import Drawing
 from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
@@ -90,7 +90,7 @@ def _written(graph: Graph, options: DrawingOptions) -> str:
     body = list(nodes.lines(drawing.tree))
     edges = [*_edges(drawing), *_stubs(drawing)]
     cuts, hidden = cut_lines(drawing, _MOST_CUTS)
-    edges += [f'{_id(cut.source)} -.-|"{_text(list(cut.text))}"| {_id(cut.target)}' for cut in cuts]
+    edges += [_cut(cut, number) for number, cut in enumerate(cuts)]
     edges += _failure(drawing)
     edges += _note(drawing, hidden)
     lines = [f"flowchart {drawing.options['direction']}", *body, *edges, *nodes.styles()]
@@ -193,6 +193,15 @@ def _failure(drawing: Drawing) -> Iterator[str]:
         said = [failure.operation, f"{WARNINGS['error']} {failure.error}", failure.where]
         yield f'failed("{_text([line for line in said if line])}")'
         yield from (f"{_id(key)} -.-> failed" for key in sources)
+
+
+def _cut(cut: CutLine, number: int) -> str:
+    text = _text(list(cut.text))
+    if cut.source is None:
+        return f'cut{number}["{text}"] -.- {_id(cut.key)}'
+    if cut.target is None:
+        return f'{_id(cut.key)} -.- cut{number}["{text}"]'
+    return f'{_id(cut.source)} -.-|"{text}"| {_id(cut.target)}'
 
 
 def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:

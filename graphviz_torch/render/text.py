@@ -43,6 +43,8 @@ def to_text(graph: GraphLike) -> str:
         parts.append(f"outputs: {', '.join(ends)}")
     if graph.transfers:
         parts.append(_transfers(graph))
+    if graph.cuts:
+        parts.append(_cuts(graph))
     return "\n\n".join(parts) + "\n"
 
 
@@ -102,6 +104,22 @@ def _transfers(graph: Graph) -> str:
         for transfer in graph.transfers
     ]
     return _table(names, rows, right=("bytes", "node"))
+
+
+def _cuts(graph: Graph) -> str:
+    names = ["cut", "of", "tensor", "made by", "used by", "where"]
+    rows = [
+        [
+            cut.how,
+            _plain(cut.label),
+            "" if cut.tensor is None else labels.shape(cut.tensor),
+            "not in this graph" if cut.before is None else str(cut.before),
+            ", ".join(map(str, cut.after)),
+            _plain(cut.where),
+        ]
+        for cut in graph.cuts
+    ]
+    return _table(names, rows, right=())
 
 
 def _table(names: list[str], rows: list[list[str]], right: tuple[str, ...]) -> str:

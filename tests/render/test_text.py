@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from graphviz_torch import record, simulate_accelerator, to_dot, to_text, trace
-from graphviz_torch.graph import Graph, Node, TensorMeta
+from graphviz_torch.graph import Cut, Graph, Node, TensorMeta
+from tests.support.drawn import F32
 from tests.support.models import MLP, worked_example
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -73,3 +74,18 @@ def test_a_hostile_name_stays_on_its_line() -> None:
 
 def test_an_empty_graph_has_a_text() -> None:
     assert to_text(Graph(())) == "0 nodes, 0 edges, 0 outputs\n"
+
+
+def test_cuts_stand_in_a_table_with_the_nodes_on_both_sides() -> None:
+    rows = tuple(Node(i, "SinBackward0", (F32,), operation="sin") for i in range(3))
+    cuts = (
+        Cut("data", F32, before=0, after=(1, 2), where="vq.py:8", label="z"),
+        Cut("argmin", F32, after=(2,), where="vq.py:9"),
+    )
+    text = to_text(Graph(rows, cuts=cuts))
+    head, *told = [line.split() for line in text.partition("cut ")[2].splitlines()]
+    assert told == [
+        ["data", "z", "f32[3]", "0", "1,", "2", "vq.py:8"],
+        ["argmin", "f32[3]", "not", "in", "this", "graph", "2", "vq.py:9"],
+    ]
+    assert head == ["of", "tensor", "made", "by", "used", "by", "where"]

@@ -306,6 +306,16 @@ def test_a_cut_without_a_finding_is_quiet_and_one_in_a_circle_is_left_out(opened
     assert page.locator(".wire.severed.warning, .wire.severed.error").count() == 0
 
 
+def test_a_node_says_that_it_uses_a_result_which_was_cut_off_outside_the_graph(
+    opened: Open,
+) -> None:
+    rows = tuple(Node(i, "MulBackward0", (None,), operation="mul") for i in range(2))
+    cut = Cut("argmin", None, after=(1,), where="vq.py:9", label="code")
+    page = opened(Graph(rows, (Edge(0, 1),), ((1, 0),), cuts=(cut,)))
+    page.locator('.card[data-item="1"]').click()
+    assert "code cut by argmin at vq.py:9" in page.locator(".panel").inner_text()
+
+
 def test_backward_plays_in_its_order(opened: Open) -> None:
     graph = worked()
     page = opened(graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from .. import cuts
 from ..drawing.drawing import Drawing
@@ -13,15 +13,36 @@ from .markup import dot_id
 MOST: Final = 40  # lines: more hide what they lie over, and take the layout long
 
 
-def cut_lines(drawing: Drawing) -> tuple[list[str], int]:
-    """The dashed lines of the cuts, and how many are left out."""
+class CutLines(NamedTuple):
+    """The cuts of a drawing in DOT."""
+
+    stubs: list[tuple[int, str]]  # the far ends of cuts with one side, by the key beside which
+    edges: list[str]  # dashed
+    hidden: int  # how many cuts are left out
+
+
+def cut_lines(drawing: Drawing) -> CutLines:
+    """The dashed lines of the cuts, and a text where one ends at nothing that is drawn."""
     colors = palette(drawing.options["theme"])
     found, hidden = cuts.cut_lines(drawing, MOST)
-    return [
-        f"\t{dot_id(cut.source)} -> {dot_id(cut.target)} [style=dashed arrowhead=none "
-        f'color="{colors[cut.color]}" fontcolor="{colors[cut.color]}" label=<{_label(cut.text)}>]'
-        for cut in found
-    ], hidden
+    lines = CutLines([], [], hidden)
+    for number, cut in enumerate(found):
+        color = colors[cut.color]
+        line = f'style=dashed arrowhead=none color="{color}"'
+        if cut.source is not None and cut.target is not None:
+            label = f'fontcolor="{color}" label=<{_label(cut.text)}>'
+            ends = f"{dot_id(cut.source)} -> {dot_id(cut.target)}"
+            lines.edges.append(f"\t{ends} [{line} {label}]")
+            continue
+        here, stub = dot_id(cut.key), f"cut_{number}"
+        text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
+        # Beside its node: above, it would push what is before the node aside.
+        lines.stubs.append(
+            (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
+        )
+        ends = f"{stub} -> {here}" if cut.source is None else f"{here} -> {stub}"
+        lines.edges.append(f"\t{ends} [{line} minlen=2]")
+    return lines
 
 
 def _label(text: tuple[str, ...]) -> str:

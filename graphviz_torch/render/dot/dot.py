@@ -55,21 +55,21 @@ def _written(drawing: Drawing, note: str) -> str:
     nodes = Nodes(drawing)
     between = Connectors(drawing)
     lines = nodes.lines()
-    for key, stub in stub_lines(drawing):
+    cuts = cut_lines(drawing)
+    for key, stub in (*stub_lines(drawing), *cuts.stubs):
         lines[key] += f"\n{stub}"  # in the cluster of its node
     for key, circles in between.nodes().items():
         lines[key] += "".join(f"\n{circle}" for circle in circles)
     body = clustered(drawing, nodes.copies, lines)
     edges = [*edge_lines(drawing, between), *between.rows()]
-    cuts, hidden_cuts = cut_lines(drawing)
     size = len(drawing.nodes) + len(drawing.boxes)
     extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
     if drawing.options["explain"]:
-        notes = [text for text in (wording.omissions(drawing, hidden_cuts), note) if text]
+        notes = [text for text in (wording.omissions(drawing, cuts.hidden), note) if text]
         below = legend(drawing, frozenset(nodes.roles), notes)
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
-    return "\n".join([head, *body, *edges, *cuts, *failure_lines(drawing), "}", ""])
+    return "\n".join([head, *body, *edges, *cuts.edges, *failure_lines(drawing), "}", ""])
 
 
 @lru_cache

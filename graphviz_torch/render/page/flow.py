@@ -131,7 +131,11 @@ def _pieces(drawing: Drawing, keys: list[int]) -> list[list[int]]:
     frames: dict[int, int] = {}  # outermost ones, by a key inside
     around = drawing.tree.paths
     framed = [(frames.setdefault(path[0], key), key) for key in keys if (path := around[key])]
-    cuts = [(cut.source, cut.target) for cut in cut_lines(drawing, len(keys))[0]]
+    cuts = [
+        (cut.source, cut.target)
+        for cut in cut_lines(drawing, len(keys))[0]
+        if cut.source is not None and cut.target is not None
+    ]
     for one, other in (*drawing.ends, *framed, *cuts):
         piece[first(other)] = first(one)
     found: dict[int, list[int]] = defaultdict(list)

@@ -6,6 +6,7 @@ from typing import Final
 
 from ...graph import Node
 from .. import labels
+from ..cuts import cut_lines
 from ..drawing.drawing import Drawing
 
 Size = tuple[float, float]  # width and height
@@ -62,6 +63,10 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
         for key, others in named.items():
             width, height = found[key]
             found[key] = width + _STUB * min(len(others), 4), height
+    for cut in cut_lines(drawing, len(found))[0]:
+        if cut.one_sided:
+            width, height = found[cut.key]
+            found[cut.key] = width + _LETTER * max(map(len, cut.text)) + 20, height
     return found
 
 

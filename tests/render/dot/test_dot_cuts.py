@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import record, to_dot
+from graphviz_torch import record, to_dot, to_mermaid
 from graphviz_torch.graph import (
     Cut,
     Edge,
@@ -41,8 +41,7 @@ def cuts(dot: str) -> list[tuple[str, str, str]]:
 def test_a_cut_is_a_dashed_line_between_its_sides_in_the_colour_of_its_finding(where: str) -> None:
     rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]
     cut = Cut("detach", F32, before=0, after=(1, 1), where=where)
-    one_sided = Cut("argmax", F32, before=0)
-    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut, cut, one_sided))
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(cut, cut))
     finding = Finding("cut-gradient", "warning", "Cut.", nodes=(0, 1))
     plain, told = (to_dot(graph, findings=found) for found in ([], [finding]))
     for dot, color in ((plain, "muted"), (told, "warning")):
@@ -50,6 +49,43 @@ def test_a_cut_is_a_dashed_line_between_its_sides_in_the_colour_of_its_finding(w
     said = " ".join("".join(ET.fromstring(layout(told)).itertext()).split())
     assert "\N{BLACK SCISSORS} detach()" in said
     assert all(" ".join(line.split()) in said for line in where.split("\n"))
+
+
+@pytest.mark.parametrize("where", ["train.py:18", *HOSTILE])
+def test_a_cut_with_one_side_in_the_graph_ends_at_a_text_beside_it(where: str) -> None:
+    rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]
+    into = Cut("argmin", F32, after=(1, 2), where=where, label="code")
+    out_of = Cut("tolist", F32, before=0, where=where)
+    graph = Graph(tuple(rows), (Edge(1, 2),), ((2, 0),), cuts=(into, out_of))
+    finding = Finding("cut-gradient", "error", "Cut.", nodes=(0,), where=where)
+    muted, told = COLORS["muted"][0], COLORS["error"][0]
+    dot = to_dot(graph, findings=[finding])
+    assert cuts(dot) == [("cut_0", "1", muted), ("0", "cut_1", told)]
+    svg = layout(dot)
+    lines = [texts(svg, f"cut_{number}") for number in range(2)]
+    assert [" ".join(" ".join(read).split()) for read in lines] == [
+        " ".join(f"\N{BLACK SCISSORS} {text} {where}".split())
+        for text in ("argmin() of code f32[3]", "tolist() f32[3]")
+    ]
+    mermaid = to_mermaid(graph)
+    assert re.search(r'^cut0\["[^"]+"\] -\.- n1$', mermaid, re.M)
+    assert re.search(r'^n0 -\.- cut1\["[^"]+"\]$', mermaid, re.M)
+
+
+def test_an_encoder_behind_the_codes_of_a_codebook_shows_where_it_was_cut() -> None:
+    encoder, decoder = nn.Linear(4, 3), nn.Linear(3, 4)
+    codes = torch.ones(5, 3, requires_grad=True)
+    with record(nn.ModuleList([encoder, decoder])) as recording:
+        z = encoder(torch.ones(2, 4))
+        nearest = torch.cdist(z.detach(), codes).argmin(1)
+        decoder(codes[nearest]).sum().backward()
+    graph = recording.graph
+    titles = {str(node.id): node.title for node in graph.nodes}
+    ends = {(titles.get(tail), titles.get(head)) for tail, head, _ in cuts(to_dot(graph))}
+    assert ends >= {("addmm", None), (None, "index")}
+    said = "".join(ET.fromstring(layout(to_dot(graph))).itertext())
+    assert "detach() of z" in said
+    assert "argmin()" in said
 
 
 def test_a_cut_inside_one_closed_group_is_not_drawn() -> None:

@@ -61,7 +61,11 @@ function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, V
     const said = STATES[(state >> (2 * at)) & 3];
     if (said) rows.push([name, said]);
   }
-  for (const cut of model.cuts) if (cut.before === node) rows.push(["cut", `${cut.how}${cut.where ? ` at ${cut.where}` : ""}`]);
+  for (const { how, before, after, where, label } of model.cuts) {
+    const at = `${how}${where ? ` at ${where}` : ""}`;
+    if (before === node) rows.push(["cut", at]);
+    else if (after.includes(node)) rows.push(["uses", `${label || "a result"} cut by ${at}`]);
+  }
   return rows;
 }
 
