@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
+from google.protobuf.message import EncodeError, Message  # type: ignore[import-untyped]
 from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     config_pb2,
     graph_pb2,
@@ -40,6 +42,23 @@ def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = N
         raise ValueError("TensorBoard would not show this graph:\n" + "\n".join(found[:10]) + more)
 
 
+def serialized(message: Message) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+        ValueError: if they are more than one protobuf message holds.
+    """
+    data: bytes | None = None
+    with suppress(EncodeError):
+        data = message.SerializeToString()
+    if data is None or len(data) > _LARGEST:
+        raise ValueError(
+            f"TensorBoard would not show this graph: it takes more than {_LARGEST:,} bytes, and a "
+            "protobuf message holds no more. Write a part of it."
+        )
+    return data
+
+
 def problems(
     graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = None
 ) -> Iterator[str]:
@@ -62,8 +81,6 @@ def _structure(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | Non
     yield from _devices(nodes)
     yield from _scopes(nodes)
     yield from _series(graph)
-    if graph.ByteSize() > _LARGEST:
-        yield f"the graph has {graph.ByteSize()} bytes; a protobuf holds at most {_LARGEST}."
     if metadata is not None:
         yield from _measurements(metadata, nodes)
 

@@ -2,7 +2,7 @@
 
 The tab takes a node's name for a path, an operation's name for a hint and a device for a pattern;
 where one does not fit, nodes, edges or colours vanish without a word. What is mended here is
-checked again, on the finished graph, by `tensorboard_lint`.
+checked again, on the finished graph, by `lint`.
 """
 
 from __future__ import annotations

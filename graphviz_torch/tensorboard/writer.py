@@ -57,18 +57,18 @@ def to_tensorboard(
     require()
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
-    from .lint import check
+    from .lint import check, serialized
 
     with uncollected():  # to look through a million small objects takes longer than to make them
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)
         check(built, metadata)
-        packed = pack(graph)
+        data, packed = serialized(metadata), pack(graph)
     # The second plugin shows no Profile, so the tab offers none where nothing was measured.
     measured = bool(metadata.step_stats.dev_stats)
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
-        write(blob(tag, plugin, metadata.SerializeToString()), step)
+        write(blob(tag, plugin, data), step)
         write(blob(PREFIX + tag, GRAPHS, packed), step)
 
 

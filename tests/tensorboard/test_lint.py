@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("tensorboard")
 from tensorboard.compat.proto import config_pb2, graph_pb2, node_def_pb2
 
-from graphviz_torch.tensorboard.lint import check, problems
+from graphviz_torch.tensorboard import lint
+from graphviz_torch.tensorboard.lint import check, problems, serialized
 from graphviz_torch.tensorboard.names import REFERENCE_OPS, RESERVED
 
 
@@ -157,3 +158,11 @@ def test_a_trap_of_the_profile_is_found(trap: str) -> None:
     change(metadata)
     found = list(problems(sound(), metadata))
     assert any(text.startswith(message) for text in found), found
+
+
+def test_a_message_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_pb2.GraphDef(node=[node_def_pb2.NodeDef(name="a" * 100)])
+    assert serialized(graph) == graph.SerializeToString()
+    monkeypatch.setattr(lint, "_LARGEST", 100)
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        serialized(graph)
