@@ -19,14 +19,8 @@ from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
 OWN = "Your own expression"
-HOSTILE_NAMES = [
-    "__import__('os').system('true')",
-    "x.__class__",
-    "x*",
-    "((((",
-    "9**9**9*x",
-    "x@x@x",
-]
+HOSTILE_NAMES = ["__import__('os').system('true')", "x.__class__", "x*", "((((", "9**9**9*x"]
+HOSTILE_NAMES += ["x@x@x"]
 
 
 def test_before_any_click_the_program_is_there_its_copy_is_made_and_backwards_is_announced() -> (

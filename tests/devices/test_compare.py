@@ -62,10 +62,8 @@ def test_the_plot_is_an_svg_with_a_line_for_each_device_and_one_for_its_work_alo
 @pytest.mark.parametrize("work", WORKS)
 def test_every_work_is_timed_on_the_cpu_and_has_no_copies_there(work: str) -> None:
     result = compare_devices(work, devices=["cpu"], sizes=[8, 4], seconds=1e-4)
-    assert [(t.device, t.size, t.there, t.back) for t in result.timings] == [
-        ("cpu", 4, 0.0, 0.0),
-        ("cpu", 8, 0.0, 0.0),
-    ]
+    timed = [(t.device, t.size, t.there, t.back) for t in result.timings]
+    assert timed == [("cpu", 4, 0.0, 0.0), ("cpu", 8, 0.0, 0.0)]
     assert all(timing.work > 0 for timing in result.timings)
     assert result.rows()[0]["total"] == result.timings[0].total
 
@@ -77,13 +75,8 @@ def test_a_function_of_ones_own_gets_its_inputs_on_the_device() -> None:
         seen.add((a.shape, b.shape, a.device.type))
         return {"sum": a.sum() + b.sum()}
 
-    result = compare_devices(
-        own,
-        devices=["cpu"],
-        sizes=[3],
-        seconds=1e-4,
-        inputs=lambda n: (torch.ones(n), torch.ones(2)),
-    )
+    options: dict[str, Any] = {"devices": ["cpu"], "sizes": [3], "seconds": 1e-4}
+    result = compare_devices(own, **options, inputs=lambda n: (torch.ones(n), torch.ones(2)))
     assert seen == {((3,), (2,), "cpu")}
     assert result.work == "own"
 

@@ -96,10 +96,8 @@ def test_every_id_of_a_later_part_moves() -> None:
     assert failure.causes[0].nodes == (3,)
     assert whole.step.retained is not None
     assert whole.step.retained.node == 3
-    assert [(event.nodes, event.operands[0].node) for event in whole.events] == [
-        ((1,), 0),
-        ((3,), 2),
-    ]
+    events = [(event.nodes, event.operands[0].node) for event in whole.events]
+    assert events == [((1,), 0), ((3,), 2)]
     assert [node.order for node in whole.nodes] == [None, 0, None, 1]
 
 

@@ -42,16 +42,15 @@ def client(directory: Path) -> Client:
     return Client(TensorBoardWSGI(plugins, data_provider=provider))
 
 
-def trained(name: str = "fc", *stats: GradientStats) -> Graph:
-    """One node in a scope, its gradient as given."""
-    node = Node(
-        0, "MulBackward0", (META,), operation="mul", scope=name, grad_outputs=stats or (GOOD,)
-    )
-    return Graph((node,), outputs=((0, 0),))
-
-
 GOOD = GradientStats(2.0, 1.5, 0.1, 0.25, tensor=META)
 BAD = GradientStats(1.0, 0.5, 0.1, 0.25, nan=1, inf=1, tensor=META)
+
+
+def trained(scope: str = "fc", *stats: GradientStats) -> Graph:
+    """One node in a scope, its gradient as given."""
+    given = stats or (GOOD,)
+    node = Node(0, "MulBackward0", (META,), operation="mul", scope=scope, grad_outputs=given)
+    return Graph((node,), outputs=((0, 0),))
 
 
 def ask(client: Client, names: list[str], **form: Any) -> Any:
@@ -193,14 +192,11 @@ def test_a_node_without_a_pill_at_a_step_leaves_a_gap_behind_a_node_that_has_all
 
 
 def test_alerts_name_the_nodes_with_nan_or_inf(tmp_path: Path) -> None:
-    to_tensorboard(trained("fc", GOOD), tmp_path, step=0)
-    for step in (1, 2):
-        to_tensorboard(trained("fc", BAD), tmp_path, step=step)
-    alerts = client(tmp_path).post("/data/plugin/debugger/numerics_alert_report").json
-    rows = {
-        row["tensor_name"]: (row["nan_event_count"], row["pos_inf_event_count"]) for row in alerts
-    }
-    assert rows == {"fc/mul": (2, 2)}
+    for step, stats in enumerate((GOOD, BAD, BAD)):
+        to_tensorboard(trained("fc", stats), tmp_path, step=step)
+    (row,) = client(tmp_path).post("/data/plugin/debugger/numerics_alert_report").json
+    counts = row["nan_event_count"], row["pos_inf_event_count"]
+    assert (row["tensor_name"], *counts) == ("fc/mul", 2, 2)
 
 
 def test_the_first_alert_is_where_backward_met_the_first_inf(tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def parameter_left_on_the_cpu(record: Record) -> None:
             (torch.randn(64, 4).to(sim) @ model.fc1.weight.to(sim).t()).sum().backward()
 
 
+@says("copy-in-backward", "fc1.weight: 1 copy between devices", severity="warning")
+def parameter_left_on_another_accelerator(record: Record) -> None:
+    with simulate_accelerator(2) as (first, second):
+        model = MLP().to(first)
+        with record(model):
+            (torch.randn(64, 4).to(second) @ model.fc1.weight.to(second).t()).sum().backward()
+
+
 @says("blocking-read", ", 4 times: ")
 def result_copied_in_each_forward(record: Record) -> None:
     class Returns(nn.Linear):

@@ -25,14 +25,12 @@ def test_both_players_of_a_gan_go_by_their_variables() -> None:
     with record() as recording:
         critic(generator(torch.ones(1, 2))).sum().backward()
     assert modules(recording.graph) == {"generator.0", "critic.0"}
-    assert names(recording.graph) == [
-        "generator.0.weight",
-        "generator.0.bias",
-        "critic.0.weight",
-        "critic.0.bias",
+    expected = [
+        f"{model}.0.{name}" for model in ("generator", "critic") for name in ("weight", "bias")
     ]
+    assert names(recording.graph) == expected
     labels = {node.label for node in recording.graph.nodes if node.leaf == "parameter"}
-    assert labels == set(names(recording.graph))
+    assert labels == set(expected)
 
 
 class Plain:
