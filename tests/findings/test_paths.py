@@ -21,10 +21,8 @@ class Broken(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = nn.Linear(4, 8)
-        self.middle = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 2)
-        self.spare = nn.Linear(8, 2)
+        self.encoder, self.middle = nn.Linear(4, 8), nn.Linear(8, 8)
+        self.head, self.spare = nn.Linear(8, 2), nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         features = torch.relu(self.encoder(x))

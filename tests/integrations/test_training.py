@@ -40,6 +40,11 @@ class Net(nn.Module):
         return {"loss": y * float("nan") if self.calls > self.spoil else y}
 
 
+def net(spoil: int = 99, lr: float = 0.1) -> tuple[Net, torch.optim.Optimizer]:
+    model = Net(spoil)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
 def train(model: nn.Module, optimizer: Any, steps: int, backward: Any = None) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
@@ -58,8 +63,7 @@ def test_one_line_records_every_nth_step_and_logs_each_finding_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "graphviz_torch")
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     with record_steps(model, every=2, folder=tmp_path) as steps:
         train(model, optimizer, 5)
     names = [f"step0000{i}.json.gz" for i in (0, 2, 4)]
@@ -73,16 +77,14 @@ def test_one_line_records_every_nth_step_and_logs_each_finding_once(
 
 
 def test_only_steps_with_a_gradient_that_is_not_finite_are_reported(tmp_path: Path) -> None:
-    model = Net(spoil=3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model, optimizer = net(spoil=3, lr=0.0)
     with record_steps(model, nonfinite=True, folder=tmp_path):
         train(model, optimizer, 4)
     assert [file.name for file in tmp_path.iterdir()] == ["step00003.json.gz"]
 
 
 def test_a_finding_raises_if_asked_to_and_then_nothing_is_left() -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     with (
         pytest.raises(FindingsError, match=r"1 found in step 1\n.*cut by detach"),
         record_steps(model, at=1, raise_on="warning"),
@@ -106,8 +108,7 @@ def test_steps_after_the_first_know_the_variables_of_the_loop_as_well() -> None:
 
 
 def test_graph_and_norms_go_to_tensorboard(tmp_path: Path) -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     with SummaryWriter(tmp_path) as writer, record_steps(model, at=1, loggers=[writer]):
         train(model, optimizer, 3)
     events = EventAccumulator(str(tmp_path)).Reload()
@@ -118,8 +119,7 @@ def test_graph_and_norms_go_to_tensorboard(tmp_path: Path) -> None:
 
 def test_accelerate_needs_one_line() -> None:
     accelerator = Accelerator(cpu=True)
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     model, optimizer = accelerator.prepare(model, optimizer)
     with record_steps(model, at=[0, 2]) as steps:
         train(model, optimizer, 3, accelerator.backward)
@@ -243,8 +243,7 @@ LARGE = "the package is large: pip install wandb mlflow-skinny to run this"
 def test_graph_and_norms_go_to_a_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason=LARGE)
     monkeypatch.setenv("WANDB_SILENT", "true")
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     with (
         wandb.init(project="steps", dir=tmp_path, mode="offline") as run,
         record_steps(model, at=1, loggers=[run]),
@@ -261,8 +260,7 @@ def test_graph_and_norms_go_to_mlflow(tmp_path: Path, monkeypatch: pytest.Monkey
     mlflow = pytest.importorskip("mlflow", reason=LARGE)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the skinny package has no database
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = net()
     with mlflow.start_run() as run, record_steps(model, at=1, loggers=[mlflow]):
         train(model, optimizer, 3)
     [norm] = mlflow.MlflowClient().get_metric_history(run.info.run_id, "gradient_norm/last")

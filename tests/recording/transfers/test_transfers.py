@@ -209,30 +209,25 @@ def test_a_copy_knows_its_module_its_line_and_its_name() -> None:
         def forward(self, x: Tensor, device: torch.device) -> Tensor:
             return x.to(device)
 
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mover = Mover()
-
+    class Outer(nn.Sequential):
         def forward(self, x: Tensor, device: torch.device) -> Tensor:
-            return self.mover(x, device).sum().cpu()
+            return self[0](x, device).sum().cpu()
 
     batch = torch.ones(3, requires_grad=True)
-    model = Outer()
+    model = Outer(Mover())
     with simulate_accelerator() as [device], record(model) as recording:
         scale = torch.ones(1).to(device)
         model(batch, device).backward()
         scale.item()
-    into_device, first, back, *_ = recording.graph.transfers
+    into_device, first, back, *_, last = recording.graph.transfers
     assert (into_device.module, into_device.in_forward) == ("", False)
-    assert (first.module, first.in_forward, first.label) == ("mover", True, "x")
+    assert (first.module, first.in_forward, first.label) == ("0", True, "x")
     assert (back.module, back.in_forward) == ("", True)
     assert first.where.startswith("test_transfers.py:")
     assert recording.graph.nodes[first.node or 0].source == first.where
-    hidden = [copy for copy in recording.graph.transfers if copy.phase == "backward"]
-    assert [copy.node for copy in hidden] == [back.node, first.node]
-    assert recording.graph.transfers[-1].operation == "item"
-    assert recording.graph.transfers[-1].node is None
+    hidden = [copy.node for copy in recording.graph.transfers if copy.phase == "backward"]
+    assert hidden == [back.node, first.node]
+    assert (last.operation, last.node) == ("item", None)
 
 
 def test_a_copy_between_two_accelerators_is_dtod() -> None:
