@@ -197,7 +197,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
     ),
     "a node with a name that tells no more": (
         "nonfinite-gradient", root({0: stats(inf=2)}).annotate(label={1: "sqrt"}), "error",
-        ["sqrt at train.py:5 "],
+        ["sqrt at train.py:5 received"],
     ),
     "a copy in every step": (
         "pageable-copy",
