@@ -35,7 +35,7 @@ def draw_program(
     """
     made: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes if graph is not None else ():
-        line = node.source.partition(" (")[0].rpartition(":")[2]
+        line = node.line.rpartition(":")[2]
         if line.isdecimal() and len(line) < 7:
             made[int(line)].append(node.id)
     lines: list[dict[str, Any]] = [

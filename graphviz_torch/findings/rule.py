@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..graph import Finding, Graph, Severity
+from ..graph.text import users_line
 from .graph_reading import Reading
 
 # "graph": one graph; "end": the last graph of a recording, with all that the program did;
@@ -51,5 +52,5 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
     """A finding whose rule id is filled in by `apply`; of two lines it is at the user's."""
     if "where" in fields:
-        fields["where"] = fields["where"].partition(" (")[0]
+        fields["where"] = users_line(fields["where"])
     return Finding("", severity, message, **fields)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from .column import Column
 from .tensors import GradientStats, SavedTensor, TensorMeta
-from .text import short_repr
+from .text import short_repr, users_line
 from .units import bytes_text, seconds_text
 
 LeafKind = Literal["", "parameter", "buffer", "tensor"]
@@ -40,8 +40,8 @@ class Node(NamedTuple):
     module: str = ""  # as in named_modules(): "encoder.layers.0"
     # The module's path with the number of a repeated call: "encoder.cell#2".
     scope: Annotated[str, Column("module")] = ""
-    # The user's line that made it, "train.py:41"; where that called into an installed library, with
-    # the library's: "train.py:41 (modeling_gpt2.py:312)".
+    # The user's line that made it, "train.py:41"; where that called into an installed library,
+    # after the library's: "modeling_gpt2.py:312, called at train.py:41".
     source: Annotated[str, Column("source")] = ""
     # What a reader must know: "torch.compile region".
     note: Annotated[str, Column("note", detail=True)] = ""
@@ -68,6 +68,11 @@ class Node(NamedTuple):
     def device(self) -> str:
         """Device of the first output that has one; "" where none has."""
         return next((meta.device for meta in self.outputs if meta is not None), "")
+
+    @property
+    def line(self) -> str:
+        """The user's own line that made it, without a library's: "train.py:41"."""
+        return users_line(self.source)
 
     @property
     def title(self) -> str:

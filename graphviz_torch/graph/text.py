@@ -1,4 +1,4 @@
-"""A value as a line of Python: the fields by name, but the defaults; and its type in words."""
+"""Short texts: a value as a line of Python, its type in words, and lines of programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 _ITEMS, _WIDTH = 3, 100  # of a tuple, and of the text of one field
 _REQUIRED = object()
 _SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
+_CALLED = ", called at "
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
 
 
@@ -43,6 +44,25 @@ def _text(value: Any) -> str:
     else:
         text = repr(value)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def called_at(library: str, user: str) -> str:
+    """A library's line with the line of the user's that called it.
+
+    >>> called_at("modeling_gpt2.py:312", "train.py:41")
+    'modeling_gpt2.py:312, called at train.py:41'
+    """
+    return f"{library}{_CALLED}{user}"
+
+
+def users_line(source: str) -> str:
+    """The user's own line of a source.
+
+    >>> users_line("modeling_gpt2.py:312, called at train.py:41"), users_line("train.py:41")
+    ('train.py:41', 'train.py:41')
+    """
+    # Older files have "train.py:41 (modeling_gpt2.py:312)".
+    return source.rpartition(_CALLED)[2].partition(" (")[0]
 
 
 def type_text(value: object) -> str:

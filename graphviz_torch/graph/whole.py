@@ -126,7 +126,7 @@ def _title(graph: Graph) -> str:
     ends = [graph.nodes[node] for node, _ in graph.outputs]
     names = list(dict.fromkeys(_short(node.label or node.title) for node in ends))
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    line = _short(ends[0].source.partition(" (")[0]) if ends else ""
+    line = _short(ends[0].line) if ends else ""
     return " · ".join(filter(None, (", ".join(names[:_MOST_NAMES]) + more, line))) or "no output"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from ..graph.text import called_at
 from ..internals.frames import OWN, cell, owner
 
 Place = tuple[CodeType, int]  # code, and the position of an instruction in it
@@ -77,7 +78,7 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
 
 
 def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
-    """What turns a source into "train.py:41", or "train.py:41 (modeling_gpt2.py:312)"."""
+    """What turns a source into "train.py:41", or "modeling.py:312, called at train.py:41"."""
     known: dict[tuple[int, ...], str] = {}
 
     def written(source: Source) -> str:
@@ -86,7 +87,7 @@ def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
             return line(source[0])
         key = id(code), position, id(library[0]), library[1]
         if key not in known:
-            known[key] = f"{line(source[0])} ({line(library)})"
+            known[key] = called_at(line(library), line(source[0]))
         return known[key]
 
     return written

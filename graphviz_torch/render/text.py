@@ -12,7 +12,7 @@ from . import labels
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
-_WIDEST = 48  # characters of one cell; a longer name is cut
+_WIDEST = 64  # characters of one cell; a longer name is cut
 
 
 def to_text(graph: GraphLike) -> str:

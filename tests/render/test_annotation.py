@@ -52,7 +52,7 @@ def test_a_file_that_python_has_read_is_found_by_its_name() -> None:
 def test_the_line_of_a_library_is_shown_in_the_library(tmp_path: Path) -> None:
     (tmp_path / "modeling.py").write_text("def f(x):\n    return x.exp()\n")
     exp = Node(0, "ExpBackward0", (TensorMeta((5,), "float32", "cpu"),), operation="exp")
-    graph = Graph((exp._replace(source="train.py:1 (modeling.py:2)"),), (), ((0, 0),))
+    graph = Graph((exp._replace(source="modeling.py:2, called at train.py:1"),), (), ((0, 0),))
     text = annotate_source(graph, tmp_path / "modeling.py")
     assert text.splitlines()[1] == "2      return x.exp()  # exp f32[5]"
 

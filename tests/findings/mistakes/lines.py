@@ -136,7 +136,7 @@ def weight_spoilt_in_a_library(record: Record) -> None:
         model(x, labels=x).loss.backward()  # cause
 
 
-@says("changed-in-place", " at lines.py:", " (modeling_gpt2")
+@says("changed-in-place", " at modeling_gpt2.py:", ", called at lines.py:")
 def hidden_state_of_a_library_changed(record: Record) -> None:
     model, x = tiny_gpt2(), torch.randint(50, (2, 8))
     with record(model):

@@ -352,9 +352,9 @@ def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
     here = test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users
     user = line_of(here, "loss = model")
     assert [node.source for node in recording.graph.nodes if not node.leaf] == [
-        f"{user} (modeling_tiny.py:7)",
-        f"{user} (modeling_tiny.py:7)",
-        f"{user} (modeling_tiny.py:8)",
+        f"modeling_tiny.py:7, called at {user}",
+        f"modeling_tiny.py:7, called at {user}",
+        f"modeling_tiny.py:8, called at {user}",
         user,
     ]
 

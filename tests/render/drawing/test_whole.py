@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from graphviz_torch import Recording, draw_graph, find, record, to_dot, to_html, to_mermaid
+from graphviz_torch import (
+    Recording,
+    draw_graph,
+    find,
+    record,
+    to_dot,
+    to_html,
+    to_mermaid,
+    to_text,
+)
 from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group
@@ -51,6 +61,21 @@ def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) 
     svg = draw_graph(step).pipe("svg")
     assert max(size(svg)) <= 2400
     assert set(titles) <= set(ET.fromstring(svg.replace(b"&#160;", b" ")).itertext())
+
+
+@pytest.mark.parametrize("source", ["modeling.py:2, called at a.py:1", "a.py:1 (modeling.py:2)"])
+def test_a_loss_that_a_library_made_is_called_by_the_users_line(source: str) -> None:
+    graph = named("loss")
+    nodes = tuple(node._replace(source=node.source and source) for node in graph.nodes)
+    whole = draw_graph(recorded(replace(graph, nodes=nodes), named("b"))).graph
+    assert [title for _, title in whole.parts] == ["loss · a.py:1", "b · a.py:1"]
+
+
+def test_a_line_of_a_library_stands_before_the_line_that_called_it_in_picture_and_text() -> None:
+    said = "modeling_gpt2.py:567, called at train.py:41"
+    graph = named("loss").annotate(source={1: said})
+    assert said in to_dot(graph)
+    assert said in to_text(graph)
 
 
 def test_every_format_shows_both_losses(step: Recording) -> None:
