@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from linecache import getline
-from types import FrameType
 from typing import Any, ClassVar
 
 import pytest
@@ -22,39 +19,9 @@ from graphviz_torch.internals.hooks.engine import EngineWatch
 from graphviz_torch.internals.hooks.installation import Installation
 from graphviz_torch.internals.hooks.modules import ModuleWatch
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
+from tests.support.interrupts import Interrupt, interrupted
 
 PACKAGE = installation.__file__.removesuffix("hooks/installation.py")
-
-
-class Interrupt:
-    """A tracing function that raises KeyboardInterrupt at the nth line of the seams that runs."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        # Python looks for signals neither at a `try` nor where a `with` is left, whose line comes
-        # a second time then.
-        quiet = getline(frame.f_code.co_filename, frame.f_lineno).split()[0] in ("with", "try:")
-        if event == "line" and not quiet:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-        return self
-
-
-def interrupted(run: Callable[[], None], at: int) -> bool:
-    """Run it with a Ctrl-C at the nth line; did it arrive?"""
-    sys.settrace(Interrupt(at))
-    try:
-        run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 class Toy:
@@ -137,7 +104,7 @@ class Watchers(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(SEAMS)), thread=st.integers(0, 2), at=st.integers(1, 25))
     def comes_while_interrupted(self, name: str, thread: int, at: int) -> None:
         watcher = SEAMS[name][0]()
-        if not self.on(thread, lambda: interrupted(watcher.open, at)):
+        if not self.on(thread, lambda: interrupted(watcher.open, Interrupt(at, PACKAGE))):
             self.open[name].append(watcher)
         else:
             watcher.close()  # as a `with` of ours does; it may have come with its last line
@@ -145,7 +112,8 @@ class Watchers(RuleBasedStateMachine):
     @rule(watcher=watchers, thread=st.integers(0, 2), at=st.integers(1, 25))
     def goes_while_interrupted(self, watcher: tuple[str, Any], thread: int, at: int) -> None:
         name, watch = watcher
-        if self.on(thread, lambda: interrupted(watch.close, at)) and at <= 3:
+        arrived = self.on(thread, lambda: interrupted(watch.close, Interrupt(at, PACKAGE)))
+        if arrived and at <= 3:
             watch.close()  # before it had begun
         self.open[name] = [other for other in self.open[name] if other is not watch]
 
