@@ -128,7 +128,13 @@ def tiny_gpt2() -> Any:
     return GPT2LMHeadModel(GPT2Config(vocab_size=50, bos_token_id=0, eos_token_id=0, **size))
 
 
-@says("nonfinite-value", "addmm in ", " at {cause} (pytorch", "c_attn.weight is NaN")
+@says(
+    "nonfinite-value",
+    "addmm in ",
+    " at pytorch_utils.py:",
+    ", called at {cause} ",
+    "c_attn.weight is NaN",
+)
 def weight_spoilt_in_a_library(record: Record) -> None:
     model, x = tiny_gpt2(), torch.randint(50, (2, 8))
     torch.nn.init.constant_(model.transformer.h[0].attn.c_attn.weight[0], float("nan"))
