@@ -149,8 +149,9 @@ def play(program: Program, raises: str | None = None, **options: Any) -> list[Fi
 
 
 def names_own_line_first(program: Program, findings: list[Finding]) -> bool:
-    """Is of all lines that a finding names the first one in the program's own file."""
+    """Is of all lines that a finding names the first one in the program's own file, or called there."""
     own = Path(inspect.getfile(program)).name
-    named = [re.findall(r"([\w.]+\.py):\d+", finding.message) for finding in findings]
+    line = re.compile(r"([\w.]+\.py):\d+(?!\d|, called at)")
+    named = [line.findall(finding.message) for finding in findings]
     wheres = [finding.where.partition(":")[0] for finding in findings if finding.where]
     return all(files[0] == own for files in named if files) and set(wheres) <= {own}
