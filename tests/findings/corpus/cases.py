@@ -149,7 +149,7 @@ def play(program: Program, raises: str | None = None, **options: Any) -> list[Fi
 
 
 def names_own_line_first(program: Program, findings: list[Finding]) -> bool:
-    """Is of all lines that a finding names the first one in the program's own file, or called there."""
+    """Is the first line that a finding names in the program's own file, or called there."""
     own = Path(inspect.getfile(program)).name
     line = re.compile(r"([\w.]+\.py):\d+(?!\d|, called at)")
     named = [line.findall(finding.message) for finding in findings]
