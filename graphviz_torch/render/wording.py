@@ -161,10 +161,18 @@ def _closed(drawing: Drawing) -> str:
     if len(boxes) > len(names):
         names.append(f"{len(boxes) - len(names):,} more")
     said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    path = groups[boxes[0]].path
+    path = _inside(drawing, boxes[0])
     one = f'module="{path}"' if 0 < len(path) <= _LONGEST else "module="
     are = "is" if len(boxes) == 1 else "are"
     return f"{said} {are} closed ({one} opens one, depth= or limit= more)"
+
+
+def _inside(drawing: Drawing, number: int) -> str:
+    """The path by which to open a group: of a run that of the first module or graph in it."""
+    assert drawing.groups is not None
+    groups = drawing.groups.groups
+    below = [groups[inner] for inner in drawing.groups.below(number)]
+    return next((part.path for part in below if part.kind != "run"), groups[number].path)
 
 
 def _short(text: str) -> str:

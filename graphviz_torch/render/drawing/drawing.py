@@ -141,6 +141,7 @@ class Drawing:
     inner: Inner = field(default_factory=Inner)
     fold: bool = False  # are blocks that are alike drawn once
     size: int | None = None  # things directly in a group, at most; None: there are no groups
+    rows: int | None = None  # modules in a row, at most
     limit: int | None = None  # things that are drawn, at most
     # All nodes in groups. It is flat, not `Open` with 100,000 leaves: it is searched for what is
     # alike and opened in ten ways, and a tree of objects takes longer than all the rest.

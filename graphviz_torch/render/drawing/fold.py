@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ..groups.groups import Groups
 from .drawing import Drawing
 
-# A row of groups is short when folded if it has at most so many structures for each run of it.
-_KINDS = 3
+# So many groups in a row are few enough to be drawn without the runs that hold them.
+_SHORT = 12
 # So few graphs of a step are drawn each, though they are alike: their names tell what they are.
 _GRAPHS = 3
 
@@ -29,16 +29,17 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 
 
 def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
-    """Groups without the runs that only hold a long row of them: folded, the row is short."""
+    """Groups without the runs that only hold a row of them, where the row is short when folded."""
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
-    kinds = {groups[inner].like for row in rows for inner in groups[row].children}
-    if not rows or len(kinds) > _KINDS * len(rows):
+    if not rows:
         return children
-    found: list[int] = []
+    inside: list[int] = []
     for number in children:
-        found += groups[number].children if number in rows else [number]
-    return _unpacked(tree, tuple(found))
+        inside += groups[number].children if number in rows else [number]
+    unpacked = _unpacked(tree, tuple(inside))
+    longest = max(len(_families(tree, children)), _SHORT)
+    return unpacked if len(_families(tree, unpacked)) <= longest else children
 
 
 def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:

@@ -16,7 +16,7 @@ def group_nodes(drawing: Drawing) -> Drawing:
     """
     if drawing.size is None:
         return drawing
-    tree = group(drawing.graph, limit=drawing.size)
+    tree = group(drawing.graph, limit=drawing.size, rows=drawing.rows)
     module = drawing.options["module"]
     return drawing.having(groups=tree, start=None if module is None else _find(tree, module))
 

@@ -15,12 +15,15 @@ LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 _MANY = 100
 _LEVEL = 100  # things directly in a group, at most
 _SMALL_LEVEL = 25  # the same where a level of the usual size does not fit a page
+_ROWS = (50, 25, 12)  # the longest row of modules, each in its turn where too little is drawn:
+ENOUGH: Final = 20  # things
 
 
 class Level(NamedTuple):
     """How much of a graph to show: each limit in its turn, until the drawing fits a page."""
 
     size: int | None  # things directly in a group, at most; None: every node, and no groups
+    rows: int | None  # modules in a row, at most: a longer row is drawn as runs of a few
     limits: tuple[int, ...]  # things that are drawn, at most
     fold: bool  # are blocks that are alike drawn once
     whole: bool = False  # must all of them be open
@@ -45,16 +48,20 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     closing = fold or _count(drawing) > most or options["depth"] is not None
     scoped = drawing.graph.parts or any(map(attrgetter("scope"), drawing.graph.nodes))
     if not (scoped or closing or options["module"]):
-        yield Level(None, (most,), fold=False)
+        yield Level(None, _LEVEL, (most,), fold=False)
         if asked:
             return
         fold, closing = fold is None, True
     elif fold is None:  # before a block is closed, those that are alike are drawn once
-        yield Level(_LEVEL if closing else nodes, (most,), fold=False, whole=True)
+        yield Level(_LEVEL if closing else nodes, nodes, (most,), fold=False, whole=True)
         fold = closing = True
     limits = (most,) if asked else LIMITS
-    for size in (_LEVEL,) if asked else (_LEVEL, _SMALL_LEVEL):
-        yield Level(size if closing else nodes, limits, fold)
+    size = _LEVEL if closing else nodes
+    yield Level(size, _LEVEL, limits, fold)
+    if not asked:
+        yield Level(min(size, _SMALL_LEVEL), None, limits, fold)
+        for rows in _ROWS:
+            yield Level(size, rows, limits, fold)
 
 
 def _fold(drawing: Drawing) -> bool | None:

@@ -38,6 +38,7 @@ class _Opening:
         self.drawing = drawing
         self.groups = drawing.groups
         self.opened: dict[int | None, list[tuple[int, ...]]] = {}  # the families in each
+        self.around: dict[int, int | None] = {}  # the open group in which the first of a family is
         self.worth = drawing.worth
 
     def open(self, start: int | None) -> None:
@@ -49,15 +50,32 @@ class _Opening:
         shown = len(waiting) + len(self._leaves(start))
         while waiting:
             _, below, number = heappop(waiting)
-            inside = len(self._leaves(number)) + len(self._families(number))
+            if number in self.opened:
+                continue
+            together = [number] if depth is not None else self._together(number)
+            more = sum(len(self._leaves(n)) + len(self._families(n)) - 1 for n in together)
             if depth is not None:
                 if below >= depth:
                     continue
-            elif limit is not None and shown + inside - 1 > limit:
+            elif limit is not None and shown + more > limit:
                 continue
-            shown += inside - 1
-            for alike in self._show(number):
-                heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
+            shown += more
+            for opened in together:
+                for alike in self._show(opened):
+                    heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
+
+    def _together(self, number: int) -> list[int]:
+        """A group with those that are opened at once: runs of modules of which none stands out."""
+        if not self._plain_run(number):
+            return [number]
+        row = self.opened[self.around[number]]
+        return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
+
+    def _plain_run(self, number: int) -> bool:
+        part = self.groups.groups[number]
+        modules = any(self.groups.groups[child].kind == "module" for child in part.children)
+        found, moved, _ = self.worth.get(number, _NOTHING)
+        return part.kind == "run" and modules and not (found or moved)
 
     def tree(self, start: int | None) -> Open:
         """What was opened, as a tree."""
@@ -81,8 +99,9 @@ class _Opening:
         return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
 
     def _show(self, number: int | None) -> list[tuple[int, ...]]:
-        self.opened[number] = self._families(number)
-        return self.opened[number]
+        self.opened[number] = found = self._families(number)
+        self.around.update(dict.fromkeys([alike[0] for alike in found], number))
+        return found
 
     def _leaves(self, number: int | None) -> list[int]:
         nodes = self.groups.nodes if number is None else self.groups.groups[number].nodes

@@ -18,7 +18,7 @@ from .fold import fold_repeats
 from .frames import frame
 from .group import group_nodes
 from .inline import inline_parameters
-from .level import levels
+from .level import ENOUGH, levels
 from .mark import failed, mark
 from .open import open_groups, weigh
 from .shade import shade
@@ -27,8 +27,8 @@ from .shorten import shorten_edges
 Step = Callable[[Drawing], Drawing]
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
-# For each level that is tried, and for each limit of it, until the drawing fits a page.
-GROUPS: Final[tuple[Step, ...]] = (group_nodes, fold_repeats, weigh)
+# For each level that is tried and groups the nodes anew, and for each limit of it.
+GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
 AFTER: Final[tuple[Step, ...]] = (count_contents, mark, shade)
 
@@ -48,19 +48,35 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 
 
 def _level(start: Drawing) -> Drawing:
-    """The first level that fits a page; the last one where none does."""
-    tried = start
+    """The first level that fits a page and shows enough, else the one that shows much more.
+
+    The last one where none fits.
+    """
+    tried, best, most = start, None, 0
+    known = set()
     for level in levels(start):
-        grouped = _taken(start.having(size=level.size, fold=level.fold), GROUPS)
+        if best is not None and level.rows is None:
+            continue  # cutting everything small is for what does not fit in any other way
+        grouped = group_nodes(start.having(size=level.size, rows=level.rows, fold=level.fold))
+        # Another size may cut nothing else.
+        cut = grouped.groups and len(grouped.groups.groups), level.fold, level.whole
+        if cut in known:
+            continue
+        known.add(cut)
+        grouped = _taken(grouped, GROUPS)
         shown = None
         for limit in level.limits:
             if shown is not None and limit >= shown:
                 continue  # there was room for more, and nothing more to open
             tried = _taken(grouped.having(limit=limit), LEVEL)
-            if tried.columns.fits and not (level.whole and tried.boxes):
-                return tried
             shown = len(tried.nodes) + len(tried.boxes)
-    return tried
+            if tried.columns.fits and not (level.whole and tried.boxes):
+                if shown >= ENOUGH or not tried.boxes:
+                    return tried
+                if shown > 2 * most:
+                    best, most = tried, shown
+                break
+    return best or tried
 
 
 def _taken(drawing: Drawing, steps: tuple[Step, ...]) -> Drawing:

@@ -11,6 +11,10 @@ from ...graph import Edge, Graph
 from .attributes import distinguishing, only_part_used
 from .repeats import find_repeats
 
+# The name of a run tells at most so many classes of its modules.
+_CLASSES = 3
+# A row is one of modules where so many of its items are.
+_MODULES = 0.25
 # A smaller body is not worth a group of its own: runs are cut at its multiples instead.
 _SMALLEST_BODY = 3
 
@@ -37,7 +41,7 @@ class Part:
 
 
 class Name(NamedTuple):
-    """A name that can be joined with that of a later group: "repeat 1" and "repeat 9"."""
+    """A name that can be joined with that of a later group: "repeat 1" with "repeat 9"."""
 
     text: str
     stem: str
@@ -55,10 +59,13 @@ class Cutter:
     part holds consecutive positions.
     """
 
-    def __init__(self, graph: Graph, edges: Sequence[Edge], order: list[int], limit: int) -> None:
+    def __init__(
+        self, graph: Graph, edges: Sequence[Edge], order: list[int], limit: int, rows: int | None
+    ) -> None:
         nodes = graph.nodes
         self.nodes = nodes
         self.limit = limit
+        self.rows = rows
         self.known: dict[object, int] = {}  # structure -> its number
         self.operations = [i for i in order if not nodes[i].leaf]
         count = len(self.operations)
@@ -139,10 +146,31 @@ class Cutter:
 
     def cut(self, items: list[Item]) -> list[Item]:
         """The items of one level, put into groups until there are at most `limit`."""
-        if len(items) <= self.limit:
-            return items
-        items, size = self._repeats(items)
+        size = self.limit
+        if len(items) > self.limit:
+            items, size = self._repeats(items)
+        if self.rows is not None:
+            items = self._handfuls(items, self.rows)
         return self._runs(items, size)
+
+    def _handfuls(self, items: list[Item], most: int) -> list[Item]:
+        """A row of modules as at most so many runs, of as few modules as can be.
+
+        What stands between two modules, such as a sum, is in one run with the module before it.
+        """
+        starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
+        if len(items) <= most or len(starts) <= _MODULES * len(items):
+            return items
+        first, last = starts[0], starts[-1] + 1
+        room = most - first - (len(items) - last)
+        if 2 * room < most:  # no place of its own for what stands before the row, and behind it
+            first, last, room = 0, len(items), most
+        ends = [first, *starts[:: min(self.limit, ceil(len(starts) / room))][1:], last]
+        if len(ends) < 3:  # one run of all
+            return items
+        rows = [items[start:end] for start, end in pairwise(ends)]
+        runs = [row[0] if len(row) == 1 else self._run(row) for row in rows]
+        return [*items[:first], *runs, *items[last:]]
 
     def _runs(self, items: list[Item], size: int) -> list[Item]:
         if all(type(item) is Part and item.kind == "graph" for item in items):
@@ -197,24 +225,35 @@ class Cutter:
         return tokens, ends
 
     def _run(self, items: list[Item]) -> Part:
-        first, last = (self._name(items[0]), self._name(items[-1]))
-        if first.stem == last.stem and first.last < last.first:
-            name = Name("", first.stem, first.first, last.last)
-        else:
-            start, end = self._span(items)
-            name = Name("", "nodes ", start + 1, max(end, start + 1))
-        name = name._replace(text=f"{name.stem}{name.first}-{name.last}")
-        if type(items[0]) is Part and items[0].kind == "graph":
-            name = name._replace(text=f"{first.text} … {last.text}")
-        return self._close(Part("run", name, items))
-
-    def _name(self, item: Item) -> Name:
-        return item.name if isinstance(item, Part) else Name("", "", 0, 0)
+        parts, nodes = split(items)
+        start, end = self._span(items)
+        name = Name("", "nodes ", start + 1, max(end, start + 1))
+        if len(parts) > 1:
+            name = _joined(parts[0].name, parts[-1].name)
+        elif parts:
+            also = self.nodes[nodes[0]].title if len(nodes) == 1 else f"{len(nodes)} nodes"
+            name = parts[0].name._replace(text=f"{parts[0].name.text} and {also}")
+        text = name.text or f"{name.stem}{name.first}-{name.last}"
+        return self._close(Part("run", name._replace(text=text), items, _common_class(parts)))
 
     def _close(self, part: Part) -> Part:
         part.items = self.cut(part.items)
         self.close(part)
         return part
+
+
+def _joined(first: Name, last: Name) -> Name:
+    """The name of all from one to another."""
+    if first.stem == last.stem and first.last < last.first:
+        return Name("", first.stem, first.first, last.last)
+    text = f"{first.text.partition(' … ')[0]} … {last.text.rpartition(' … ')[2]}"
+    return Name(text, f"{text}#", 1, 1)
+
+
+def _common_class(parts: list[Part]) -> str:
+    """The classes of modules, without their arguments, where they are few."""
+    classes = dict.fromkeys(part.module_class.partition("(")[0] for part in parts)
+    return ", ".join(classes) if len(classes) <= _CLASSES and "" not in classes else ""
 
 
 def split(items: list[Item]) -> tuple[list[Part], list[int]]:

@@ -33,7 +33,8 @@ class Group(NamedTuple):
     size: int  # number of all nodes inside
     span: tuple[int, int]  # where its operations stand in Groups.operations: from, and up to
     like: int  # id of the first group of the same structure; its own where it is the first
-    module_class: str = ""  # with its arguments, where it was recorded: "Linear(4, 16)"
+    # Where it was recorded: "Linear(4, 16)"; of a run the classes of the modules in it.
+    module_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,17 @@ class Groups:
         return found
 
 
-def group(graph: Graph, *, limit: int = 100) -> Groups:
+def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
     """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
 
     A leaf belongs to the group of its first user. Two groups are alike when the operations inside,
     their attributes and outputs, the leaves that feed them, the edges between them and the classes
     of modules agree. Names may differ, and attributes that tell a place in a sequence.
+
+    Args:
+        rows: where a row of modules is longer than this, cut it into so many runs of a few modules,
+            which a picture can show side by side. None: one that is longer than `limit` is cut into
+            few runs of many modules, to be opened one by one.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -79,7 +85,7 @@ def group(graph: Graph, *, limit: int = 100) -> Groups:
         edges = by_target(graph)
         top, parts = _modules(graph, edges, order_of(graph, edges))
         order = flatten(top)
-        cutter = Cutter(graph, edges, order, limit)
+        cutter = Cutter(graph, edges, order, limit, rows)
         for part in reversed(parts):
             part.items = cutter.cut(part.items)
             cutter.close(part)

@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, draw_graph, record, to_dot
-from graphviz_torch.graph import Finding
+from graphviz_torch.graph import Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
 from graphviz_torch.render.page.sizes import sizes
+from graphviz_torch.render.wording import omissions
 from tests.support.drawn import Drawn
 from tests.support.models import Transformer, tokens
 from tests.support.zoo import ZOO
 
+F32 = (TensorMeta((2, 8), "float32", "cpu"),)
 _TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP")
 
 
@@ -142,3 +144,34 @@ def test_blocks_alike_are_drawn_once_before_they_are_drawn_closed() -> None:
     assert (len(few.nodes), few.boxes, few.tree.repeated) == (13, [], {})
     assert (len(many.nodes), many.boxes) == (3, [])
     assert [len(family) for family in many.tree.repeated.values()] == [40]
+
+
+@pytest.mark.parametrize("count", [60, 100, 101, 150, 300, 1000])
+def test_however_many_blocks_there_are_a_page_has_many_boxes_with_their_names(count: int) -> None:
+    nodes, edges = [], []
+    for i in range(9 * count):
+        operation = "norm" if i % 9 else f"op{i}"  # each block differs from the others
+        scope = f"{i // 9}.{i % 9 // 3}"
+        nodes.append(Node(i, operation, F32, operation=operation, module=scope, scope=scope))
+        edges += [Edge(i - 1, i)] if i else []
+    nodes.append(Node(9 * count, "sum", F32, operation="sum"))
+    edges.append(Edge(9 * count - 1, 9 * count))
+    graph = Graph(tuple(nodes), tuple(edges), ((9 * count, 0),))
+    drawn = draw(graph, {})
+    assert drawn.groups is not None
+    assert drawn.columns.fits
+    assert 35 <= len(drawn.nodes) + len(drawn.boxes) <= 250
+    assert 9 * count in drawn.nodes  # the output is not in one of the boxes
+    blocks: list[int] = []
+    for box in drawn.boxes:
+        title, part = drawn.title(box), drawn.groups.groups[box]
+        assert re.fullmatch(r"(\d+-\d+|\d+(\.\d)?)", title)
+        inside = {int(graph.nodes[i].scope.partition(".")[0]) for i in drawn.contents[box].nodes}
+        first, last = (title.partition(".")[0].split("-") * 2)[:2]
+        assert part.kind == "module" or inside == {*range(int(first), int(last) + 1)}
+        blocks += inside
+    blocks += [int(graph.nodes[i].scope.partition(".")[0]) for i in drawn.nodes[:-1]]
+    assert {*blocks} == {*range(count)}
+    path = re.search(r'module="(.*?)"', omissions(drawn))
+    assert path is not None
+    assert draw(graph, {"module": path[1]}).nodes

@@ -77,11 +77,11 @@ def test_leaves_that_read_leaves_keep_their_places_in_a_graph_made_by_hand(scope
 
 
 @settings(max_examples=150, deadline=None)
-@given(graphs(), st.integers(4, 12))
+@given(graphs(), st.integers(4, 12), st.none() | st.integers(1, 12))
 def test_every_node_is_in_one_place_and_no_level_is_over_the_limit(
-    graph: Graph, limit: int
+    graph: Graph, limit: int, rows: int | None
 ) -> None:
-    tree = group(graph, limit=limit)
+    tree = group(graph, limit=limit, rows=rows)
     placed = sorted([*tree.nodes, *(i for part in tree.groups for i in part.nodes)])
     assert placed == list(range(len(graph.nodes)))
     assert len(tree.roots) + len(tree.nodes) <= limit
@@ -181,6 +181,33 @@ def test_a_hundred_thousand_nodes_keep_the_limit_at_every_level() -> None:
     tree = group(blocks(20_000, scoped=True))
     assert max(len(part.children) + len(part.nodes) for part in tree.groups) <= 100
     assert len(tree.of) == 100_002
+
+
+def test_a_long_row_of_modules_is_cut_into_as_many_runs_as_there_is_room_for() -> None:
+    def tops(count: int, between: str = "") -> list[str]:
+        steps: list[tuple[str, str, list[int]]] = [("Embed", "embed", [])]
+        for block in range(count):
+            steps.append((f"Op{block}", f"block.{block}", [len(steps) - 1]))
+            if between:
+                steps.append((between, "block", [len(steps) - 1]))
+        steps.append(("Head", "head", [len(steps) - 1]))
+        tree = group(build(steps), rows=20)
+        (row,) = (part for part in tree.groups if part.path == "block")
+        return [tree.groups[child].name for child in row.children]
+
+    assert tops(20) == [str(block) for block in range(20)]
+    assert tops(21) == [*(f"{block}-{block + 1}" for block in range(0, 20, 2)), "20"]
+    assert tops(150)[:2] == ["0-7", "8-15"]
+    assert len(tops(150)) == 19
+    # The sum behind a module is in one run with it; there is no room for the last one.
+    assert tops(15, "Add") == [f"{block} and add" for block in range(14)] + ["14"]
+
+
+def test_a_run_of_modules_and_what_is_between_them_is_called_by_the_modules() -> None:
+    steps = [(f"Op{i}", "" if i % 2 else f"layer{i // 2}", [i - 1] if i else []) for i in range(13)]
+    tree = group(build(steps), limit=5)
+    names = [tree.groups[root].name for root in tree.roots]
+    assert names == ["layer0-2", "layer3-4", "layer5-6"]
 
 
 def test_too_small_a_limit_is_refused() -> None:
