@@ -119,9 +119,10 @@ class CallStack:
 
     def _name(self, module: Module, frame: FrameType) -> str:
         """What a module that is not in the table is called; "" if it is the model."""
+        name = variable(module, frame)
         if len(self._table):
-            return variable(module, frame) or type(module).__name__
-        return variable(module, frame) if has_another_model(module, frame) else ""
+            return name or type(module).__name__
+        return name if "." in name or has_another_model(module, frame) else ""
 
     def after(self, module: Module, frame: FrameType) -> bool:
         """It has ended; was it the outermost one?"""

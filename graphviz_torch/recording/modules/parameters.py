@@ -23,6 +23,7 @@ class ParameterTable:
 
     def __init__(self, model: Module | None) -> None:
         self._modules: dict[int, tuple[Module, str]] = {}  # by id()
+        self._counts: dict[str, int] = {}  # of modules that were added under a path
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._first = 0  # how many of them the first that was added has, with itself
         self._called: set[str] = set()  # paths of the modules whose forward ran
@@ -45,7 +46,15 @@ class ParameterTable:
         return None if known is None else known[1]
 
     def add(self, module: Module, path: str) -> str:
-        """Add a module and those below it; returns its path."""
+        """Add a module and those below it; returns its path.
+
+        Another that is called so already keeps the name, and this one gets a number after it.
+        """
+        if id(module) in self._modules:
+            return self._modules[id(module)][1]
+        if path:
+            count = self._counts[path] = self._counts.get(path, 0) + 1
+            path = f"{path}_{count}" if count > 1 else path
         # As named_modules(), in half the time; a module that is there twice has its first name.
         stack = [(path, module)]
         while stack:
@@ -75,7 +84,7 @@ class ParameterTable:
         own = modules[: self._own or self._first]
         if not any(part is module for known, _ in own for part in known._modules.values()):
             return None
-        self._modules, self._classes, self._first = {}, None, 0
+        self._modules, self._counts, self._classes, self._first = {}, {}, None, 0
         self.add(*own[0])
         self._own = self._own and len(self._modules)
         for known, path in modules[len(own) :]:

@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from torch.nn import Module
 
 from ...internals.frames import local_variables, user_frame
 
+_CONTAINERS = (list, tuple, dict)
+_EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
+_CONTAINED = 1000  # values of one that are looked at
+
 
 def variable(module: Module, caller: FrameType) -> str:
-    """The variable, or the attribute of `self`, that holds a module; "" if none does."""
-    return next((name for name, value in _modules(caller) if value is module), "")
+    """What holds a module: "head", or "heads.1" in a list, a dict or a module; "" if nothing does.
+
+    That is a variable, or an attribute of `self`. A list tells more than the variable of a loop
+    over it.
+    """
+    held = list(_held(caller))
+    own = next((name for name, value in held if value is module), "")
+    known = {id(value) for _, value in held} - {id(module)}
+    for name, value in held:
+        parts = dict(_parts(value))
+        if own and (isinstance(value, Module) or not known.isdisjoint(map(id, parts.values()))):
+            continue
+        if len(parts) < 2 and not isinstance(value, Module):
+            continue  # the only one of a list: its class tells more
+        for path, part in parts.items():
+            inner = next((inner for inner, one in _named(part) if one is module), None)
+            if inner is not None:
+                return ".".join(filter(None, (name, path, inner)))
+    return own
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:
@@ -24,52 +46,71 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
     inside = _ids(module)
     return _has_parameters(module) and any(
         id(other) not in inside and _has_parameters(other) and id(module) not in _ids(other)
-        for _, other in _modules(caller)
+        for _, value in _held(caller)
+        for _, other in _parts(value)
     )
 
 
-def _modules(caller: FrameType) -> Iterator[tuple[str, Module]]:
-    """The modules in the variables of the user's code that calls, and in the attributes of `self`.
+def _held(caller: FrameType) -> Iterator[tuple[str, Any]]:
+    """The modules, and the lists and dicts, in the variables of the user's code that calls, and in
+    the attributes of `self`.
 
     Of the variables of a notebook or a script only those that its code names.
     """
     frame = user_frame(caller)
-    if frame is None:
-        return
+    while frame is not None:
+        yield from _held_in(frame)
+        # What loops inside an expression has a frame of its own.
+        frame = user_frame(frame.f_back) if frame.f_code.co_name in _EXPRESSIONS else None
+
+
+def _held_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     code = frame.f_code
     named = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     values = local_variables(frame)
     for name, value in values.items():
-        if name in named and issubclass(type(value), Module):
+        if name in named and (issubclass(type(value), Module) or type(value) in _CONTAINERS):
             yield name, value
     with suppress(AttributeError):  # without `self`, or one without a dict
         attributes = object.__getattribute__(values.get("self"), "__dict__")
         for name, value in (attributes | attributes.get("_modules", {})).items():
-            if issubclass(type(value), Module):
+            listed = type(value) in _CONTAINERS and name[0] != "_"
+            if listed or issubclass(type(value), Module):
                 yield name, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Module]]:
+    """The modules that a list or dict holds, by place; a module itself."""
+    if isinstance(value, Module):
+        yield "", value
+    elif len(value) <= _CONTAINED:
+        pairs = value.items() if type(value) is dict else enumerate(value)
+        for place, part in pairs:
+            if issubclass(type(part), Module) and type(place) in (str, int):
+                yield str(place), part
+
+
+def _named(module: Module) -> Iterator[tuple[str, Module]]:
+    """As `named_modules()`, without a line of the user's."""
+    found = {id(module)}
+    stack = [("", module)]
+    while stack:
+        path, module = stack.pop()
+        yield path, module
+        for name, inner in module.__dict__.get("_modules", {}).items():
+            if inner is not None and id(inner) not in found:
+                found.add(id(inner))
+                stack.append((f"{path}.{name}" if path else name, inner))
 
 
 def _ids(module: Module) -> set[int]:
     """id() of a module and of all inside it."""
-    return {id(inner) for inner in _inside(module)}
+    return {id(inner) for _, inner in _named(module)}
 
 
 def _has_parameters(module: Module) -> bool:
     return any(
         parameter is not None
-        for inner in _inside(module)
+        for _, inner in _named(module)
         for parameter in inner.__dict__.get("_parameters", {}).values()
     )
-
-
-def _inside(module: Module) -> Iterator[Module]:
-    """As `modules()`, without a line of the user's: a class may have its own."""
-    found = {id(module)}
-    stack = [module]
-    while stack:
-        module = stack.pop()
-        yield module
-        for inner in module.__dict__.get("_modules", {}).values():
-            if inner is not None and id(inner) not in found:
-                found.add(id(inner))
-                stack.append(inner)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -104,3 +107,65 @@ def test_a_notebooks_other_models_do_not_count_unless_the_cell_names_them() -> N
     assert modules(stale["recording"].graph) == {"0"}  # type: ignore[attr-defined]
     exec(compile(cell + "stale\n", "cell", "exec"), stale)
     assert modules(stale["recording"].graph) == {"model.0"}  # type: ignore[attr-defined]
+
+
+class Trainer:
+    """Holds models in a list."""
+
+    def __init__(self) -> None:
+        self.nets = [nn.Linear(4, 4), nn.Linear(4, 4)]
+
+    def step(self, x: Tensor) -> Tensor:
+        for net in self.nets:
+            x = net(x)
+        return x.sum()
+
+
+def in_a_list() -> Tensor:
+    heads = [nn.Linear(4, 1), nn.Linear(4, 2)]
+    return sum(head(torch.ones(1, 4)).sum() for head in heads)  # type: ignore[return-value]
+
+
+def in_a_module() -> Tensor:
+    model = nn.ModuleDict({"encoder": nn.Linear(4, 2), "decoder": nn.Linear(2, 4)})
+    return model["decoder"](model["encoder"](torch.ones(1, 4))).sum()  # type: ignore[no-any-return]
+
+
+def in_a_list_and_in_variables() -> Tensor:
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    models = [generator, critic]
+    loss: Tensor = critic(generator(torch.ones(1, 4))).sum()
+    assert len(models) == 2
+    return loss
+
+
+def nowhere() -> Tensor:
+    x = torch.ones(1, 4)
+    for width in (3, 2, 1):
+        x = nn.Linear(x.shape[1], width)(x)
+    return x.sum()
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (in_a_list, {"heads.0": "Linear(4, 1)", "heads.1": "Linear(4, 2)"}),
+        (
+            lambda: Trainer().step(torch.ones(1, 4)),
+            dict.fromkeys(("nets.0", "nets.1"), "Linear(4, 4)"),
+        ),
+        (in_a_module, {"model.encoder": "Linear(4, 2)", "model.decoder": "Linear(2, 4)"}),
+        (in_a_list_and_in_variables, {"generator": "Linear(4, 4)", "critic": "Linear(4, 1)"}),
+        (nowhere, {"": "Linear(4, 3)", "Linear": "Linear(3, 2)", "Linear_2": "Linear(2, 1)"}),
+    ],
+    ids=["list", "attribute", "module", "variables", "nowhere"],
+)
+def test_no_two_models_share_a_name_and_a_list_names_its_own(
+    run: Callable[[], Tensor], expected: dict[str, str]
+) -> None:
+    with record() as recording:
+        run().backward()
+    nodes = [node for node in recording.graph.nodes if node.title == "addmm"]
+    found = {node.module: node.module_class.rpartition("/")[2] for node in nodes}
+    assert found == expected
+    assert len(set(names(recording.graph))) == 2 * len(expected)
