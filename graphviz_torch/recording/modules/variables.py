@@ -22,10 +22,10 @@ def variable(module: Module, caller: FrameType) -> str:
     That is a variable, or an attribute of `self`. A list tells more than the variable of a loop
     over it.
     """
-    held = list(_held(caller))
-    own = next((name for name, value in held if value is module), "")
-    known = {id(value) for _, value in held} - {id(module)}
-    for name, value in held:
+    modules = list(_modules_of(caller))
+    own = next((name for name, value in modules if value is module), "")
+    known = {id(value) for _, value in modules} - {id(module)}
+    for name, value in modules:
         parts = dict(_parts(value))
         if own and (isinstance(value, Module) or not known.isdisjoint(map(id, parts.values()))):
             continue
@@ -46,12 +46,12 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
     inside = _ids(module)
     return _has_parameters(module) and any(
         id(other) not in inside and _has_parameters(other) and id(module) not in _ids(other)
-        for _, value in _held(caller)
+        for _, value in _modules_of(caller)
         for _, other in _parts(value)
     )
 
 
-def _held(caller: FrameType) -> Iterator[tuple[str, Any]]:
+def _modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
     """The modules, and the lists and dicts, in the variables of the user's code that calls, and in
     the attributes of `self`.
 
@@ -59,12 +59,12 @@ def _held(caller: FrameType) -> Iterator[tuple[str, Any]]:
     """
     frame = user_frame(caller)
     while frame is not None:
-        yield from _held_in(frame)
+        yield from _modules_in(frame)
         # What loops inside an expression has a frame of its own.
         frame = user_frame(frame.f_back) if frame.f_code.co_name in _EXPRESSIONS else None
 
 
-def _held_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
+def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     code = frame.f_code
     named = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     values = local_variables(frame)
