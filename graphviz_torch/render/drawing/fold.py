@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from ..groups.groups import Groups
+from ..groups.groups import Group, Groups
 from .drawing import Drawing
 
 # So many groups in a row are few enough to be drawn without the runs that hold them.
 _SHORT = 12
 # So few graphs of a step are drawn each, though they are alike: their names tell what they are.
 _GRAPHS = 3
+_NUMBER = re.compile(r"[#\d]+")  # of a module in a row, and of a call of one
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
@@ -43,13 +45,16 @@ def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
-    """Groups that follow each other, are alike, and have no operation between them."""
+    """Groups that follow each other, are alike, and have no operation between them.
+
+    Modules have names that differ in a number alone: an encoder is not drawn for a decoder.
+    """
     groups = tree.groups
     families: list[list[int]] = []
     for child in children:
         part = groups[child]
         last = groups[families[-1][-1]] if families else None
-        if last is not None and last.span[1] == part.span[0] and last.like == part.like:
+        if last is not None and _follows(last, part):
             families[-1].append(child)
         else:
             families.append([child])
@@ -58,3 +63,12 @@ def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
         few = groups[family[0]].kind == "graph" and len(family) <= _GRAPHS
         found += [(child,) for child in family] if few else [tuple(family)]
     return found
+
+
+def _follows(last: Group, part: Group) -> bool:
+    adjacent = last.span[1] == part.span[0]
+    return adjacent and last.like == part.like and _stem(last) == _stem(part)
+
+
+def _stem(part: Group) -> str:
+    return _NUMBER.sub("", part.path.rpartition(".")[2]) if part.kind == "module" else ""

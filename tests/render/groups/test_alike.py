@@ -167,6 +167,23 @@ def test_modules_of_two_classes_that_compute_the_same_are_not_alike() -> None:
     assert in_runs(model, torch.ones(2, 4, 8)) == [2, 3]
 
 
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        (("layer1", "layer2", "layer10"), [3]),
+        (("encoder", "decoder", "head"), [1, 1, 1]),
+        (("enc1", "enc2", "dec1"), [2, 1]),
+    ],
+)
+def test_modules_alike_are_one_where_their_names_differ_in_a_number(
+    names: tuple[str, ...], runs: list[int]
+) -> None:
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, Apply(torch.relu))
+    assert in_runs(model, torch.ones(2, 4, 8)) == runs
+
+
 def test_of_a_trace_the_attributes_count_that_autograd_keeps() -> None:
     def steps(powers: list[int]) -> Graph:
         y = torch.ones(3, requires_grad=True)
