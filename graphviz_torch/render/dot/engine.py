@@ -28,6 +28,9 @@ def main() -> None:
     context = _laid_out(graph, b"dot")
     if format in _PAINTED and next(_frames(graph), None):
         placed = AGraph(string=_rendered(context, graph, b"dot").decode())
+        for edge in placed.edges_iter():
+            if not edge.attr["pos"]:  # an invisible one, written a second time without its style
+                edge.attr["style"] = "invis"
         _titles_above_edges(placed)
         drawn = _rendered(_laid_out(placed, b"nop2"), placed, format.encode())
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -71,6 +72,19 @@ def test_no_edge_strikes_the_title_of_a_frame(format: str) -> None:
     x, y = (float(part) for part in frame["lp"].split(","))
     middle = [picture.getpixel((2 * (x + by), 2 * (height - y))) for by in range(-30, 31)]
     assert all(red > 200 and green > 200 and blue < 50 for red, green, blue in middle)
+
+
+def test_an_edge_that_is_invisible_in_an_svg_is_so_in_print() -> None:
+    text = (
+        "digraph {\n\tnewrank=true\n\tsubgraph cluster_0 {\n\t\tgraph [label=<<B>t</B>>]\n"
+        "\t\ta -> b\n\t\tc -> d\n\t}\n\t{rank=same a -> c [style=invis]}\n}\n"
+    )
+    drawn = re.findall(r"<title>(\w)&#45;&gt;(\w)</title>", layout(text).decode())
+    assert drawn == [("a", "b"), ("c", "d")]
+    printed = re.findall(
+        r"^% (\w)->(\w)\ngsave", layout(text, "ps").decode("latin-1"), re.MULTILINE
+    )
+    assert printed == drawn
 
 
 @pytest.fixture
