@@ -29,9 +29,17 @@ def draw_error(error: str) -> None:
 
 
 def draw_graph(
-    payload: str, *, key: str, color_by: str = "role", height: int = 700, place: str = "view"
+    payload: str,
+    *,
+    key: str,
+    color_by: str | None = None,
+    height: int = 700,
+    place: str = "view",
 ) -> None:
-    """The interactive view; a click selects a node, and the selected node shows here."""
+    """The interactive view; a click selects a node, and the selected node shows here.
+
+    Without `color_by` its colours tell the gradient or the difference, where there is one.
+    """
     view(
         payload,
         selected(key),

@@ -72,7 +72,7 @@ def view(
     selected: int | None,
     on_pick: Callable[[int | None], None],
     *,
-    color_by: str,
+    color_by: str | None,
     height: int,
     key: str,
 ) -> None:
@@ -82,7 +82,8 @@ def view(
         payload: of the graph.
         selected: the node to show as selected.
         on_pick: called before the rerun that a click causes, with a node's id or None.
-        color_by: what a new view's colours tell: "role", "gradient", "device", ...
+        color_by: what a new view's colours tell: "role", "gradient", "device", ...; None lets the
+            view choose.
         height: in CSS pixels, in a window of at most 900; a higher window makes it higher.
         key: of the place on the page.
     """

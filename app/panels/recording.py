@@ -35,14 +35,14 @@ def show(opened: Opened, *, key: str, ran: bool = True, color_by: str | None = N
         opened: what to show.
         key: names the selection on this page.
         ran: False while only the forward ran: gradients and copies are still to come.
-        color_by: what the view's colours tell; the gradient, where backward ran.
+        color_by: what the view's colours tell; None: the gradient, where backward ran.
     """
     middle, right = st.columns([1, 1], gap="medium")
     with middle:
         draw_graph(
             opened.payload,
             key=key,
-            color_by=color_by or ("gradient" if ran else "role"),
+            color_by=color_by,
             height=HEIGHT,
         )
     with right:

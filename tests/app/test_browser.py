@@ -176,6 +176,11 @@ def test_a_click_in_any_part_marks_the_same_node_in_all(visitor: Visitor) -> Non
         visitor.settle()
 
 
+def test_a_recording_opens_in_the_colours_of_its_gradients(visitor: Visitor) -> None:
+    page = visitor.open("explore")
+    expect(page.locator(".graph select").first).to_have_value("gradient")
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_replicas_of_data_parallel_stand_from_left_to_right(
     visitor: Visitor, count: int

@@ -24,7 +24,7 @@ def draw_differences(compared: Compared, *, key: str) -> None:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
     st.caption("Both recordings in one drawing: what was added, removed or changed is marked.")
-    draw_graph(compared.payload, key=f"{key} differences", color_by="role", height=600)
+    draw_graph(compared.payload, key=f"{key} differences", height=600)
     with st.expander("As a list", expanded=True):
         st.code(compared.text, language=None, height=400)
 
