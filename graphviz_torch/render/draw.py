@@ -56,6 +56,9 @@ def draw_graph(
         target = target.union()
     found = options.get("findings", ())
     graph, options["findings"] = whole_of(target, *inputs, findings=found, names=names)
+    graphs = getattr(target, "graphs", None)
+    if isinstance(graphs, list) and len(graphs) > 1 and graph is graphs[-1]:
+        said = f"The last of {len(graphs):,} backwards from one line; recording.graphs has each."
 
     def write(note: str = "", **coarser: Any) -> str:
         both = " ".join(text for text in (said, note) if text)

@@ -23,7 +23,8 @@ class ParameterTable:
 
     def __init__(self, model: Module | None) -> None:
         self._modules: dict[int, tuple[Module, str]] = {}  # by id()
-        self._counts: dict[str, int] = {}  # of modules that were added under a path
+        self._paths: set[str] = set()  # of all of them
+        self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._first = 0  # how many of them the first that was added has, with itself
         self._called: set[str] = set()  # paths of the modules whose forward ran
@@ -48,13 +49,14 @@ class ParameterTable:
     def add(self, module: Module, path: str) -> str:
         """Add a module and those below it; returns its path.
 
-        Another that is called so already keeps the name, and this one gets a number after it.
+        That has a number at its end where another module has the path already.
         """
         if id(module) in self._modules:
             return self._modules[id(module)][1]
-        if path:
-            count = self._counts[path] = self._counts.get(path, 0) + 1
-            path = f"{path}_{count}" if count > 1 else path
+        wanted = path
+        while path and path in self._paths:
+            count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
+            path = f"{wanted}_{count}"
         # As named_modules(), in half the time; a module that is there twice has its first name.
         stack = [(path, module)]
         while stack:
@@ -65,6 +67,7 @@ class ParameterTable:
             if inner is not None:
                 path = inner[1]
             self._modules[id(module_)] = (module_, path)
+            self._paths.add(path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
                     # A wrapper has the name of what it wraps.
@@ -84,7 +87,7 @@ class ParameterTable:
         own = modules[: self._own or self._first]
         if not any(part is module for known, _ in own for part in known._modules.values()):
             return None
-        self._modules, self._counts, self._classes, self._first = {}, {}, None, 0
+        self._modules, self._paths, self._classes, self._first = {}, set(), None, 0
         self.add(*own[0])
         self._own = self._own and len(self._modules)
         for known, path in modules[len(own) :]:

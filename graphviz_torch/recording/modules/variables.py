@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType
+from dis import get_instructions
+from functools import lru_cache
+from types import CodeType, FrameType
 from typing import Any
 
 from torch.nn import Module
@@ -19,23 +21,43 @@ _CONTAINED = 1000  # values of one that are looked at
 def variable(module: Module, caller: FrameType) -> str:
     """What holds a module: "head", or "heads.1" in a list, a dict or a module; "" if nothing does.
 
-    That is a variable, or an attribute of `self`. A list tells more than the variable of a loop
-    over it.
+    That is a variable, or an attribute of `self`. What a loop goes over tells more than the loop's
+    own variable.
     """
     modules = list(_modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
-    known = {id(value) for _, value in modules} - {id(module)}
+    if own and own not in _loop_variables(caller):
+        return own
     for name, value in modules:
         parts = dict(_parts(value))
-        if own and (isinstance(value, Module) or not known.isdisjoint(map(id, parts.values()))):
-            continue
-        if len(parts) < 2 and not isinstance(value, Module):
+        if value is module or (len(parts) < 2 and not isinstance(value, Module)):
             continue  # the only one of a list: its class tells more
         for path, part in parts.items():
             inner = next((inner for inner, one in _named(part) if one is module), None)
             if inner is not None:
                 return ".".join(filter(None, (name, path, inner)))
     return own
+
+
+def _loop_variables(caller: FrameType) -> frozenset[str]:
+    """The variables that loops bind in the user's code that calls."""
+    frame = user_frame(caller)
+    return frozenset() if frame is None else _bound_by_loops(frame.f_code)
+
+
+@lru_cache(1000)
+def _bound_by_loops(code: CodeType) -> frozenset[str]:
+    found: set[str] = set()
+    binds = False
+    for instruction in get_instructions(code):
+        if instruction.opname == "FOR_ITER":
+            binds = True
+        elif binds and instruction.opname.startswith("STORE_"):
+            names = instruction.argval  # from 3.13 on of two at once
+            found.update((names,) if isinstance(names, str) else names)
+        else:
+            binds = binds and instruction.opname.startswith("UNPACK_")
+    return frozenset(found)
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:

@@ -6,7 +6,6 @@ thing that is drawn has a key: the id of a node, or `~id` of a closed group.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -258,10 +257,7 @@ class Drawing:
             name = f"{groups[outer].name}.{name}"
         alike = self.tree.repeated.get(number)
         if alike:
-            last = groups[alike[-1]].name
-            stem = re.sub(r"[\d#-]*$", "", part.name)
-            last = last[len(stem) :] if last.startswith(stem) and last != stem else last
-            name += f" … {last}  {labels.TIMES}{len(alike)}"
+            name += f" … {groups[alike[-1]].name}  {labels.TIMES}{len(alike)}"
             name += self.linked.get(number, "")
         return name
 

@@ -139,6 +139,12 @@ def in_a_list_and_in_variables() -> Tensor:
     return loss
 
 
+def in_a_list_that_no_loop_goes_over() -> Tensor:
+    model = nn.Linear(4, 4)
+    old = [nn.Linear(4, 1), model]
+    return model(torch.ones(1, len(old) * 2)).sum()  # type: ignore[no-any-return]
+
+
 def nowhere() -> Tensor:
     x = torch.ones(1, 4)
     for width in (3, 2, 1):
@@ -156,9 +162,10 @@ def nowhere() -> Tensor:
         ),
         (in_a_module, {"model.encoder": "Linear(4, 2)", "model.decoder": "Linear(2, 4)"}),
         (in_a_list_and_in_variables, {"generator": "Linear(4, 4)", "critic": "Linear(4, 1)"}),
+        (in_a_list_that_no_loop_goes_over, {"model": "Linear(4, 4)"}),
         (nowhere, {"": "Linear(4, 3)", "Linear": "Linear(3, 2)", "Linear_2": "Linear(2, 1)"}),
     ],
-    ids=["list", "attribute", "module", "variables", "nowhere"],
+    ids=["list", "attribute", "module", "variables", "no loop", "nowhere"],
 )
 def test_no_two_models_share_a_name_and_a_list_names_its_own(
     run: Callable[[], Tensor], expected: dict[str, str]
@@ -169,3 +176,13 @@ def test_no_two_models_share_a_name_and_a_list_names_its_own(
     found = {node.module: node.module_class.rpartition("/")[2] for node in nodes}
     assert found == expected
     assert len(set(names(recording.graph))) == 2 * len(expected)
+
+
+def test_a_module_outside_the_model_never_has_the_name_of_one_inside() -> None:
+    model = nn.Sequential()
+    model.add_module("head", nn.Linear(4, 4))
+    head = nn.Linear(4, 2)
+    with record(model) as recording:
+        head(model(torch.ones(1, 4))).sum().backward()
+    found = {n.module: n.module_class for n in recording.graph.nodes if n.title == "addmm"}
+    assert found == {"head": "Linear(4, 4)", "head_2": "Linear(4, 2)"}

@@ -49,6 +49,13 @@ def recorded(*graphs: Graph) -> Any:
     return SimpleNamespace(graphs=list(graphs), graph=graphs[-1])
 
 
+def test_of_backwards_from_one_line_the_last_is_drawn_and_the_footer_says_so() -> None:
+    first, last = named("loss", 1), named("loss", 2)
+    source = draw_graph(recorded(first, first, last)).source
+    assert "The last of 3 backwards from one line; recording.graphs has each." in source
+    assert "The last of" not in draw_graph(recorded(last)).source
+
+
 def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) -> None:
     shown = draw_graph(step).graph
     drawing = draw(shown, {})
