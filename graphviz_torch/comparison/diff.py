@@ -225,7 +225,7 @@ def _called(node: Node) -> str:
 def _renaming(old: str, new: str) -> str:
     if not old:
         return f"= all is now in {new}"
-    return f"= {old} is now {new}" if new else f"= nothing is in {old} any more"
+    return f"= {old} is now {new}" if new else f"= what was in {old} stands outside it now"
 
 
 def _describe(node: Node) -> str:

@@ -37,7 +37,7 @@ def _levels(before: Path, after: Path) -> Iterator[tuple[Path, Path]]:
     if len(before) == len(after):
         yield from ((before[:end], after[:end]) for end in range(1, len(before) + 1))
         return
-    same = 0  # names at the end that are the same: others came in between or went
+    same = 0  # names at the end that are the same; modules around them came or went
     while same < min(len(before), len(after)) and before[-1 - same] == after[-1 - same]:
         same += 1
     yield before[: len(before) - same], after[: len(after) - same]

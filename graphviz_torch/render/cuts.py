@@ -30,16 +30,16 @@ class CutLine(NamedTuple):
 
     @property
     def one_sided(self) -> bool:
-        """Has it a side that is not in the drawing."""
+        """Is one of its sides not in the drawing."""
         return self.source is None or self.target is None
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     """A line for each cut that has its sides in the drawing; of several alike, one.
 
-    A cut of what is in no graph of the step, or after which nothing came back into the graph, has
-    one side. Not of a parameter that is written inside the operation that uses it: the line would
-    start at that operation's result, which was not cut.
+    A cut has one side where its operand is in no graph of the step, or where nothing came back into
+    the graph after it. A parameter that is written inside the operation that uses it has no line:
+    that would start at the operation's result, which was not cut.
 
     Args:
         most: lines to give.

@@ -97,8 +97,8 @@ class Origins(Generic[Line]):
         places = [(n if n < last else last) - first if n >= before else -1 for n in numbers]
         made_in = [names[i] for i in places]
         return {
-            "module": [names[0] if names else "" for names in made_in],
-            "module_class": [classes.get(names[0], "") if names else "" for names in made_in],
-            "scope": [names[1] if names else "" for names in made_in],
+            "module": [pair[0] if pair else "" for pair in made_in],
+            "module_class": [classes.get(pair[0], "") if pair else "" for pair in made_in],
+            "scope": [pair[1] if pair else "" for pair in made_in],
             "source": [sources[i] for i in places],
         }

@@ -82,8 +82,8 @@ class Columns:
 class Contents:
     """Figures of all nodes in a group, leaves included.
 
-    Of a group that stands for others like it, or is in one that does, they are those of all these
-    groups together.
+    Where a group stands for others like it, or lies in one that does, the figures are those of all
+    of them together.
     """
 
     times: int  # how many groups it stands for

@@ -65,7 +65,7 @@ class _Opening:
                     heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
 
     def _together(self, number: int) -> list[int]:
-        """A group with those that are opened at once: runs of modules of which none stands out."""
+        """A group with those that are opened at once: all runs of its row, if none stands out."""
         if not self._plain_run(number):
             return [number]
         row = self.opened[self.around[number]]

@@ -154,7 +154,7 @@ class Cutter:
         return self._runs(items, size)
 
     def _handfuls(self, items: list[Item], most: int) -> list[Item]:
-        """A row of modules as at most so many runs, of as few modules as can be.
+        """Cut a row of modules into runs: at most so many, each as short as that allows.
 
         What stands between two modules, such as a sum, is in one run with the module before it.
         """
