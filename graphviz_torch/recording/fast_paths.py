@@ -34,30 +34,29 @@ class FastPaths:
     def __init__(self, calls: Calls, cuts: Cuts) -> None:
         self._calls = calls
         self._cuts = cuts
-        self._layer: nn.Module | None = None  # that runs without the mode
+        self.layer: nn.Module | None = None  # that runs without the mode
 
     def before(self, module: nn.Module, frame: FrameType) -> None:
         """A module's forward is about to be called from `frame`."""
-        if self._layer is None and isinstance(module, _LAYERS) and not module.training:
+        if self.layer is None and isinstance(module, _LAYERS) and not module.training:
             with unseen_calls():
                 if not _may_be_taken(module, frame):
                     return
             # Where another mode watches, PyTorch would not take that way without this one either.
             modes = FUNCTIONS.now()
             if self._calls in modes and all(isinstance(mode, Calls) for mode in modes):
-                self._layer = module
+                self.layer = module
                 leave(self._calls, FUNCTIONS)
 
     def after(self, module: nn.Module, output: Any, frame: FrameType) -> None:
-        """It has run; `output` is None if it raised."""
-        if module is self._layer:
-            self._layer = None
-            FUNCTIONS.push(self._calls)
-            if output is not None:
-                number = sequence_number()
-                args, kwargs = variables(frame, "args", "kwargs")
-                given = (*(args or ()), *module.parameters()), kwargs
-                self._cuts.see(type(module).forward, given, (number, number), output, frame)
+        """The layer has run; `output` is None if it raised."""
+        self.layer = None
+        FUNCTIONS.push(self._calls)
+        if output is not None:
+            number = sequence_number()
+            args, kwargs = variables(frame, "args", "kwargs")
+            given = (*(args or ()), *module.parameters()), kwargs
+            self._cuts.see(type(module).forward, given, (number, number), output, frame)
 
 
 def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:

@@ -128,7 +128,8 @@ class Session:
         program = self.program
         if program.is_here():
             try:
-                program.attempt(self._fast_paths.after, module, output, frame)
+                if module is self._fast_paths.layer:
+                    program.attempt(self._fast_paths.after, module, output, frame)
                 if program.stack.after(module, frame) and output is not None:
                     plain = type(output) is torch.Tensor
                     tensors = [("", output)] if plain else flatten(output, ask=False)
