@@ -81,7 +81,7 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
     assert [change.what for change in tolerant.changed] == ["dtype", "device"]
     (became_nan,) = diff(base, base.annotate(grad_outputs={0: (stats._replace(nan=2),)})).changed
     assert became_nan.after == "norm 1, max 1 with 2 NaN and 0 Inf"
-    # What only one side recorded is no difference.
+    # A value that one side alone recorded is not compared.
     plain = chain("x", "mul")
     assert not diff(plain, plain.annotate(seconds={0: 1.0}, label={0: "w"}, module={1: "fc"}))
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
+from graphviz_torch.render.drawing.drawing import Drawing
+from graphviz_torch.render.drawing.steps import draw
 
 F32 = TensorMeta((3,), "float32", "cpu")
 
@@ -89,3 +91,21 @@ def repeated(blocks: int) -> Graph:
         for i, path in enumerate(paths)
     ]
     return Graph(tuple(nodes), tuple(Edge(i, i + 1) for i in range(2 * blocks - 1)), ((7, 0),))
+
+
+def named(graph: Graph, title: str) -> list[int]:
+    return [node.id for node in graph.nodes if node.title == title]
+
+
+def lines(dot: str, key: object) -> str:
+    """The label of a node."""
+    return next(
+        line
+        for line in dot.splitlines()
+        if line.startswith(f"\t{key} [") or line.strip().startswith(f"{key} [label")
+    )
+
+
+def visible(graph: Graph, **options: Any) -> Drawing:
+    """What is drawn of a graph."""
+    return draw(graph, options)  # type: ignore[arg-type]

@@ -44,3 +44,18 @@ def tower(depth: int, activation: Callable[[], nn.Module], gain: float = 1.0) ->
 def classified(logits: Tensor) -> Tensor:
     """A loss of four classes."""
     return cross_entropy(logits, torch.arange(len(logits)) % 4)
+
+
+def blocks(count: int) -> Graph:
+    """Of a backward through blocks alike, each with a smaller gradient than the one behind it."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.fc(x).tanh()) * 0.1
+
+    model = nn.Sequential(*(Block() for _ in range(count)))
+    return trained(model, torch.ones(2, 4))

@@ -49,7 +49,7 @@ class ParameterTable:
     def add(self, module: Module, path: str) -> str:
         """Add a module and those below it; returns its path.
 
-        That has a number at its end where another module has the path already.
+        The path gets a number at its end where another module has it already.
         """
         if id(module) in self._modules:
             return self._modules[id(module)][1]

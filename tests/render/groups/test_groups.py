@@ -199,7 +199,7 @@ def test_a_long_row_of_modules_is_cut_into_as_many_runs_as_there_is_room_for() -
     assert tops(21) == [*(f"{block}-{block + 1}" for block in range(0, 20, 2)), "20"]
     assert tops(150)[:2] == ["0-7", "8-15"]
     assert len(tops(150)) == 19
-    # The sum behind a module is in one run with it; there is no room for the last one.
+    # Each run holds a module and the sum after it. The last sum stays outside: no run has room.
     assert tops(15, "Add") == [f"{block} and add" for block in range(14)] + ["14"]
 
 

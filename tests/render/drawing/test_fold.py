@@ -1,0 +1,227 @@
+"""Blocks that are drawn as one: figures, links and colours are those of all."""
+
+from __future__ import annotations
+
+import math
+import re
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import record, to_dot, to_mermaid
+from graphviz_torch.graph import Finding, GradientStats, TensorMeta
+from graphviz_torch.graph.units import bytes_text
+from graphviz_torch.render import labels
+from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.style import NONFINITE
+from tests.support.drawn import lines, named, visible
+from tests.support.models import MLP
+from tests.support.recorded import blocks, trained
+
+F32 = TensorMeta((3,), "float32", "cpu")
+
+
+def test_blocks_drawn_as_one_that_feed_each_other_in_a_circle_are_laid_out() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+            self.norm, self.cell = nn.LayerNorm(8), nn.LSTMCell(8, 8)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            states = [h := self.norm(h + block(h)) for block in self.blocks]
+            now = torch.zeros(2, 8), torch.zeros(2, 8)
+            for state in states:
+                now = self.cell(state, now)
+            return now[0]
+
+    drawn = visible(trained(Net(), torch.ones(2, 8)), fold=True, limit=1000)
+    assert drawn.tree.repeated
+    assert not drawn.boxes
+    users = TopologicalSorter[int]()
+    for source, target in drawn.ends:
+        users.add(target, source)
+    with pytest.raises(CycleError):
+        users.prepare()
+
+
+class Collecting(nn.Module):
+    """Joins the results of all its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for part in self.parts:
+            x = part(x)
+            found.append(x)
+        return torch.cat(found)
+
+
+def test_what_folded_blocks_hand_on_to_one_user_is_one_edge_with_a_number() -> None:
+    graph = trained(Collecting(), torch.ones(2, 4))
+    (cat,) = named(graph, "cat")
+    (first, *_) = named(graph, "addmm")
+    drawn = visible(graph, fold=True)
+    assert [(line.source, line.target, line.times) for line in drawn.lines] == [(first, cat, 5)]
+    assert [(edge.source, edge.target) for edge in drawn.edges] == [(cat, cat + 1)]
+    assert f'{first} -> {cat} [label=" f32[2, 4] \N{MULTIPLICATION SIGN}5 "]' in to_dot(
+        graph, fold=True
+    )
+
+
+class Twice(nn.Module):
+    """A block of two parts that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(MLP(4, 4, 4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = x + part(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("depth", "times", "modules"),
+    [
+        (0, 4, [r"\d.*"]),
+        (1, 4, [r"\d\.parts\.\d.*"]),
+        (2, 8, [r"\d\.parts\.\d.*"]),
+        (3, 8, [r"\d\.parts\.\d\.fc1", r"\d\.parts\.\d\.fc2"]),
+    ],
+)
+def test_all_figures_of_a_folded_block_are_those_of_all_its_repeats(
+    depth: int, times: int, modules: list[str]
+) -> None:
+    torch.manual_seed(0)
+    graph = trained(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
+    graph = graph.annotate(seconds={node.id: float(1 << node.id % 50) for node in graph.nodes})
+    drawing = visible(graph, depth=depth, fold=True)
+    closed = [drawing.contents[number] for number in drawing.boxes]
+    expected = set()
+    for pattern in modules:
+        inside = [node for node in graph.nodes if re.fullmatch(pattern, node.module)]
+        norms = [g.norm for node in inside for g in node.grad_outputs if g is not None]
+        expected.add(
+            (
+                times,
+                len(inside),
+                sum(math.prod(n.outputs[0].shape) for n in inside if n.leaf == "parameter"),
+                (min(norms), max(norms)),
+                sum(node.saved_bytes for node in inside),
+                sum(node.seconds for node in inside),
+            )
+        )
+    assert {
+        (f.times, len(f.nodes), f.elements, f.gradients, f.saved_bytes, f.seconds) for f in closed
+    } == expected
+
+
+def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> None:
+    graph = trained(nn.Sequential(*(Twice() for _ in range(4))), torch.ones(2, 4))
+    last = next(node.id for node in graph.nodes if node.module == "3.parts.1.fc2")
+    spoilt = graph.annotate(grad_outputs={last: (GradientStats(1.0, 1.0, 0.0, 0.0, nan=1),)})
+    for depth in range(3):
+        assert NONFINITE[0] not in to_dot(graph, depth=depth, fold=True, color_by="gradient")
+        dot = to_dot(spoilt, depth=depth, fold=True, color_by="gradient")
+        boxes = [line for line in dot.splitlines() if "box3d" in line]
+        assert len(boxes) == 1
+        assert NONFINITE[0] in boxes[0]
+
+
+class Fan(nn.Module):
+    """Four modules side by side; the input of the third is read outside too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arms = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+        ys = [arm(x) for arm, x in zip(self.arms, xs, strict=True)]
+        return torch.stack(ys).sum() + (xs[2] * 3).sum()
+
+
+def test_an_input_of_a_block_that_is_not_drawn_is_named_where_else_it_is_read() -> None:
+    a, b, c, d = (torch.ones(2, 4, requires_grad=True) for _ in range(4))
+    with record(model := Fan()) as recording:
+        model(a, b, c, d).backward()
+    graph = recording.graph
+    (leaf,) = [node.id for node in graph.nodes if node.label == "c"]
+    dot = to_dot(graph, fold=True, findings=[Finding("rule-of-c", "error", "", nodes=(leaf,))])
+    assert f"from_{named(graph, 'mul')[0]} [label=<" in dot
+    assert "from c #" in dot
+    assert "rule-of-c" in lines(dot, named(graph, "addmm")[0])
+
+
+@pytest.mark.parametrize(("chain", "said"), [(True, "each feeds the next"), (False, "with edges")])
+def test_blocks_drawn_as_one_say_how_they_are_linked(chain: bool, said: str) -> None:
+    class Linked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ys = [self.parts[0](x.relu())]
+            for part in self.parts[1:]:
+                ys.append(part(ys[-1 if chain else 0]))
+            return torch.stack(ys)
+
+    graph = trained(Linked(), torch.ones(2, 4, requires_grad=True))
+    dot = to_dot(graph, fold=True, depth=1)
+    assert said in dot
+    assert (", each feeds the next" in dot) is chain
+
+
+def test_an_open_block_that_is_drawn_for_others_says_the_figures_of_all() -> None:
+    graph = blocks(12)
+    norms = [s.norm for n in graph.nodes if n.scope for s in n.grad_outputs if s is not None]
+    drawing = draw(graph, {"fold": True})
+    (fold,) = [n for n in drawing.tree.opened if n in drawing.tree.repeated]
+    total = drawing.contents[fold]
+    inside = [node for node in graph.nodes if node.module]
+    assert (len(total.nodes), total.elements) == (len(inside), 12 * 2 * (16 + 4))
+    assert total.gradients == (min(norms), max(norms))
+    assert total.saved_bytes == sum(node.saved_bytes for node in inside)
+    said = f"all 12: {len(inside)} nodes, 480 parameters"
+    assert said in to_dot(graph, fold=True)
+    assert said in to_mermaid(graph, fold=True).replace("#58;", ":")
+
+
+def test_a_closed_block_that_is_drawn_for_others_says_the_figures_of_all() -> None:
+    graph = blocks(12)
+    inside = [node for node in graph.nodes if node.module]
+    norms = [s.norm for n in inside for s in n.grad_outputs if s is not None]
+    options = {"fold": True, "depth": 0}
+    said = to_dot(graph, **options)
+    assert f"all 12: {len(inside)} nodes, 480 parameters" in said
+    assert f"grad norm {labels.number(min(norms))} to {labels.number(max(norms))}" in said
+    saved = bytes_text(sum(node.saved_bytes for node in inside))
+    assert f"saved {saved}" in said
+    drawing = draw(graph, {**options, "color_by": "saved"})
+    (box,) = drawing.boxes
+    assert drawing.shading.values[~box] == f"saved {saved}"
+
+
+def test_a_closed_box_in_a_block_drawn_for_others_says_that_its_figures_are_those_of_all() -> None:
+    graph = trained(nn.Sequential(*(MLP(4, 4, 4) for _ in range(4))), torch.ones(2, 4))
+    drawing = visible(graph, fold=True, depth=1)
+    (frame,) = drawing.tree.repeated
+    inside = [box for box in drawing.boxes if drawing.tree.paths[~box] == (frame,)]
+    assert inside
+    for text in (to_dot(graph, fold=True, depth=1), to_mermaid(graph, fold=True, depth=1)):
+        said = re.findall(r"all 4(?::|#58;) (\d+) nodes", text)
+        counts = [len(drawing.contents[key].nodes) for key in (frame, *inside)]
+        assert sorted(map(int, said)) == sorted(counts)
+    colored = visible(graph, fold=True, depth=1, color_by="saved")
+    for box in inside:
+        nodes = [
+            n for n in graph.nodes if re.fullmatch(rf"\d\.fc{colored.title(box)[-1]}", n.module)
+        ]
+        saved = sum(node.saved_bytes for node in nodes)
+        assert colored.shading.values[~box] == f"saved {bytes_text(saved)}"
