@@ -1,0 +1,292 @@
+"""The working tree beside any commit, in one run: `python -m tests.bench.bench_base COMMIT`.
+
+    python -m tests.bench.bench_base 242afe1 --rounds 30 --rows find diff
+    python -m tests.bench.bench_base 242afe1 --models small --calls
+    python -m tests.bench.bench_base 242afe1 --models large --rounds 3
+
+Each side is a process of its own, with the same models. They take turns row by row, so that a busy
+machine hits both alike: printed is the median over the rounds of the working tree's time divided by
+that of the commit, and the middle half. Time is the thread's own on the CPU. With `--calls` it is
+not time that is divided but the calls that a row makes, Python's and C's, by `sys.setprofile`: they
+are the same in every run. A row that the commit has no function for is "not there".
+
+    bare            the model's forward and backward, unwatched
+    record          the same step in `with record(model)`, with the graph ready
+    trace, names    a fresh forward's graph, without names and with those of the caller's variables
+    find ... html   of the recorded graph, which nobody has looked at before
+    diff            the recorded graph and that of a model with a block more
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import pickle
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = "graphviz_torch/render/view/dist"  # built, not committed: the commit borrows it
+
+MODELS = {"small": 30, "transformer": 24, "blocks": 1000, "large": 14_500}  # blocks of each
+ROWS = ["bare", "record", "trace", "names", "find", "dot", "save", "load", "diff", "html"]
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("commit", help="what the working tree is held against")
+    parser.add_argument("--models", nargs="+", default=list(MODELS)[:3], choices=MODELS)
+    parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--calls", action="store_true", help="count calls, in one round")
+    return parser
+
+
+# What a side does. It imports the package of its own tree, and nothing else of that tree.
+
+
+class Side:
+    """A model, its step and its recorded graph, and a row's work on them."""
+
+    def __init__(self, model: str, folder: Path) -> None:
+        import torch
+
+        import graphviz_torch
+
+        torch.set_num_threads(1)
+        self.package: Any = graphviz_torch
+        self.model, self.inputs = self._made(model, MODELS[model])
+        self.step()
+        self._graph = pickle.dumps(self.recorded())
+        other, inputs = self._made(model, MODELS[model] + 1)
+        self._other = pickle.dumps(self.recorded(other, inputs))
+        self.file = folder / "step.json"
+        self.folder = folder
+        self.graph.save(self.file)
+
+    @staticmethod
+    def _made(model: str, blocks: int) -> tuple[Any, Any]:
+        import torch
+        from torch import nn
+
+        class Block(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + torch.tanh(self.linear(self.norm(x)))
+
+        torch.manual_seed(0)
+        made: Callable[[], nn.Module] = Block
+        if model == "transformer":
+
+            def made() -> nn.Module:
+                return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+        width = 16 if model == "transformer" else 8
+        return nn.Sequential(*(made() for _ in range(blocks))), torch.randn(4, 6, width)
+
+    @property
+    def graph(self) -> Any:
+        """The recorded graph, which nobody has looked at: a row's own."""
+        return pickle.loads(self._graph)
+
+    def step(self, model: Any = None, inputs: Any = None) -> None:
+        model = model or self.model
+        model(self.inputs if inputs is None else inputs).square().mean().backward()
+        model.zero_grad()
+
+    def recorded(self, model: Any = None, inputs: Any = None) -> Any:
+        model = model or self.model
+        with self.package.record(model) as recording:
+            self.step(model, inputs)
+        return recording.graph
+
+    def work(self, row: str) -> Callable[[], object]:
+        """What the row does, with all that comes before it done."""
+        package = self.package
+        if row == "bare":
+            return self.step
+        if row == "record":
+            return self.recorded
+        if row in ("trace", "names"):
+            model, inputs = self.model, self.inputs
+            loss = model(inputs).square().mean()
+
+            def named() -> object:
+                variables = (model, inputs, loss)  # of this frame, which `trace` reads
+                return package.trace(variables[-1])
+
+            return named if row == "names" else lambda: package.trace(loss, names={})
+        graph = self.graph
+        if row == "find":
+            return lambda: package.find(graph)
+        if row == "dot":
+            return lambda: package.to_dot(graph)
+        if row == "save":
+            return lambda: graph.save(self.folder / "again.json")
+        if row == "load":
+            return lambda: package.load(self.file)
+        if row == "html":
+            return lambda: package.to_html(graph)
+        if row == "diff":
+            other = pickle.loads(self._other)
+            return lambda: package.diff(graph, other)
+        raise ValueError(f"{row} is not one of {ROWS}.")
+
+    def seconds(self, row: str) -> float:
+        work = self.work(row)
+        gc.collect()
+        start = time.thread_time()
+        work()
+        return time.thread_time() - start
+
+    def calls(self, row: str) -> float:
+        """Calls that the row makes once it is warm: Python's own, and into C."""
+        self.work(row)()
+        work = self.work(row)
+        count = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return count
+
+    def serve(self) -> None:
+        """Answers a line "seconds find" with a number, or with why there is none."""
+        print(json.dumps(len(self.graph.nodes)), flush=True)
+        gc.collect()
+        gc.freeze()  # what is there by now is not looked at again: collecting is quick
+        for line in sys.stdin:
+            question, row = line.split()
+            try:
+                answer: object = getattr(self, question)(row)
+            except (AttributeError, TypeError, ValueError) as error:
+                answer = f"{type(error).__name__}: {error}"
+            print(json.dumps(answer), flush=True)
+
+
+# What the parent does.
+
+
+@contextlib.contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """The commit's tree in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        if (ROOT / BUNDLE).exists() and not (tree / BUNDLE).exists():
+            shutil.copytree(ROOT / BUNDLE, tree / BUNDLE)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+class Child:
+    """The process of a side."""
+
+    def __init__(self, tree: Path, model: str, folder: Path) -> None:
+        folder.mkdir()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).resolve()), "--side", model, str(folder)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.nodes: int = self._read()
+
+    def ask(self, question: str, row: str) -> Any:
+        assert self._process.stdin is not None
+        print(question, row, file=self._process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"A side ended with {self._process.wait()}.")
+        return json.loads(line)
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def compare(sides: list[Child], rows: list[str], rounds: int) -> None:
+    """Asks the sides in turns and prints the ratio of each row: the first side by the second."""
+    answers: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
+    for number in range(rounds + 1):  # the first is not counted
+        for row in list(rows):
+            order = sides if number % 2 else sides[::-1]
+            pair = [side.ask("seconds", row) for side in order]
+            new, old = pair if number % 2 else pair[::-1]
+            if isinstance(new, str) or isinstance(old, str):
+                print(f"  {row:10} {'not there' if isinstance(old, str) else new}")
+                rows = [other for other in rows if other != row]
+            elif number:
+                answers[row].append((new, old))
+    for row in rows:
+        low, middle, high = statistics.quantiles([new / old for new, old in answers[row]], n=4)
+        ours, theirs = (statistics.median(pair[i] for pair in answers[row]) * 1e3 for i in (0, 1))
+        spread = f"({low:.2f} to {high:.2f})"
+        print(f"  {row:10} {middle:5.2f}   {spread:16} {ours:9.2f} ms {theirs:9.2f} ms")
+
+
+def compare_calls(sides: list[Child], rows: list[str]) -> None:
+    """Prints each row's calls a node, and their ratio."""
+    for row in rows:
+        new, old = (side.ask("calls", row) for side in sides)
+        if isinstance(new, str) or isinstance(old, str):
+            print(f"  {row:10} {'not there' if isinstance(old, str) else new}")
+        else:
+            ours, theirs = new / sides[0].nodes, old / sides[1].nodes
+            print(f"  {row:10} {new / old:5.2f}   {ours:9.2f} a node {theirs:9.2f}", flush=True)
+
+
+def main() -> None:
+    options = parser().parse_args()
+    with checkout(options.commit) as tree, tempfile.TemporaryDirectory() as folder:
+        for model in options.models:
+            base = Path(folder) / model
+            sides = [
+                Child(ROOT, model, Path(f"{base}_new")),
+                Child(tree, model, Path(f"{base}_old")),
+            ]
+            print(f"{model}: {sides[0].nodes} nodes, the commit {sides[1].nodes}", flush=True)
+            if options.calls:
+                compare_calls(sides, options.rows)
+            else:
+                compare(sides, options.rows, options.rounds)
+            for side in sides:
+                side.end()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--side"]:
+        Side(sys.argv[2], Path(sys.argv[3])).serve()
+    else:
+        main()
