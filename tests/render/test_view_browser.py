@@ -372,6 +372,20 @@ def test_zoom_and_fit_change_what_is_seen(opened: Open) -> None:
     assert page.evaluate(place) != fitted
 
 
+def test_a_chain_of_one_operation_opens_as_one_box(opened: Open) -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x
+    for _ in range(1200):
+        y = y * 2
+    page = opened(trace(y.sum(), names={}))
+    shown = page.locator(".card").all_text_contents()
+    assert len(shown) == 3  # the input, the chain, the sum
+    assert "mul \N{MULTIPLICATION SIGN} 1,200" in shown[1]
+    page.locator(".card.group [data-act=open]").click()
+    page.wait_for_selector(".frame")
+    assert "nodes 1-100" in " ".join(page.locator(".card").all_text_contents())
+
+
 def test_never_more_than_1500_cards_are_seen(opened: Open) -> None:
     graph = trace(
         nn.Sequential(*(nn.Tanh() for _ in range(4000)))(torch.ones(2, requires_grad=True))
@@ -381,7 +395,7 @@ def test_never_more_than_1500_cards_are_seen(opened: Open) -> None:
     page.get_by_role("button", name="Open all").click()
     expect(page.locator(".view")).to_have_attribute("data-cards", re.compile(r"^\d{4}$"))
     assert len(cards(page)) <= 1500
-    search(page, "tanh")
+    search(page, "op:tanh")
     page.wait_for_selector(".card.selected")
     assert len(cards(page)) <= 1500
 

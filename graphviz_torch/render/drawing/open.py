@@ -57,7 +57,7 @@ class _Opening:
             if depth is not None:
                 if below >= depth:
                     continue
-            elif limit is not None and shown + more > limit:
+            elif (limit is not None and shown + more > limit) or self._tells_all(number):
                 continue
             shown += more
             for opened in together:
@@ -70,6 +70,11 @@ class _Opening:
             return [number]
         row = self.opened[self.around[number]]
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
+
+    def _tells_all(self, number: int) -> bool:
+        """Is it a chain whose name says what is inside?"""
+        found, moved, _ = self.worth.get(number, _NOTHING)
+        return self.groups.groups[number].kind == "chain" and not (found or moved)
 
     def _plain_run(self, number: int) -> bool:
         part = self.groups.groups[number]

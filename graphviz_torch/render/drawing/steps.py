@@ -71,12 +71,18 @@ def _level(start: Drawing) -> Drawing:
             tried = _taken(grouped.having(limit=limit), LEVEL)
             shown = len(tried.nodes) + len(tried.boxes)
             if tried.columns.fits and not (level.whole and tried.boxes):
-                if shown >= ENOUGH or not tried.boxes:
+                if shown >= ENOUGH or _tells_all(tried):
                     return tried
                 if shown > 2 * most:
                     best, most = tried, shown
                 break
     return best or tried
+
+
+def _tells_all(drawing: Drawing) -> bool:
+    """Is every node drawn, or told by the name of its chain?"""
+    groups = drawing.groups.groups if drawing.groups else ()
+    return all(groups[number].kind == "chain" for number in drawing.boxes)
 
 
 def _taken(drawing: Drawing, steps: tuple[Step, ...]) -> Drawing:

@@ -8,6 +8,7 @@ from math import ceil, isqrt
 from typing import Any, Literal, NamedTuple
 
 from ...graph import Edge, Graph
+from ..labels import TIMES
 from .attributes import distinguishing, only_part_used
 from .repeats import find_repeats
 
@@ -19,8 +20,9 @@ _MODULES = 0.25
 _SMALLEST_BODY = 3
 
 
-# A graph is a part of one that was joined from several; a run is what follows each other.
-Kind = Literal["graph", "module", "run"]
+# A graph is a part of one that was joined from several; a run is what follows each other; a chain
+# is one operation, or two in turn, again and again.
+Kind = Literal["graph", "module", "run", "chain"]
 
 
 class Part:
@@ -114,7 +116,7 @@ class Cutter:
         part.parts, part.nodes = split(part.items)
         part.span = start, end = self._span(part.items)
         groups = [
-            ("" if inner.kind == "run" else inner.name.text, inner.structure)
+            ("" if inner.kind in ("run", "chain") else inner.name.text, inner.structure)
             for inner in part.parts
         ]
         leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
@@ -192,6 +194,11 @@ class Cutter:
         for start, period, length in find_repeats(tokens, shortest=self.limit):
             if period < _SMALLEST_BODY:
                 size = self.limit - self.limit % period
+                begin = self._first_operation(items, ends[start])
+                row = items[begin : ends[start + length - length % period]]
+                if not any(type(item) is Part for item in row):
+                    result += [*items[ends[done] : begin], self._chain(row, period, size)]
+                    done = start + length - length % period
                 continue
             # The body starts where the fewest edges enter it; of such places, where the last body
             # ends with the loop.
@@ -207,6 +214,20 @@ class Cutter:
                 bodies.append(self._close(Part("run", name, body)))
             result += self._runs(bodies, self.limit)
         return result + items[ends[done] :], size
+
+    def _first_operation(self, items: list[Item], start: int) -> int:
+        """Where a chain begins: the leaves that its first operation reads stand before it."""
+        leaf = (type(item) is int and item not in self.position for item in items[start:])
+        return start + next(at for at, skipped in enumerate(leaf) if not skipped)
+
+    def _chain(self, items: list[Item], period: int, size: int) -> Part:
+        """The group of a row that does one operation, or two in turn; its name counts them."""
+        operations = [self.nodes[i] for i in flatten(items) if i in self.position]
+        body = ", ".join(node.title for node in operations[:period])
+        text = f"{body} {TIMES} {len(operations) // period:,}"
+        part = Part("chain", Name(text, f"{text}#", 1, 1), self._runs(items, size))
+        self.close(part)
+        return part
 
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
         """Each operation or part, with the leaves before it: a token for it, and where units end.

@@ -3,7 +3,7 @@
 The graphs that a graph was joined from are the outermost groups. Modules make the tree where they
 were recorded, one group for each call. Where a level holds more than a reader can take in, it is
 cut along the topological order: first into the repeats of a body (the steps of a loop, blocks
-without names), then into runs of equal size.
+without names) and chains of one operation, then into runs of equal size.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from .tables import Columns, Table
 from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
-_KINDS = ("module", "run", "graph")
+_KINDS = ("module", "run", "graph", "chain")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500

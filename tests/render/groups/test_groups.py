@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
 from graphviz_torch.render.groups.groups import Groups, group
+from graphviz_torch.render.labels import TIMES
 
 SMALL = TensorMeta((2,), "float32", "cpu")
 
@@ -168,13 +169,30 @@ def test_without_modules_the_body_of_a_loop_is_found() -> None:
     assert [tree.groups[number].name for number in tree.roots] == ["repeat 1-100", "repeat 101-200"]
 
 
-def test_a_long_chain_of_one_operation_becomes_runs_that_are_alike() -> None:
+def test_a_long_chain_of_one_operation_is_one_group_of_its_name() -> None:
     tree = group(chain(1000, "A"), limit=100)
-    assert [tree.groups[number].name for number in tree.roots][:2] == [
-        "nodes 1-100",
-        "nodes 101-200",
-    ]
-    assert {tree.groups[number].like for number in tree.roots} == {0}
+    (number,) = tree.roots
+    whole = tree.groups[number]
+    assert (whole.name, whole.kind, whole.size) == (f"a {TIMES} 1,000", "chain", 1000)
+    inside = [tree.groups[child] for child in whole.children]
+    assert [part.name for part in inside][:2] == ["nodes 1-100", "nodes 101-200"]
+    assert {part.like for part in inside} == {inside[0].id}
+
+
+def test_two_operations_in_turn_are_one_group_and_what_is_around_them_stays_outside() -> None:
+    steps: list[tuple[str, str, list[int]]] = [("leaf", "", []), ("Start", "", [0])]
+    steps += [("leaf", "", [])]
+    steps += [("AB"[i % 2], "", [2 + i if i else 1, 2]) for i in range(301)]
+    steps += [("End", "", [len(steps) - 1])]
+    tree = group(build(steps), limit=100)
+    (number,) = tree.roots
+    assert (tree.groups[number].name, tree.groups[number].size) == (f"a, b {TIMES} 150", 300)
+    assert tree.nodes == (0, 1, 2, 303, 304)
+
+
+def test_a_row_of_equal_modules_is_not_a_chain() -> None:
+    tree = group(blocks(300, scoped=True), limit=100)
+    assert {part.kind for part in tree.groups} <= {"module", "run"}
 
 
 def test_a_hundred_thousand_nodes_keep_the_limit_at_every_level() -> None:

@@ -77,7 +77,7 @@ export class Scenes {
   ) {
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
-    this.openAll(OPEN_AT_START, (item) => small || tree.like(item) === item - tree.count);
+    this.openAll(OPEN_AT_START, (item) => small || (tree.like(item) === item - tree.count && !tree.isChain(item)));
     this.openLargest();
     this.openAround(first);
   }
@@ -100,7 +100,7 @@ export class Scenes {
     const { tree } = this;
     for (;;) {
       const seen = [...this.visible()];
-      const fits = (item: number) => tree.isGroup(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
+      const fits = (item: number) => tree.isGroup(item) && !tree.isChain(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
       if (seen.length >= FEW_CARDS || !seen.some(fits)) return;
       const size = (item: number) => tree.nodes(item).length;
       this.open.add(seen.filter(fits).reduce((most, item) => (size(item) > size(most) ? item : most)));

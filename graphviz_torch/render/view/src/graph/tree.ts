@@ -194,6 +194,11 @@ export class Tree {
     return this.kinds[item - this.count] === 2;
   }
 
+  /** Is it a row of one operation, or of two in turn, which its name tells? */
+  isChain(item: number): boolean {
+    return this.kinds[item - this.count] === 3;
+  }
+
   /** How many groups have this one's structure, itself included. */
   alikes(item: number): number {
     return this.alike.get(this.likes[item - this.count] as number) ?? 1;

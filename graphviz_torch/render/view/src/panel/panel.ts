@@ -38,7 +38,7 @@ export class Panel {
   private groupHeading(item: number): HTMLElement {
     const { tree } = this;
     const found = classOf(this.model, tree, item);
-    const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : "run of nodes";
+    const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : tree.isChain(item) ? "one after another" : "run of nodes";
     return this.heading(tree.name(item), `${found || kind} · ${tree.path(item)}`);
   }
 
