@@ -6,13 +6,12 @@ compared with it, and where strict loading would fail nothing is changed at all.
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -20,6 +19,7 @@ from ..devices.containers import children, join, rebuilt
 from ..devices.simulated.tensor import is_simulated
 from ..devices.to_device import to_device
 from ..graph import GraphLike, TensorMeta, graph_of
+from ..graph.files.replacement import replacement
 from ..graph.text import type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
@@ -73,8 +73,8 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
     Args:
         value: a tensor, a module or optimizer (its state is saved), or lists and dicts of these and
             of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
-        path: ending in ".safetensors", for tensors alone, it is such a file (that package must be
-            installed); else PyTorch's own format.
+        path: ending in ".safetensors", for tensors alone, it is such a file, which that package
+            reads; else PyTorch's own format.
         graph: written beside it, see `graph_beside`.
 
     Returns:
@@ -82,6 +82,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
     Raises:
         TypeError: for what could not be loaded again with `weights_only=True`, named by its place.
+        OSError: as `open` does; also where the disk is full. The old file is as it was.
 
     >>> import torch
     >>> from graphviz_torch import load_checkpoint
@@ -95,15 +96,11 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
     """
     path = Path(path)
     state = _state(value, "")
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with replacement(path) as file:
         if path.suffix == ".safetensors":
-            save_safetensors(state, partial)
+            save_safetensors(state, file)
         else:
-            torch.save(state, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+            _save(state, file)
     if graph is not None:
         graph_of(graph).save(graph_beside(path))
     return path
@@ -258,6 +255,15 @@ def _state(value: Any, name: str) -> Any:
         f"{name or 'The value'} is {type_text(value)}, which loading with weights_only=True "
         "refuses. Save tensors, numbers, strings, lists, dicts, modules and optimizers."
     )
+
+
+def _save(state: Any, file: BinaryIO) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch says of a full disk "unexpected pos"
+            raise error.__context__ from None
+        raise
 
 
 def _read(path: Path, map_location: Any) -> Any:

@@ -1,31 +1,39 @@
-"""Tensors in a ".safetensors" file, where that package is installed.
+"""Tensors in a ".safetensors" file: written here, one after the other; read by that package.
 
 The format has no shared tensors. Those that are the same memory, such as tied weights, are written
-once and their other names kept in the file's metadata; other views are written as copies.
+once and their other names kept in the file's metadata; other views are written as copies. A file
+is the length of a header, the header in JSON, and the tensors' bytes, the widest numbers first.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from ..graph.text import type_text
 
 _SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor that it is}
+# The format's names for dtypes, and torch's.
+_DTYPES = {"C64": "complex64", "BF16": "bfloat16", "BOOL": "bool"}
+_DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
+_DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
+_DTYPES |= {f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)}
+_DTYPES |= {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_DTYPES |= {"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"}
+_NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 
 
-def save_safetensors(state: Any, path: Path) -> None:
+def save_safetensors(state: Any, file: BinaryIO) -> None:
     """Write a flat dict of tensors.
 
     Raises:
-        TypeError: for anything else.
-        ImportError: where the package is missing, saying what to install.
+        TypeError: for anything else, and for a tensor that the format has no place for.
     """
-    save = _package().torch.save_file
     if not isinstance(state, Mapping):
         raise TypeError(f"A .safetensors file holds a dict of tensors, not {type_text(state)}.")
     for name, tensor in state.items():
@@ -34,17 +42,33 @@ def save_safetensors(state: Any, path: Path) -> None:
                 f"A .safetensors file holds tensors alone, and {name!r} is "
                 f"{type_text(tensor)}. Save as .pt, or each part by itself."
             )
+        if tensor.layout != torch.strided or str(tensor.dtype) not in _NAMES or tensor.is_meta:
+            raise TypeError(
+                f"{name!r} is {tensor.dtype}, {tensor.layout}, on {tensor.device}, which a "
+                ".safetensors file cannot hold. Save as .pt, or convert it."
+            )
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
-    kept: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and key in first:
             same[name] = first[key]
         else:
             first[key] = name
-            kept[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    save(kept, path, {_SAME: json.dumps(same)})
+    written = {name: tensor for name, tensor in state.items() if name not in same}
+    written = dict(sorted(written.items(), key=lambda item: -item[1].itemsize))
+    header: dict[str, Any] = {"__metadata__": {_SAME: json.dumps(same)}}
+    end = 0
+    for name, tensor in written.items():
+        begin, end = end, end + tensor.numel() * tensor.itemsize
+        dtype = _NAMES[str(tensor.dtype)]
+        header[name] = {"dtype": dtype, "shape": [*tensor.shape], "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for tensor in written.values():
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        file.write(plain.reshape(-1).view(torch.uint8).numpy())
 
 
 def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
@@ -52,7 +76,7 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
 
     Raises:
         ValueError: if it is not such a file.
-        ImportError: as `save_safetensors`.
+        ImportError: where the package is missing, saying what to install.
     """
     package = _package()
     try:
@@ -74,6 +98,6 @@ def _package() -> Any:
         import safetensors.torch
     except ImportError as error:
         raise ImportError(
-            "A .safetensors file needs the package of that name: pip install safetensors"
+            "Reading a .safetensors file needs the package of that name: pip install safetensors"
         ) from error
     return safetensors

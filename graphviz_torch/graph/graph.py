@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .file import write
+from .files.file import write
 from .nodes import Edge, Node
 from .values import Cut, Event, Failure, Parameter, Step, Transfer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .argument import GraphLike, graph_of
-from .file import MAX_BYTES, read, text_of, value_of
+from .files.file import MAX_BYTES, read, text_of, value_of
 from .graph import Graph
 
 __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import GraphLike, graph_of
+from ..graph.files.replacement import replacement
 
 _MICROSECONDS = 1e6
 
@@ -85,5 +86,6 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
             begin += duration
     made = {"displayTimeUnit": "ns", "traceEvents": events}
     if path is not None:
-        Path(path).write_text(json.dumps(made), encoding="utf-8")
+        with replacement(path) as file:
+            file.write(json.dumps(made).encode())
     return made

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..graph import Graph, GraphLike, Node, graph_of
 from ..graph.column import declared_beside
+from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
 # Declared fields beside those that are written in a way of their own.
@@ -44,7 +45,8 @@ def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
         "label": path.stem,
         "graphs": [{"id": _GRAPH, "nodes": _nodes(value)}],
     }
-    path.write_text(json.dumps(collection), encoding="utf-8")
+    with replacement(path) as file:
+        file.write(json.dumps(collection).encode())
     written = [path]
     for name, measure in _MEASURES.items():
         results = {
@@ -55,9 +57,10 @@ def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:
         if results:
             stops = [{"stop": i / 2, "bgColor": color} for i, color in enumerate(_COLORS)]
             data = {_GRAPH: {"name": name, "results": results, "gradient": stops}}
-            file = path.with_name(f"{path.stem}.{name}.json")
-            file.write_text(json.dumps(data), encoding="utf-8")
-            written.append(file)
+            beside = path.with_name(f"{path.stem}.{name}.json")
+            with replacement(beside) as file:
+                file.write(json.dumps(data).encode())
+            written.append(beside)
     return written
 
 

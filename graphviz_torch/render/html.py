@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Finding, Graph, GraphLike, whole_of
+from ..graph.files.replacement import replacement
 from ..graph.text import type_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
@@ -91,7 +92,8 @@ def to_html(
         graph, findings = whole_of(graph, *inputs, findings=findings)
     page = _page(graph, title, findings)
     if path is not None:
-        Path(path).write_text(page, encoding="utf-8")
+        with replacement(path) as file:
+            file.write(page.encode())
     return page
 
 

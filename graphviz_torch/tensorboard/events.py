@@ -24,6 +24,7 @@ from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-
 )
 
 from ..graph import Graph
+from ..graph.files.replacement import replacement
 from ..graph.json import MAX_BYTES, from_json, to_json
 from ..graph.text import type_text
 from .checksum import checksum
@@ -43,15 +44,18 @@ _files = count()  # of this process: two in one second have different names
 def writing(logdir_or_writer: Writer) -> Iterator[Write]:
     """A function that writes a summary at a step.
 
-    For a directory the event file is our own, and is complete and closed at the end; a writer that
-    was given is flushed and stays open.
+    For a directory the event file is our own, which appears when it is complete. A writer that was
+    given appends to its file, in which an event that was cut short is not read; it is flushed, and
+    stays open.
 
     Raises:
         TypeError: if it is neither a path nor a writer.
         OSError: if the directory can't be written.
     """
     if isinstance(logdir_or_writer, (str, os.PathLike)):
-        with tf.io.gfile.GFile(_new_file(os.fspath(logdir_or_writer)), "wb") as file:
+        name = _new_file(os.fspath(logdir_or_writer))
+        remote = "://" in name  # a bucket's: it shows no file before it is closed
+        with tf.io.gfile.GFile(name, "wb") if remote else replacement(name) as file:
             _record(file, event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
             yield lambda summary, step: _record(file, _event(summary, step))
         return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import GraphLike, graph_of
+from ..graph.files.replacement import replacement
 from ..graph.gc import uncollected
 
 OLDEST = (2, 20)
@@ -95,7 +96,8 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
     built, _ = graph_def(graph_of(graph), backward=backward)
     check(built)
     path = Path(path)
-    path.write_text(str(built), encoding="utf-8")
+    with replacement(path) as file:
+        file.write(str(built).encode())
     return path
 
 

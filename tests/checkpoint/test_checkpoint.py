@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -185,8 +185,8 @@ def test_what_could_not_be_loaded_again_is_refused_when_saving(tmp_path: Path) -
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:
     path = save_checkpoint([1], tmp_path / "m.pt")
 
-    def fail(state: Any, file: Path) -> None:
-        file.write_bytes(b"half")
+    def fail(state: Any, file: BinaryIO) -> None:
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", fail)
@@ -210,6 +210,28 @@ def test_a_safetensors_file_keeps_ties_views_and_devices(tmp_path: Path) -> None
         save_checkpoint({"epoch": 1}, path)
     with simulate_accelerator() as [device]:
         load_checkpoint(path, torch.nn.ModuleDict(model).to(device), strict=False)
+
+
+def test_a_safetensors_file_holds_every_dtype_and_layout_that_the_package_knows(
+    tmp_path: Path,
+) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    state = {
+        name: torch.tensor([[0, 1, 3], [2, 1, 0]]).to(dtype)
+        for name, dtype in safetensors._TYPES.items()
+        if dtype.itemsize
+    }
+    numbers = torch.randn(3, 2, dtype=torch.complex64)
+    state |= {"conj": numbers.conj(), "negative": numbers.conj().imag, "columns": numbers.t()}
+    state |= {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "none": torch.zeros(0)}
+    value = safetensors.load_file(save_checkpoint(state, tmp_path / "m.safetensors"))
+    assert {*value} == {*state}
+    for name, tensor in state.items():
+        assert (value[name].dtype, value[name].shape) == (tensor.dtype, tensor.shape)
+        assert str(value[name].tolist()) == str(tensor.tolist())
+    for bad in (torch.ones(2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2).cdouble()):
+        with pytest.raises(TypeError, match=r"'x' is torch.*which a \.safetensors file cannot hold"):
+            save_checkpoint({"x": bad}, tmp_path / "m.safetensors")
 
 
 # verify

@@ -32,8 +32,8 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
-from graphviz_torch.graph.columns import codec
-from graphviz_torch.graph.file import VERSION
+from graphviz_torch.graph.files.columns import codec
+from graphviz_torch.graph.files.file import VERSION
 from graphviz_torch.graph.json import from_json, to_json
 
 HOSTILE = 'a"b\\c\n<b>&\x00\u2028☃'

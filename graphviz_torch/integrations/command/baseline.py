@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ... import Finding
+from ...graph.files.replacement import replacement
 
 FORMAT, VERSION = "graphviz_torch baseline", 1
 
@@ -41,7 +42,8 @@ def write_baseline(path: Path, found: Iterable[Finding]) -> None:
         for each in found
     ]
     text = json.dumps({"format": FORMAT, "version": VERSION, "findings": rows}, indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
+    with replacement(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def read_baseline(path: Path) -> Counter[str]:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from ... import Graph, load
+from ...graph.files.replacement import replacement
 
 PIPE = Path("-")
 
@@ -33,7 +34,8 @@ def write_text(text: str, path: Path) -> None:
     if path == PIPE:
         sys.stdout.write(text)
     else:
-        path.write_text(text, encoding="utf-8")
+        with replacement(path) as file:
+            file.write(text.encode())
         print(path)
 
 

@@ -19,6 +19,8 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...graph.files.replacement import replacement
+
 FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv")
 BITMAPS = ("png", "jpg")
 FONTS = Path(__file__).with_name("fonts")
@@ -120,9 +122,8 @@ def _fonts(source: Path) -> Path:
     for file in files:
         copy = folder / file.name
         if not copy.exists():
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                part.write(file.read_bytes())
-            os.replace(part.name, copy)  # another process sees a whole file, or none
+            with replacement(copy) as written:  # another process sees a whole file, or none
+                written.write(file.read_bytes())
     return folder
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import graphviz  # type: ignore[import-untyped]
 
 from ...graph import Graph
+from ...graph.files.replacement import replacement
 from ..style import Theme
 from .layout import FORMATS, LayoutTimeout, check_format, layout
 from .svg import finish
@@ -166,8 +167,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         drawn = self.pipe(format)
         assert isinstance(drawn, bytes)
         if not cleanup:
-            source.write_text(self.source, encoding="utf-8")
-        path.write_bytes(drawn)
+            with replacement(source) as file:
+                file.write(self.source.encode())
+        with replacement(path) as file:
+            file.write(drawn)
         if view:
             graphviz.view(path)
         return str(path)

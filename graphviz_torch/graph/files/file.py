@@ -11,10 +11,12 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from .columns import codec
+from .replacement import replacement
 from .versions import upgraded
 
 FORMAT = "graphviz_torch"
@@ -42,19 +44,11 @@ def write(value: Checked, path: str | Path) -> Path:
         OSError: as `open` does.
     """
     path = Path(path)
-    parts = _parts(value)
-    first = next(parts)  # a value that cannot be written fails here, before the file is opened
-    raw: IO[bytes]
-    with open(path, "wb") as raw:
-        # No name and no time in the header: the same value gives the same bytes.
-        file: Any = raw
-        if path.suffix == ".gz":
-            file = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
-        file.write(first.encode())
-        for part in parts:
-            file.write(part.encode())
-        if file is not raw:
-            file.close()
+    with replacement(path) as raw:
+        file: Any
+        with _packed(raw) if path.suffix == ".gz" else nullcontext(raw) as file:
+            for part in _parts(value):
+                file.write(part.encode())
     return path
 
 
@@ -116,6 +110,11 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
     value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
     value.check()
     return value
+
+
+def _packed(raw: BinaryIO) -> gzip.GzipFile:
+    # No name and no time in the header: the same value gives the same bytes.
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
 
 
 def _parts(value: Checked) -> Iterator[str]:

@@ -24,8 +24,8 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-from .tensors import TensorMeta
-from .text import type_text
+from ..tensors import TensorMeta
+from ..text import type_text
 
 # What no tensor has: PyTorch counts dimensions, sizes and elements no further.
 _DIMENSIONS = 64
