@@ -1,6 +1,8 @@
 """The house in one table: rooms, files, lines, who imports whom. `python -m tests.bench.house`
 
-With the name of a file, as `house.svg`, it draws the rooms as it draws any graph.
+With the name of a file, as `house.svg`, it draws the rooms as it draws any graph. With `--hops` it
+prints how many files a recorded step of three layers passes, how many arrows there are from a file
+to one whose functions it calls, torch's between them or not, and which files call each other.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ import ast
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
-from graphviz_torch import Edge, Graph, Node, draw_graph
+import torch
+
+from graphviz_torch import Edge, Graph, Node, draw_graph, record
 
 PACKAGE = Path(__file__).parents[2] / "graphviz_torch"
 
@@ -75,7 +80,55 @@ def drawn(house: dict[str, Room]) -> Graph:
     return Graph(nodes, edges)
 
 
+def recorded_step() -> None:
+    """Three layers, forward and backward."""
+    layers = (torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    model, inputs = torch.nn.Sequential(*layers), torch.ones(3, 4)
+    with record(model) as recording:
+        model(inputs).square().mean().backward()
+    _ = recording.graph
+
+
+def hops() -> tuple[set[str], set[tuple[str, str]]]:
+    """The package's files that a recorded step passes, and who calls whom among them."""
+    files: set[str] = set()
+    arrows: set[tuple[str, str]] = set()
+
+    def own(frame: FrameType) -> str:
+        file = Path(frame.f_code.co_filename)
+        return str(file.relative_to(PACKAGE)) if PACKAGE in file.parents else ""
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or not (file := own(frame)):
+            return
+        files.add(file)
+        caller = frame.f_back
+        while caller is not None and not own(caller):
+            caller = caller.f_back
+        if caller is not None and own(caller) != file:
+            arrows.add((own(caller), file))
+
+    recorded_step()  # what is done once in a process is done
+    sys.setprofile(note)
+    try:
+        recorded_step()
+    finally:
+        sys.setprofile(None)
+    return files, arrows
+
+
+def print_hops() -> None:
+    files, arrows = hops()
+    pairs = sorted((a, b) for a, b in arrows if a < b and (b, a) in arrows)
+    print(f"{len(files)} files, {len(arrows)} arrows, {len(pairs)} pairs that call each other:")
+    for pair in pairs:
+        print("   ", *pair)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--hops"]:
+        print_hops()
+        return
     house = rooms()
     for name, room in house.items():
         imported = " ".join(sorted(room.imports))
