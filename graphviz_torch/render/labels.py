@@ -9,6 +9,8 @@ from ..graph.column import details as declared_details
 from ..graph.column import recorded
 from ..graph.units import number_text
 
+Outputs = tuple[TensorMeta | None, ...]
+
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 _LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
@@ -39,6 +41,17 @@ _TELLING: tuple[tuple[str, str, str, str], ...] = (
     ("transpose", "dim1", "{}", ""),
     ("permute", "dims", "{}", ""),
 )
+
+
+def classed(name: str, kind: str) -> str:
+    """A module's name with its class, which alone stands where the name is that of the class.
+
+    >>> classed("fc1", "Linear(4, 16)"), classed("LSTM", "LSTM(8, 16)")
+    ('fc1 · Linear(4, 16)', 'LSTM(8, 16)')
+    """
+    if not kind or name == kind.partition("(")[0]:
+        return kind or name
+    return f"{name} · {kind}"
 
 
 def clipped(text: str) -> str:
@@ -112,7 +125,7 @@ def shape(meta: TensorMeta) -> str:
 
 
 @lru_cache(maxsize=4096)
-def tensors(outputs: tuple[TensorMeta | None, ...]) -> str:
+def tensors(outputs: Outputs) -> str:
     """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu"."""
     metas = [meta for meta in outputs if meta is not None]
     if not metas:
@@ -134,6 +147,25 @@ def gradient(stats: GradientStats) -> str:
         return f"grad [{', '.join(number(value) for value in stats.values)}]"
     wrong = [f"{n} {name}" for n, name in ((stats.nan, "NaN"), (stats.inf, "Inf")) if n]
     return f"grad norm {number(stats.norm)}" + (f", {' and '.join(wrong)}" if wrong else "")
+
+
+def leaf_gradient(leaf: Node) -> str:
+    """The norm of a leaf's gradient behind its name, after a space; "" where none is known.
+
+    >>> leaf_gradient(Node(0, "AccumulateGrad", (), grad_outputs=(GradientStats(3, 2, 1, 0),)))
+    ' grad 3'
+    """
+    [stats] = leaf.grad_outputs or (None,)
+    if stats is None:
+        return ""
+    return f" {gradient(stats._replace(values=None)).replace('grad norm', 'grad')}"
+
+
+@lru_cache(maxsize=4096)
+def cast(before: Outputs, after: Outputs) -> str:
+    """The dtype that a tensor is handed on in, where that is another: " as bf16"."""
+    old, new = ([meta.dtype for meta in metas if meta is not None] for metas in (before, after))
+    return f" as {short_dtype(new[0])}" if new and old != new else ""
 
 
 def number(value: object) -> str:

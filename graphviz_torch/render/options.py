@@ -72,9 +72,9 @@ class DrawingOptions(TypedDict, total=False):
         Parameters | None,
         Option(
             None,
-            '"fold" writes parameters inside the operation that uses them, with what only hands '
-            'one on ("weight.t"); "nodes" gives each a node; None folds them where modules were '
-            "recorded or there are many.",
+            '"fold" writes parameters inside the operation that uses them, with their gradients, '
+            'and leaves out what only hands one on, such as its transpose; "nodes" gives each a '
+            "node; None folds them where modules were recorded or there are many.",
         ),
     ]
     depth: Annotated[

@@ -29,7 +29,7 @@ def names(drawing: Drawing, node: Node) -> list[str]:
     found = [node.label] if node.label else []
     if node.id in drawing.alone:
         kind = node.module_class.rpartition("/")[2]
-        found.append(drawing.alone[node.id] + (f" · {kind}" if kind and not node.leaf else ""))
+        found.append(labels.classed(drawing.alone[node.id], "" if node.leaf else kind))
     return found
 
 
@@ -49,30 +49,24 @@ def details(drawing: Drawing, node: Node, copied: dict[int, str]) -> list[str]:
     return found
 
 
-def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, Node, str]:
-    """A leaf that is written inside, the last node that hands it on, and what these add to it."""
+def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
+    """A leaf that is written inside an operation, and its shapes, each after a space.
+
+    Where what hands it on changes its dtype, the shapes end with the new one; where many operations
+    use it, they begin with how many.
+    """
     nodes, inner = drawing.graph.nodes, drawing.inner
-    leaf = last = nodes[folded]
-    after = ""
-    if folded in inner.carried:
-        chain = inner.chain(folded)
-        leaf = nodes[chain[-1]]
-        after = "".join([f".{nodes[i].operation}" for i in chain[-2::-1]])
-    if leaf.id in inner.many:
-        after += f" ({inner.many[leaf.id]}{labels.TIMES})"
-    return leaf, last, after
-
-
-def shapes(node: Node) -> str:
-    """The shapes of a leaf that is written inside, each after a space."""
-    return "".join([f" {labels.shape(meta)}" for meta in node.outputs if meta is not None])
+    leaf, last = nodes[inner.leaf(folded)], nodes[folded]
+    after = f" ({inner.many[leaf.id]}{labels.TIMES})" if leaf.id in inner.many else ""
+    after += "".join([f" {labels.shape(meta)}" for meta in leaf.outputs if meta is not None])
+    return leaf, after + labels.cast(leaf.outputs, last.outputs)
 
 
 def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
-    """A leaf, and what carries it, in a line inside the operation that uses it."""
-    leaf, last, after = inner_leaf(drawing, folded)
+    """A leaf with its gradient, in a line inside the operation that uses it."""
+    leaf, after = inner_leaf(drawing, folded)
     name = labels.within(node, leaf.label) if leaf.label else role(leaf, (), ())
-    return f"{name}{after}{shapes(last)}"
+    return f"{name}{after}{labels.leaf_gradient(leaf)}"
 
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:

@@ -101,7 +101,7 @@ def test_modules_are_subgraphs_and_parameters_stand_inside_operations() -> None:
         titles = ".".join(chart.frames[frame] for frame in chart.inside[f"n{node.id}"])
         own = node.scope.rpartition(".")[2]
         assert own in titles or any(own in line for line in lines)
-    assert any("weight.t f32" in line for lines in chart.nodes.values() for line in lines)
+    assert any("weight f32" in line for lines in chart.nodes.values() for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ class Nodes:
         self.outputs = {node for node, _ in drawing.graph.outputs}
         self.copies = wording.copies(drawing.graph)
         # Of lines for leaves inside operations what stands before the name, a name for those that
-        # have none, and what stands behind: by kind, outputs and what follows the name. Outputs go
-        # by identity here and below: equal ones are mostly the same, and slow to hash.
-        self.inner: dict[tuple[str, int, str], tuple[str, str, str]] = {}
+        # have none, what follows it, and what ends the line: by kind and what follows.
+        self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = set()
 
     def lines(self) -> dict[int, str]:
@@ -41,7 +40,8 @@ class Nodes:
         special.update(drawing.alone)
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
-        # The text of operations that have no more to say.
+        # The text of operations that have no more to say. Outputs go by identity: equal ones are
+        # mostly the same, and slow to hash.
         usual: dict[tuple[str, int, tuple[str, ...]], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
@@ -119,22 +119,20 @@ class Nodes:
         return f'<FONT COLOR="{pick(ink, self.theme)}">{_COLOR.sub("", text)}</FONT>'
 
     def _inner(self, node: Node, folded: int) -> str:
-        """A leaf, and what carries it, in a line inside the operation that uses it."""
-        leaf, last, after = wording.inner_leaf(self.drawing, folded)
-        kind = leaf.leaf, id(last.outputs), after
+        """A leaf with its gradient, in a line inside the operation that uses it."""
+        leaf, after = wording.inner_leaf(self.drawing, folded)
+        kind = leaf.leaf, after
         parts = self.inner.get(kind)
         if parts is None:
             what: str = role(leaf, (), ())
-            line = markup.small(
-                f"|{markup.escape(f'{after}{wording.shapes(last)}')}", self.colors[f"{what}_line"]
-            )
-            before, behind = f"<BR/>{line}".split("|")
-            self.inner[kind] = parts = before, what, behind
-        before, unnamed, behind = parts
+            line = markup.small(f"|{markup.escape(after)}|", self.colors[f"{what}_line"])
+            before, shapes, behind = f"<BR/>{line}".split("|")
+            self.inner[kind] = parts = before, what, shapes, behind
+        before, unnamed, shapes, behind = parts
         name = unnamed
         if leaf.label:
             name = markup.escape(labels.wrapped(labels.within(node, leaf.label)))
-        return f"{before}{name}{behind}"
+        return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
     def _box(self, number: int) -> str:
         drawing = self.drawing

@@ -51,12 +51,11 @@ class Inner:
             node = self.user[node]
         return node
 
-    def chain(self, node: int) -> list[int]:
-        """The folded nodes behind one, from itself to the leaf."""
-        found = [node]
-        while found[-1] in self.carried:
-            found.append(self.carried[found[-1]])
-        return found
+    def leaf(self, node: int) -> int:
+        """The leaf that a folded node hands on; a leaf itself."""
+        while node in self.carried:
+            node = self.carried[node]
+        return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +263,7 @@ class Drawing:
     def described(self, number: int) -> str:
         """The title of a group with the class of its module, where that was recorded."""
         assert self.groups is not None
-        kind = self.groups.groups[number].module_class
-        return f"{self.title(number)} · {kind}" if kind else self.title(number)
+        return labels.classed(self.title(number), self.groups.groups[number].module_class)
 
 
 # A drawing begins as this one: to fill in 25 fields takes longer than most of its steps.

@@ -99,7 +99,7 @@ def _leaves(
     all_parameters = (
         parameters == "fold"
         or len(leaves) - tensors > _MOST_LEAVES
-        or any(map(attrgetter("scope"), nodes))
+        or any(map(any, map(attrgetter("scope", "module_class"), nodes)))
     )
     return {
         leaf.id

@@ -46,7 +46,8 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     most, nodes = _most(drawing), max(4, len(drawing.graph.nodes))
     fold = _fold(drawing)
     closing = fold or _count(drawing) > most or options["depth"] is not None
-    scoped = drawing.graph.parts or any(map(attrgetter("scope"), drawing.graph.nodes))
+    made_by = attrgetter("scope", "module_class")
+    scoped = drawing.graph.parts or any(map(any, map(made_by, drawing.graph.nodes)))
     if not (scoped or closing or options["module"]):
         yield Level(None, _LEVEL, (most,), fold=False)
         if asked:

@@ -116,8 +116,8 @@ def _modules(
     # The level of each scope: of the nodes before the first part, of those in it, and so on.
     tables: list[dict[str, list[Item]]] = [{"": top}, *({"": part.items} for part in parts)]
 
-    def enter(levels: dict[str, list[Item]], node: Node) -> list[Item]:
-        segments, classes = node.scope.split("."), node.module_class.split("/")
+    def enter(levels: dict[str, list[Item]], scope: str, node: Node) -> list[Item]:
+        segments, classes = scope.split("."), node.module_class.split("/")
         known = len(classes) if len(segments) == node.module.count(".") + 1 else 0
         level = levels[""]
         for depth, segment in enumerate(segments, 1):
@@ -132,15 +132,24 @@ def _modules(
         return level
 
     nodes = graph.nodes
+    scopes = _scopes(nodes)
     for i in order:
         if i not in first:
-            scope = nodes[i].scope
+            scope = scopes[i]
             levels = tables[bisect_right(starts, i)]
-            level = levels[scope] if scope in levels else enter(levels, nodes[i])
+            level = levels[scope] if scope in levels else enter(levels, scope, nodes[i])
             if i in leaves:
                 level += leaves[i]
             level.append(i)
     return top, parts
+
+
+def _scopes(nodes: Sequence[Node]) -> list[str]:
+    """The scope of each node. Of a model that has no modules inside, the model itself is one."""
+    scopes = [node.scope for node in nodes]
+    if any(scopes):
+        return scopes
+    return [node.module_class.partition("(")[0].replace(".", "_") for node in nodes]
 
 
 def _named(text: str) -> Name:

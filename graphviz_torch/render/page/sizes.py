@@ -17,6 +17,7 @@ MARGIN: Final = 8.6  # above and below the text of a node
 _LETTER = 5.2  # the width of a letter of small print
 _WIDER = 1.25  # times as wide: a letter of an operation's name
 _BOLD = 1.35  # the same of a name in bold
+_GRADIENT = 12  # letters of a leaf's gradient inside an operation
 _STUB = 75.0  # the width of each name beside a node whose edge is not drawn
 
 
@@ -38,7 +39,7 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             high += SMALL * sum([stats is not None for stats in node.grad_outputs])
         names = [node.label] if node.label else []
         if i in alone:
-            names.append(f"{alone[i]} · {node.module_class.rpartition('/')[2]}")
+            names.append(labels.classed(alone[i], node.module_class.rpartition("/")[2]))
         for name in names:
             lines = labels.wrapped(name).split("\n")
             high += TITLE * len(lines)
@@ -48,10 +49,11 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             letters = max(letters, len(line))
         for edge in inside.get(i, ()):
             high += SMALL
-            leaf = nodes[edge.source]
+            leaf = nodes[drawing.inner.leaf(edge.source)]
             known = shapes.get(id(leaf.outputs))
             if known is None:
                 known = shapes[id(leaf.outputs)] = _shapes(leaf)
+            known += _GRADIENT if leaf.grad_outputs else 0
             letters = max(letters, len(labels.within(node, leaf.label)) + known)
         found[i] = letters * _LETTER + 2 * 10, high
     for number in drawing.boxes:

@@ -149,7 +149,7 @@ def test_modules_are_nested_clusters_with_their_parameters_inside_the_operations
     assert drawn.inside[first] < drawn.inside[mlp]
     leaves = {str(node.id) for node in graph.nodes if node.leaf == "parameter"}
     assert not leaves & set(drawn.nodes)
-    assert "in_proj_weight.t f32[8, 24]" in dot
+    assert "in_proj_weight f32[24, 8]" in dot
     assert "mlp.0.weight" not in dot
     assert leaves <= set(Drawn(to_dot(graph, parameters="nodes")).nodes)
 
@@ -340,3 +340,29 @@ def test_the_name_of_a_parameter_stays_clear_of_the_line_below_it_and_of_the_lid
     assert at["AccumulateGrad"] - at["w_g"] > 0.24 * 12 + 0.76 * 9.5
     lid = max(float(y) for y in re.findall(r"[\d.]+,(-?[\d.]+)", svg.split("<path")[2]))
     assert at["w_g"] - 0.73 * 12 > lid + 1.5  # capitals are 0.73 high
+
+
+def test_a_weight_is_written_with_its_own_shape_and_the_norm_of_its_own_gradient() -> None:
+    model = MLP()
+    with record(model) as recording:
+        model(torch.randn(3, 4)).sum().backward()
+    dot = to_dot(recording)
+    norm = model.fc1.weight.grad.norm().item()  # type: ignore[union-attr]
+    [said] = re.findall(r"weight f32\[8, 4\] grad ([^<]+)<", dot)
+    assert float(said) == pytest.approx(norm, rel=1e-3)
+
+
+def test_a_weight_that_is_cast_on_its_way_says_to_which_dtype() -> None:
+    model = MLP()
+    with record(model) as recording, torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(3, 4)).sum().backward()
+    assert re.search(r"weight f32\[8, 4\] as bf16 grad", to_dot(recording))
+
+
+def test_a_model_without_modules_inside_has_a_frame_with_its_class() -> None:
+    model = torch.nn.LSTM(3, 4, num_layers=2)
+    with record(model) as recording:
+        model(torch.randn(5, 2, 3))[0].pow(2).mean().backward()
+    [(title, inside)] = Drawn(to_dot(recording)).inside.items()
+    assert re.sub("<[^>]*>", "", title) == "LSTM(3, 4)"
+    assert len(inside) == 2  # pow and mean are outside
