@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .graph import Graph, Names
 from .graph.argument import read_with
 from .graph.graph import show_with
+from .graph.whole import judge_with
 from .recording.failures.note import diagnose_with
 
 __version__ = "1.0.0"
@@ -223,10 +224,16 @@ def _read(value: Any, inputs: tuple[Any, ...], names: Names) -> Graph | None:
     return read(value, inputs, names)
 
 
-def _show(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
+def _show(value: Any, include: Any, exclude: Any) -> dict[str, Any]:
     from .render.draw import draw_graph
 
-    return dict(draw_graph(graph)._repr_mimebundle_(include, exclude))
+    return dict(draw_graph(value)._repr_mimebundle_(include, exclude))
+
+
+def _judge(value: Any) -> list[Finding]:
+    from .findings import find
+
+    return find(value)
 
 
 def _diagnose(graph: Graph) -> str:
@@ -237,4 +244,5 @@ def _diagnose(graph: Graph) -> str:
 
 read_with(_read)
 show_with(_show)
+judge_with(_judge)
 diagnose_with(_diagnose)

@@ -87,9 +87,9 @@ def written(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
     return _WRITERS[name](graph, findings)
 
 
-def as_picture(graph: Graph, format: str) -> bytes:
+def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
     """The still picture as "svg", "png" or "pdf"."""
-    drawn = draw_graph(graph).pipe(format)
+    drawn = draw_graph(graph, findings=findings).pipe(format)
     return drawn if isinstance(drawn, bytes) else drawn.encode()
 
 
@@ -127,10 +127,10 @@ def as_findings(findings: Sequence[Finding]) -> bytes:
 
 
 _WRITERS: dict[str, Callable[[Graph, Sequence[Finding]], bytes]] = {
-    "SVG": lambda graph, _: as_picture(graph, "svg"),
-    "PNG": lambda graph, _: as_picture(graph, "png"),
-    "PDF": lambda graph, _: as_picture(graph, "pdf"),
-    "DOT": lambda graph, _: to_dot(graph).encode(),
+    "SVG": lambda graph, findings: as_picture(graph, findings, "svg"),
+    "PNG": lambda graph, findings: as_picture(graph, findings, "png"),
+    "PDF": lambda graph, findings: as_picture(graph, findings, "pdf"),
+    "DOT": lambda graph, findings: to_dot(graph, findings=findings).encode(),
     "JSON": lambda graph, _: as_json(graph),
     "HTML": lambda graph, findings: to_html(graph, findings=findings).encode(),
     "TensorBoard": lambda graph, _: as_tensorboard(graph),

@@ -21,4 +21,4 @@ def forward() -> Run:
     program, _ = parse(PROGRAM).with_copies(["x"])
     script = expression_script(program, INPUTS, CHOICE.device, CHOICE.seed, scalar=True)
     graph = load(RECORDING)
-    return Run(Opened(graph, (), view_payload(graph)), "", "", script.shown, script.text)
+    return Run(Opened(graph, (), view_payload(graph, ())), "", "", script.shown, script.text)

@@ -22,7 +22,7 @@ from .values import (
     Transfer,
     TransferKind,
 )
-from .whole import whole_of
+from .whole import FindingsLike, findings_of, whole_of
 
 __all__ = [
     "FAILURE_RULES",
@@ -34,6 +34,7 @@ __all__ = [
     "EventKind",
     "Failure",
     "Finding",
+    "FindingsLike",
     "GradientStats",
     "Graph",
     "GraphLike",
@@ -51,6 +52,7 @@ __all__ = [
     "TensorMeta",
     "Transfer",
     "TransferKind",
+    "findings_of",
     "graph_of",
     "itemsize",
     "short_dtype",

@@ -111,22 +111,27 @@ class Graph:
         _check(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return _show(self, include, exclude)
+        return shown(self, include, exclude)
 
 
-# What a notebook shows of a graph: (graph, include, exclude) -> text by MIME type.
-Show = Callable[[Graph, Any, Any], dict[str, Any]]
+# What a notebook shows of a graph or a recording: (it, include, exclude) -> text by MIME type.
+Show = Callable[[Any, Any, Any], dict[str, Any]]
 
 
-def _as_text(graph: Graph, include: Any, exclude: Any) -> dict[str, Any]:
-    return {"text/plain": repr(graph)}
+def shown(value: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """What a notebook shows of a graph or a recording, by MIME type."""
+    return _show(value, include, exclude)
+
+
+def _as_text(value: Any, include: Any, exclude: Any) -> dict[str, Any]:
+    return {"text/plain": repr(value)}
 
 
 _show: Show = _as_text
 
 
 def show_with(show: Show) -> None:
-    """From now on `show` says what a notebook shows of a graph: drawing stands above the values."""
+    """From now on `show` says what a notebook shows: drawing stands above the values."""
     global _show
     _show = show
 

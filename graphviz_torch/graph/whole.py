@@ -1,10 +1,13 @@
-"""A recording as one graph: the graphs of its step side by side, each a part under its title."""
+"""A recording as one graph: the graphs of its step side by side, each a part under its title.
+
+The package hands in who judges it: nothing here knows a rule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from .argument import Names, graph_of
 from .graph import Graph
@@ -14,10 +17,45 @@ from .values import Cause, Cut, Event, Failure, Finding, Operand, Step, Transfer
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
 # Of a graph in a whole: what is added to its ids, and where its transfers came to be.
 Places = tuple[int, Sequence[int]]
+# What to mark: findings, "auto" for those of `find`, or None for none.
+FindingsLike = Iterable[Finding] | Literal["auto"] | None
+# What is wrong in a recording or a Graph.
+Judge = Callable[[Any], Iterable[Finding]]
+
+
+def _no_judge(value: Any) -> Iterable[Finding]:
+    return ()
+
+
+_judge: Judge = _no_judge
+
+
+def judge_with(judge: Judge) -> None:
+    """From now on `judge` says what is wrong where findings are "auto"."""
+    global _judge
+    _judge = judge
+
+
+def findings_of(value: Any, findings: FindingsLike = "auto") -> tuple[Finding, ...]:
+    """The findings given, or where they are "auto" those of `value`.
+
+    A recording and a Graph are judged. Of anything else, such as a difference, there are none.
+
+    >>> findings_of(Graph(()), None)
+    ()
+    """
+    if isinstance(findings, str):
+        if findings != "auto":
+            raise ValueError(
+                f'findings={findings!r}: pass what `find` returned, "auto" for that, or None.'
+            )
+        judged = isinstance(value, Graph) or isinstance(getattr(value, "graphs", None), list)
+        findings = _judge(value) if judged else ()
+    return tuple(findings or ())
 
 
 def whole_of(
-    value: Any, *inputs: Any, findings: Iterable[Finding] = (), names: Names = None
+    value: Any, *inputs: Any, findings: FindingsLike = "auto", names: Names = None
 ) -> tuple[Graph, tuple[Finding, ...]]:
     """What is drawn of `value`, and the findings with the ids of its nodes.
 
@@ -27,7 +65,7 @@ def whole_of(
 
     Args:
         value, inputs, names: as in `graph_of`.
-        findings: what `find` says of `value`.
+        findings: what `find` says of `value`; "auto" asks it.
 
     Raises:
         TypeError, ValueError: as `graph_of`.
@@ -35,7 +73,8 @@ def whole_of(
     graphs: Any = () if inputs or isinstance(value, Graph) else getattr(value, "graphs", ())
     several = isinstance(graphs, list) and all(isinstance(graph, Graph) for graph in graphs)
     if not several or len(graphs) < 2:
-        return graph_of(value, *inputs, names=names), tuple(findings)
+        graph = graph_of(value, *inputs, names=names)
+        return graph, findings_of(graph, findings)
     titles = [_title(graph) for graph in graphs]
     last = sorted({title: at for at, title in enumerate(titles)}.values())
     places: list[Places] = [(0, range(len(graphs[-1].transfers)))]
@@ -43,7 +82,8 @@ def whole_of(
     if len(last) > 1:
         whole, places = joined([graphs[at] for at in last], [_counted(titles, at) for at in last])
     moves = dict(zip(last, places, strict=True))
-    return whole, tuple([_moved(finding, moves, len(graphs) - 1) for finding in findings])
+    judged = findings_of(value, findings)
+    return whole, tuple([_moved(finding, moves, len(graphs) - 1) for finding in judged])
 
 
 def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import Graph, add_autograd_graph, find, to_html
+from .. import Graph, add_autograd_graph, to_html
 
 _NORM = "gradient_norm"
 
@@ -31,11 +31,11 @@ def send(logger: Any, graph: Graph, step: int) -> None:
     elif hasattr(logger, "log_metric") and hasattr(logger, "log_text"):  # mlflow
         for name, norm in norms.items():
             logger.log_metric(name, norm, step=step)
-        logger.log_text(_page(graph), f"autograd_graph/step{step:05}.html")
+        logger.log_text(to_html(graph), f"autograd_graph/step{step:05}.html")
     elif type(logger).__module__.partition(".")[0] == "wandb":
         import wandb
 
-        page = wandb.Html(_page(graph), inject=False)
+        page = wandb.Html(to_html(graph), inject=False)
         logger.log({**norms, "autograd_graph": page, "graphviz_torch/step": step})
     elif hasattr(logger, "log_metrics"):
         logger.log_metrics(norms, step=step)
@@ -58,7 +58,3 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
                 norm = math.nan if stats.nonfinite else stats.norm / (graph.step.loss_scale or 1.0)
                 norms[owner] = math.hypot(norms.get(owner, 0.0), norm)
     return norms
-
-
-def _page(graph: Graph) -> str:
-    return to_html(graph, findings=find(graph))

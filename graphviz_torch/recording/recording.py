@@ -17,8 +17,10 @@ from typing import Any, Literal
 
 import torch
 
-from ..graph import Graph, Transfer
+from ..graph import Graph, Transfer, findings_of
+from ..graph.graph import shown
 from ..graph.text import type_text
+from ..graph.units import count_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.dispatch import Watch
@@ -104,6 +106,8 @@ class Recording:
     >>> model = torch.nn.Linear(2, 1)
     >>> with record(model) as recording:
     ...     model(torch.ones(4, 2)).sum().backward()
+    >>> recording
+    Recording(5 nodes, 2 parameters, 1 backward)
     >>> len(recording.graph.nodes), len(recording.graph.parameters)
     (5, 2)
     """
@@ -144,6 +148,29 @@ class Recording:
                 self._end(self._session, error)
         finally:
             self._close()
+
+    def __repr__(self) -> str:
+        if not self._entered or self._session is not None:  # a debugger may look while it records
+            return f"Recording({'open' if self._entered else 'not entered'})"
+        if not self._graphs:
+            return "Recording(nothing was recorded)"
+        last, named = self._graphs[-1], {p.name for graph in self._graphs for p in graph.parameters}
+        ran = sum(any(n.order is not None for n in graph.nodes) for graph in self._graphs)
+        counts = [
+            (sum(len(graph.nodes) for graph in self._graphs), "node"),
+            (len(named), "parameter"),
+            (ran, "backward"),
+            (len(last.transfers), "transfer"),
+        ]
+        parts = [count_text(n, name) for n, name in counts if n or name == "node"]
+        for worst in findings_of(self)[:1]:
+            at = f" at {worst.where}" if worst.where else ""
+            parts.append(f"{worst.severity}: {worst.rule}{at}")
+        return f"Recording({', '.join(parts)})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        complete = self._session is None and self._graphs
+        return shown(self, include, exclude) if complete else {"text/plain": repr(self)}
 
     @property
     def graph(self) -> Graph:

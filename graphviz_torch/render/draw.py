@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Graph, Names, SavedTensor, whole_of
+from ..graph import Graph, Names, SavedTensor, findings_of, whole_of
 from ..graph.text import type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
@@ -51,10 +51,10 @@ def draw_graph(
     if not timeout > 0:
         raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
     said = ""
+    found = options.get("findings", "auto")
     if isinstance(target, Difference):
         said, options["marks"] = summed_up(target), target.marks()
-        target = target.union()
-    found = options.get("findings", ())
+        target, found = target.union(), findings_of(target, found)
     graph, options["findings"] = whole_of(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
     if isinstance(graphs, list) and len(graphs) > 1 and graph is graphs[-1]:

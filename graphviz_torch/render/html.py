@@ -14,9 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..graph import Finding, Graph, GraphLike, whole_of
+from ..graph import Finding, FindingsLike, Graph, GraphLike, findings_of, whole_of
 from ..graph.files.replacement import replacement
 from ..graph.text import type_text
+from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
 from .options import Mark
@@ -61,7 +62,7 @@ def to_html(
     *,
     inputs: Sequence[Any] = (),
     title: str = "",
-    findings: Sequence[Finding] = (),
+    findings: FindingsLike = "auto",
 ) -> str:
     """One self-contained HTML page with the interactive view of `graph`; written to `path`, if any.
 
@@ -70,7 +71,7 @@ def to_html(
             module, which runs one forward, or the `diff` of two graphs, which are drawn as one.
         inputs: what to call the module with.
         title: of the page; "" for a name from the graph's outputs.
-        findings: what the view tells of the graph.
+        findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
 
     Raises:
         TypeError: if `graph` is none of these, or `path` is not a path.
@@ -88,9 +89,8 @@ def to_html(
             f"path is {type_text(path)}, not where to write the page. What a module is called with "
             "goes to inputs: to_html(model, inputs=(x,))."
         )
-    if inputs or not isinstance(graph, Difference):
-        graph, findings = whole_of(graph, *inputs, findings=findings)
-    page = _page(graph, title, findings)
+    shown, found = _judged(graph, inputs, findings)
+    page = _page(shown, title, found)
     if path is not None:
         with replacement(path) as file:
             file.write(page.encode())
@@ -107,12 +107,16 @@ class NotebookView:
         self._findings = tuple(findings)
         self._height = height
 
+    def __repr__(self) -> str:
+        nodes = count_text(len(self.graph.nodes), "node")
+        return f'NotebookView({nodes}; a notebook shows it, to_html(graph, "graph.html") saves it)'
+
     def _repr_html_(self) -> str:
         page = html.escape(_page(self._shown, "", self._findings, _FRAMED))
         # The frame lies on the still picture, which is seen where frames are taken out of a cell;
         # and through the frame, which is empty, where no script runs in it.
         height = f"height: {self._height}px"
-        still = _still(self.graph, self._marks)
+        still = _still(self.graph, self._findings, self._marks)
         return (
             f'<div style="position: relative; {height}; overflow: hidden">{still}'
             f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" '
@@ -124,7 +128,7 @@ class NotebookView:
 def view_graph(
     graph: GraphLike | Difference,
     *inputs: Any,
-    findings: Sequence[Finding] = (),
+    findings: FindingsLike = "auto",
     height: int = 560,
 ) -> NotebookView:
     """The interactive view for a notebook: the value of a cell, `height` CSS pixels high.
@@ -141,14 +145,21 @@ def view_graph(
     >>> "<iframe" in view._repr_html_()
     True
     """
+    return NotebookView(*_judged(graph, inputs, findings), height)
+
+
+def _judged(
+    graph: GraphLike | Difference, inputs: Sequence[Any], findings: FindingsLike
+) -> tuple[Graph | Difference, tuple[Finding, ...]]:
+    """What is shown, and what the view tells of it."""
     if inputs or not isinstance(graph, Difference):
-        graph, findings = whole_of(graph, *inputs, findings=findings)
-    return NotebookView(graph, findings, height)
+        return whole_of(graph, *inputs, findings=findings)
+    return graph, findings_of(graph, findings)
 
 
-def _still(graph: Graph, marks: Mapping[int, Mark]) -> str:
+def _still(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark]) -> str:
     try:
-        text = to_dot(graph, marks=marks)
+        text = to_dot(graph, findings=findings, marks=marks)
         picture = layout(text, "svg", timeout=_STILL_SECONDS)
     except LayoutError as error:
         return html.escape(f"There is no still picture: {error}")

@@ -70,7 +70,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     n0 --> n1
     <BLANKLINE>
     """
-    graph, options["findings"] = whole_of(graph, findings=options.get("findings", ()))
+    graph, options["findings"] = whole_of(graph, findings=options.get("findings", "auto"))
     text = _written(graph, options)
     if options.get("limit") is None and options.get("depth") is None:
         for limit in LIMITS:

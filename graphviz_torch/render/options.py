@@ -7,7 +7,7 @@ checkers read `DrawingOptions`; `drawing_options` completes signatures and docst
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from textwrap import fill
 from typing import (
@@ -23,7 +23,7 @@ from typing import (
     get_type_hints,
 )
 
-from ..graph import Finding
+from ..graph import FindingsLike
 from .color_by import ColorBy
 from .style import Theme
 
@@ -91,8 +91,12 @@ class DrawingOptions(TypedDict, total=False):
         ),
     ]
     findings: Annotated[
-        Iterable[Finding],
-        Option((), "what to mark; their messages stand below the picture."),
+        FindingsLike,
+        Option(
+            "auto",
+            'what to mark, with the messages below the picture: "auto" for what `find` says of '
+            "what is drawn, a list of findings, or None.",
+        ),
     ]
     marks: Annotated[
         Mapping[int, Mark] | None,
@@ -144,7 +148,6 @@ def complete(options: DrawingOptions) -> DrawingOptions:
         )
     if found["limit"] is not None and found["limit"] < 1:
         raise ValueError(f"limit={found['limit']} leaves nothing to show: give 1 or more.")
-    found["findings"] = tuple(found["findings"])
     for mark in (found["marks"] or {}).values():
         _check("marks: mark", mark, get_args(Mark))
     return found

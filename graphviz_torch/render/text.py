@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from textwrap import wrap
 
-from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, Node, findings_of, graph_of
 from ..graph.column import Column, declared
 from ..graph.units import seconds_text
 from . import labels
+from .drawing.mark import WARNINGS
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
+_WIDTH = 80  # characters of a line of a message
 _WIDEST = 64  # characters of one cell; a longer name is cut
 
 
-def to_text(graph: GraphLike) -> str:
+def to_text(graph: GraphLike, *, findings: FindingsLike = "auto") -> str:
     """The graph as a table with one line a node, inputs before users.
 
     Columns that nobody recorded are left out; names are escaped as Python would escape them.
+
+    Args:
+        graph: a graph, a recording, of which the last backward is written, or a tensor.
+        findings: what to mark, with the messages below the table: "auto" for what `find` says of
+            the graph, a list of findings, or None.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> scalar = (TensorMeta((), "float32", "cpu"),)
@@ -35,9 +43,10 @@ def to_text(graph: GraphLike) -> str:
     <BLANKLINE>
     """
     graph = graph_of(graph)
+    marked = findings_of(graph, findings)
     parts = [_summary(graph)]
     if graph.nodes:
-        parts.append(_nodes(graph))
+        parts.append(_nodes(graph, marked))
     if graph.outputs:
         ends = (f"{node}{_called(graph.nodes[node])}" for node, _ in graph.outputs)
         parts.append(f"outputs: {', '.join(ends)}")
@@ -45,6 +54,8 @@ def to_text(graph: GraphLike) -> str:
         parts.append(_transfers(graph))
     if graph.cuts:
         parts.append(_cuts(graph))
+    if marked:
+        parts.append("\n".join(line for finding in marked for line in _message(finding)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -60,12 +71,17 @@ def _summary(graph: Graph) -> str:
     )
 
 
-def _nodes(graph: Graph) -> str:
+def _nodes(graph: Graph, findings: tuple[Finding, ...]) -> str:
     inputs = graph.inputs()
+    marks: dict[int, dict[str, None]] = {}
+    for finding in findings:
+        for node in finding.nodes:
+            marks.setdefault(node, {})[f"{WARNINGS[finding.severity]} {finding.rule}"] = None
     columns: dict[str, Callable[[Node], str]] = {
         "id": lambda node: str(node.id),
         "label": lambda node: _plain(node.label),
         "operation": lambda node: _plain(node.title + labels.telling(node.title, node.attributes)),
+        "finding": lambda node: ", ".join(marks.get(node.id, ())),
         "output": lambda node: labels.tensors(node.outputs),
         "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
         "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
@@ -122,6 +138,15 @@ def _cuts(graph: Graph) -> str:
     return _table(names, rows, right=())
 
 
+def _message(finding: Finding) -> Iterator[str]:
+    where = f" at {_plain(finding.where)}" if finding.where else ""
+    yield f"{WARNINGS[finding.severity]} {finding.severity}: {finding.rule}{where}"
+    for line in wrap(_escaped(finding.message), _WIDTH - 2):
+        yield f"  {line}"
+    for line in wrap(_escaped(finding.advice), _WIDTH - 5):
+        yield f"  {line}"
+
+
 def _table(names: list[str], rows: list[list[str]], right: tuple[str, ...]) -> str:
     """Rows under their names, without the columns in which no row has anything."""
     used = [i for i in range(len(names)) if any(row[i] for row in rows) or names[i] == "label"]
@@ -138,7 +163,11 @@ def _called(node: Node) -> str:
     return f" ({_plain(node.label)})" if node.label else ""
 
 
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def _plain(text: str) -> str:
     """A name on one line, cut where it is too long."""
-    shown = text if text.isprintable() else repr(text)[1:-1]
+    shown = _escaped(text)
     return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"

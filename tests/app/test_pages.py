@@ -236,9 +236,9 @@ def test_every_download_is_what_its_name_says(tmp_path: Path) -> None:
     with record() as recording:
         (x * 2).sum().backward()
     graph = recording.graph
-    assert b"<svg" in recordings.as_picture(graph, "svg")
-    assert recordings.as_picture(graph, "png").startswith(b"\x89PNG")
-    assert recordings.as_picture(graph, "pdf").startswith(b"%PDF")
+    assert b"<svg" in recordings.as_picture(graph, (), "svg")
+    assert recordings.as_picture(graph, (), "png").startswith(b"\x89PNG")
+    assert recordings.as_picture(graph, (), "pdf").startswith(b"%PDF")
     (tmp_path / "graph.json").write_bytes(recordings.as_json(graph))
     assert load(tmp_path / "graph.json") == graph
     packed = zipfile.ZipFile(io.BytesIO(recordings.as_tensorboard(graph)))

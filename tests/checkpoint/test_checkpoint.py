@@ -230,7 +230,9 @@ def test_a_safetensors_file_holds_every_dtype_and_layout_that_the_package_knows(
         assert (value[name].dtype, value[name].shape) == (tensor.dtype, tensor.shape)
         assert str(value[name].tolist()) == str(tensor.tolist())
     for bad in (torch.ones(2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2).cdouble()):
-        with pytest.raises(TypeError, match=r"'x' is torch.*which a \.safetensors file cannot hold"):
+        with pytest.raises(
+            TypeError, match=r"'x' is torch.*which a \.safetensors file cannot hold"
+        ):
             save_checkpoint({"x": bad}, tmp_path / "m.safetensors")
 
 

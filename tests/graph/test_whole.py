@@ -26,6 +26,7 @@ from graphviz_torch.graph import (
     Step,
     TensorMeta,
     Transfer,
+    findings_of,
     whole_of,
 )
 from graphviz_torch.graph.json import from_json, to_json
@@ -79,6 +80,24 @@ def test_both_losses_of_a_gan_are_parts_under_their_names_and_lines() -> None:
     ends = [(edge.source - by, edge.target - by) for edge in moved]
     assert ends == [(edge.source, edge.target) for edge in generator.edges]
     assert from_json(to_json(whole)) == whole
+
+
+def test_findings_are_those_of_find_unless_others_are_given() -> None:
+    recording = gan()
+    _, auto = whole_of(recording)
+    assert auto == whole_of(recording, findings=find(recording))[1]
+    graph = replace(everywhere("a"), failure=None)
+    judged = tuple(find(graph))
+    assert judged
+    about = Finding("made-up", "info", "x")
+    assert [whole_of(graph, findings=given)[1] for given in ("auto", [about], None)] == [
+        judged,
+        (about,),
+        (),
+    ]
+    assert findings_of(object()) == ()
+    with pytest.raises(ValueError, match="findings='all': pass what `find` returned"):
+        findings_of(graph, "all")  # type: ignore[arg-type]
 
 
 def test_every_id_of_a_later_part_moves() -> None:

@@ -43,6 +43,33 @@ def test_the_worked_example_has_the_gradient_at_every_node() -> None:
     assert [round(value, 4) for value in nodes["x"].grad_outputs[0].values] == [2, 2.6667, 3.3333]
 
 
+def test_at_a_prompt_a_recording_is_one_line_and_in_a_notebook_its_picture() -> None:
+    recording = record()
+    assert repr(recording) == "Recording(not entered)"
+    with simulate_accelerator() as [device], recording:
+        assert repr(recording) == "Recording(open)"
+        assert recording._repr_mimebundle_() == {"text/plain": "Recording(open)"}
+        a = torch.ones(3, device=device, requires_grad=True)
+        (a * torch.ones(3).to(device)).sum().backward()
+        (a * 2).sum().backward()
+    assert repr(recording) == "Recording(6 nodes, 2 backwards, 1 transfer)"
+    assert list(recording._repr_mimebundle_()) == ["image/svg+xml"]
+
+
+def test_at_a_prompt_a_recording_names_its_worst_finding() -> None:
+    model = models.MLP()
+    with record(model) as recording:
+        model.fc2(model.fc1(torch.ones(2, 4)).detach()).sum().backward()
+    nodes, line = len(recording.graph.nodes), "test_recording.py:"
+    assert repr(recording).startswith(
+        f"Recording({nodes} nodes, 4 parameters, 1 backward, warning: cut-gradient at {line}"
+    )
+    with record() as recording:
+        pass
+    assert repr(recording) == "Recording(nothing was recorded)"
+    assert recording._repr_mimebundle_() == {"text/plain": "Recording(nothing was recorded)"}
+
+
 def test_there_and_back_is_four_copies_two_of_them_in_backward() -> None:
     x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
     with simulate_accelerator() as [device], record() as recording:

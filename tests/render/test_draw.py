@@ -51,6 +51,22 @@ def test_it_is_a_digraph_whose_source_is_what_is_drawn() -> None:
     assert again == picture.pipe("svg").decode()
 
 
+def test_at_a_prompt_a_picture_says_its_size_and_how_to_save_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    picture = draw_graph(worked_example()["y"])
+    svg = ET.fromstring(picture.pipe("svg", encoding="utf-8"))
+    wide, high = (svg.get(side, "").removesuffix("pt") for side in ("width", "height"))
+    assert repr(picture) == f'Picture(5 nodes, {wide} x {high} pt; .render("graph.svg") saves it)'
+
+    def late(*_: Any, **__: Any) -> bytes:
+        raise LayoutTimeout("dot took too long")
+
+    monkeypatch.setattr(module, "layout", late)
+    late_one = draw_graph(worked_example()["y"])
+    assert repr(late_one) == "Picture(5 nodes, not drawn: dot took too long)"
+
+
 def test_a_notebook_shows_an_svg() -> None:
     y = worked_example()["y"]
     bundle = draw_graph(y)._repr_mimebundle_()

@@ -226,7 +226,7 @@ def test_the_look_is_as_it_was(opened: Open, graph: Callable[[], Graph]) -> None
 def test_what_ended_the_recording_leads_to_its_node_and_is_told_once(opened: Open) -> None:
     failure = Failure("ValueError", "no gradient", "backward", "train.py:9", node=1)
     graph = replace(worked(), failure=failure)
-    page = opened(graph)
+    page = opened(graph, findings=None)
     told = page.locator(".finding")
     assert told.locator(".message").all_inner_texts() == ["no gradient"]
     told.get_by_role("button").click()

@@ -48,7 +48,7 @@ def _diff(parsed: argparse.Namespace) -> int:
     if parsed.out != Path("-"):
         print(_json(difference) if parsed.format == "json" else difference.to_text())
     if parsed.out is not None:
-        draw(difference, parsed.out, None, [])
+        draw(difference, parsed.out, None)
     return int(_fails(difference, parsed.fail_on))
 
 

@@ -27,5 +27,5 @@ def _explain(parsed: argparse.Namespace) -> int:
     if parsed.out != Path("-"):
         print(way)
     if parsed.out is not None:
-        draw(graph, parsed.out, None, [way.mark()])
+        draw(graph, parsed.out, None, findings=[way.mark()])
     return 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Graph, GraphDiff
+from ... import Graph, GraphDiff
 from .files import PIPE, beside, read_graph, write_text
 from .options import add_options, given
 
@@ -38,6 +39,7 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     from ... import to_text
 
     _add_file(parser, "print it", _text)
+    _add_findings(parser)
     add_options(parser, to_text)
 
 
@@ -66,13 +68,12 @@ def draw(
     graph: Graph | GraphDiff,
     out: Path,
     format: str | None,
-    found: list[Finding],
     **options: Any,
 ) -> None:
     """Draw a graph, or two that differ, to a file, whose name is printed, or out."""
     from ... import draw_graph
 
-    picture = draw_graph(graph, findings=found, **options)
+    picture = draw_graph(graph, **options)
     if out == PIPE:
         sys.stdout.flush()
         drawn = picture.pipe(format=format or "svg")
@@ -93,10 +94,9 @@ def _add_findings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--findings", action=how, default=True, help="mark what is wrong")
 
 
-def _found(parsed: argparse.Namespace, graph: Graph) -> list[Finding]:
-    from ... import find
-
-    return find(graph) if parsed.findings else []
+def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords of `function`; what is wrong is marked unless the user wants it not."""
+    return {**given(parsed, function), "findings": "auto" if parsed.findings else None}
 
 
 def _draw(parsed: argparse.Namespace) -> int:
@@ -104,16 +104,14 @@ def _draw(parsed: argparse.Namespace) -> int:
 
     graph = read_graph(parsed.file)
     out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
-    options = {k: v for k, v in given(parsed, draw_graph).items() if k != "findings"}
-    draw(graph, out, parsed.format, _found(parsed, graph), **options)
+    draw(graph, out, parsed.format, **_given(parsed, draw_graph))
     return 0
 
 
 def _html(parsed: argparse.Namespace) -> int:
     from ... import to_html
 
-    graph, options = read_graph(parsed.file), given(parsed, to_html)
-    options["findings"] = _found(parsed, graph)
+    graph, options = read_graph(parsed.file), _given(parsed, to_html)
     options.setdefault("title", "" if parsed.file == PIPE else parsed.file.name)
     write_text(to_html(graph, **options), parsed.out or beside(parsed.file, ".html"))
     return 0
@@ -122,7 +120,7 @@ def _html(parsed: argparse.Namespace) -> int:
 def _text(parsed: argparse.Namespace) -> int:
     from ... import to_text
 
-    text = to_text(read_graph(parsed.file), **given(parsed, to_text))
+    text = to_text(read_graph(parsed.file), **_given(parsed, to_text))
     write_text(text.rstrip() + "\n", parsed.out or PIPE)
     return 0
 
@@ -130,9 +128,8 @@ def _text(parsed: argparse.Namespace) -> int:
 def _mermaid(parsed: argparse.Namespace) -> int:
     from ... import to_mermaid
 
-    graph, options = read_graph(parsed.file), given(parsed, to_mermaid)
-    options["findings"] = _found(parsed, graph)
-    write_text(to_mermaid(graph, **options), parsed.out or PIPE)
+    text = to_mermaid(read_graph(parsed.file), **_given(parsed, to_mermaid))
+    write_text(text, parsed.out or PIPE)
     return 0
 
 

@@ -115,18 +115,18 @@ def _report(
         if path.suffix == ".sarif":
             write_text(FORMATS["sarif"](new), path)
         elif graphs:
-            _write(graphs[-1], path, found)
+            _write(graphs[-1], path)
     return failed
 
 
-def _write(graph: Graph, path: Path, found: list[Finding]) -> None:
-    from ... import find, to_html, to_text
+def _write(graph: Graph, path: Path) -> None:
+    from ... import to_html, to_text
 
     with redirect_stdout(sys.stderr):  # stdout is the script's
         if path.suffix in _PICTURES:
-            draw(graph, path, None, find(graph))
+            draw(graph, path, None)
         elif path.suffix == ".html":
-            write_text(to_html(graph, findings=find(graph), title=path.name), path)
+            write_text(to_html(graph, title=path.name), path)
         elif path.suffix == ".txt":
             write_text(to_text(graph), path)
         else:

@@ -46,7 +46,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
-    shown, findings = whole_of(graph, findings=options.get("findings", ()))
+    shown, findings = whole_of(graph, findings=options.get("findings", "auto"))
     with uncollected():
         return _written(draw(shown, {**options, "findings": findings}), note)
 

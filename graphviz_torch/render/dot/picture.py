@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,8 +14,9 @@ import graphviz  # type: ignore[import-untyped]
 
 from ...graph import Graph
 from ...graph.files.replacement import replacement
+from ...graph.units import count_text
 from ..style import Theme
-from .layout import FORMATS, LayoutTimeout, check_format, layout
+from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
 from .svg import finish
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
@@ -52,6 +54,16 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         self._theme = theme
         self._source = write()
         self._drawn: dict[tuple[str, str], bytes] = {}  # by format and source
+
+    def __repr__(self) -> str:
+        nodes = count_text(len(self.graph.nodes), "node")
+        try:
+            svg = self.pipe("svg", encoding="utf-8")
+        except LayoutError as error:
+            return f"Picture({nodes}, not drawn: {error})"
+        size = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', str(svg))
+        points = f", {size[1]} x {size[2]} pt" if size else ""
+        return f'Picture({nodes}{points}; .render("graph.svg") saves it)'
 
     def __iter__(self, subgraph: bool = False) -> Iterator[str]:
         """The lines of the DOT text."""

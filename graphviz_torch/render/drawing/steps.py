@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...graph import Graph
+from ...graph import Graph, findings_of
 from ..options import DrawingOptions, complete
 from ..page.columns import arrange
 from .connect import connect
@@ -41,7 +41,7 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
         ValueError: for a value that an option does not take, or that the graph does not have.
     """
     checked = complete(options)
-    findings = tuple(checked["findings"])
+    findings = findings_of(graph, checked["findings"])
     findings = (*failed(graph, findings), *findings)
     start = NOTHING.having(graph=graph, options=checked, findings=findings)
     return _taken(_level(_taken(start, BEFORE)), AFTER)

@@ -26,12 +26,13 @@ from typing import Any
 from ...graph import (
     FAILURE_RULES,
     Edge,
-    Finding,
+    FindingsLike,
     GradientStats,
     Graph,
     GraphLike,
     Node,
     TensorMeta,
+    findings_of,
     whole_of,
 )
 from ...graph.column import declared_beside
@@ -57,13 +58,14 @@ _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
 def view_payload(
-    graph: GraphLike | Difference, findings: Sequence[Finding] = (), *, title: str = ""
+    graph: GraphLike | Difference, findings: FindingsLike = "auto", *, title: str = ""
 ) -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes.
 
     Args:
         graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
             `diff` of two graphs, which are drawn as one.
+        findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
         title: what the view calls it; "" for a name from its outputs.
 
     >>> import torch
@@ -73,9 +75,9 @@ def view_payload(
     """
     diff = graph if isinstance(graph, Difference) else None
     if diff is None:
-        given, findings = whole_of(graph, findings=findings)
+        given, told = whole_of(graph, findings=findings)
     else:
-        given = diff.union()
+        given, told = diff.union(), findings_of(diff, findings)
     graph = _with_failed(given)
     columns = Columns()
     header: dict[str, Any] = {
@@ -85,11 +87,11 @@ def view_payload(
         "outputs": graph.outputs,
         "lossScale": graph.step.loss_scale,
         "failure": graph.failure and asdict(graph.failure),
-        "failureTold": any(finding.rule in FAILURE_RULES for finding in findings),
+        "failureTold": any(finding.rule in FAILURE_RULES for finding in told),
         "failed": len(graph.nodes) > len(given.nodes),
         "difference": None if diff is None else difference(diff, given),
         "cuts": [asdict(cut) for cut in graph.cuts],
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [asdict(finding) for finding in told],
     }
     metas = Table()
     for name in _TEXTS:
