@@ -61,6 +61,15 @@ PRIVATE = {
     "checkpoint/verify.py": "sees each value that a node computes, with a dispatch mode",
 }
 
+# What reads the memory of a tensor, or tells where it lies.
+READS = {"data_ptr", "untyped_storage", "numpy", "tolist", "item", "_foreach_norm", "foreach_norm"}
+# The files that have such a read and do not ask internals/tensors/memory.py, and why they need not.
+READ_THEIR_OWN = {
+    "internals/functions.py": "gives a name to what others call",
+    "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
+    "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",
+}
+
 
 def sources(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py") if "node_modules" not in path.parts)
@@ -180,6 +189,17 @@ def test_what_torch_calls_private_is_named_in_internals_alone() -> None:
     }
     assert len(PRIVATE) <= 8
     assert naming == PRIVATE.keys()
+
+
+def test_what_reads_a_tensor_asks_first_what_may_be_read() -> None:
+    reading = {
+        name
+        for name, tree in TREES.items()
+        if any(isinstance(node, ast.Attribute) and node.attr in READS for node in ast.walk(tree))
+    }
+    memory = dotted(PACKAGE / "internals" / "tensors" / "memory.py")
+    asking = {name for name in TREES if memory in ARROWS[name]} | {memory}
+    assert {f"{folder(name)}.py" for name in reading - asking} == READ_THEIR_OWN.keys()
 
 
 def folders() -> Iterator[Path]:

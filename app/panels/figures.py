@@ -124,7 +124,7 @@ def _gradient_row(
             "NaN, Inf": none, "shape": shape,
         }  # fmt: skip
     return {
-        "tensor": title,
+        "tensor": f"{title}, {stats.extent}" if stats.extent else title,
         "norm": (f"{stats.norm:.4g}", stats.norm),
         "largest": (f"{stats.max_abs:.4g}", stats.max_abs),
         "zeros": (f"{100 * stats.zero_fraction:.0f} %", stats.zero_fraction),

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import torch
 
 from ..graph.text import type_text
+from ..internals.tensors.memory import has_memory
 
 _SAME = "same_tensors"  # metadata: JSON of {name: name of the tensor that it is}
 # The format's names for dtypes, and torch's.
@@ -50,7 +51,8 @@ def save_safetensors(state: Any, file: BinaryIO) -> None:
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
     for name, tensor in state.items():
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        address = tensor.data_ptr() if has_memory(tensor) else id(tensor)
+        key = (address, tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and key in first:
             same[name] = first[key]
         else:

@@ -78,6 +78,8 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     if math.isinf(tolerance):
         return False
+    if a.extent != b.extent:  # numbers of a part say nothing of the whole
+        return True
     if (a.nan, a.inf) != (b.nan, b.inf):
         return True
     scale = tolerance * max(a.norm, b.norm)
@@ -86,4 +88,5 @@ def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
 
 def _gradient(stats: GradientStats) -> str:
     bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
-    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}"
+    of = f" of the {stats.extent}" if stats.extent else ""
+    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}{of}"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import TensorMeta
+from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
 from .containers import children, join, rebuilt, tensors_in, unreachable, walk_structure
 
@@ -345,10 +346,11 @@ class Mover:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    # A tensor without memory of its own (meta, sparse, empty) shares with none.
-    if tensor.layout != torch.strided or tensor.is_meta:
+    # A tensor without memory of its own (meta, sparse, empty, a wrapper) shares with none.
+    found = elements(tensor) if tensor.layout is torch.strided else None
+    if found is None or found.extent or not found.tensors:
         return id(tensor)
-    return tensor.untyped_storage().data_ptr() or id(tensor)
+    return found.tensors[0].untyped_storage().data_ptr() or id(tensor)
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,15 @@
 from .argument import GraphLike, Names, graph_of
 from .graph import Graph
 from .nodes import Edge, LeafKind, Node
-from .tensors import GradientStats, SavedKind, SavedTensor, TensorMeta, itemsize, short_dtype
+from .tensors import (
+    Extent,
+    GradientStats,
+    SavedKind,
+    SavedTensor,
+    TensorMeta,
+    itemsize,
+    short_dtype,
+)
 from .values import (
     FAILURE_RULES,
     NO_PARAMETERS,
@@ -32,6 +40,7 @@ __all__ = [
     "Edge",
     "Event",
     "EventKind",
+    "Extent",
     "Failure",
     "Finding",
     "FindingsLike",

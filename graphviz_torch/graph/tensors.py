@@ -9,6 +9,9 @@ from typing import Any, Literal, NamedTuple
 from .text import short_repr
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
+# What numbers of a tensor are of: all of it; the part of a DTensor that this process has; the
+# tensors that a wrapper wraps.
+Extent = Literal["", "local part", "inner tensors"]
 
 _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
@@ -84,7 +87,8 @@ class GradientStats(NamedTuple):
     nan: int = 0
     inf: int = 0
     values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
-    tensor: TensorMeta | None = None
+    tensor: TensorMeta | None = None  # that the numbers are of
+    extent: Extent = ""  # what that is of the gradient: "local part"
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .tensors import TensorMeta
+from .tensors import Extent, TensorMeta
 from .text import short_repr
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
@@ -85,6 +85,7 @@ class Parameter:
     got_gradient: bool | None = None  # did a backward of the block give it a gradient
     in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
     norm: float | None = None  # Euclidean, of its values when backward began
+    extent: Extent = ""  # what of it the norm is of: "local part"
 
     __repr__ = short_repr
 

@@ -65,6 +65,7 @@ def _attributes(node: Node) -> dict[str, str | int | float]:
     found["order"], found["seconds"] = node.order, node.seconds
     found["saved_bytes"] = node.saved_bytes if node.saved else None
     found["gradient_norm"] = None if stats is None else stats.norm
+    found["gradient_extent"] = None if stats is None else stats.extent
     found |= {name: _plain(column.text(getattr(node, name))) for name, column in _BESIDE}
     return {name: each for name, each in found.items() if each is not None and each != ""}
 

@@ -15,6 +15,3 @@ no_autograd: Any = torch._C._AutoDispatchBelowAutograd  # nor a graph: no number
 
 # As `torch.set_grad_enabled`, which function modes see.
 set_grad_enabled: Any = torch._C._set_grad_enabled
-
-# Is a tensor batched by vmap, nested, meta, or of a subclass.
-is_subclass_like: Any = torch._C._dispatch_isTensorSubclassLike

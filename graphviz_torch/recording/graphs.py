@@ -234,6 +234,7 @@ def _parameters(
     for name, tensor in listed:
         node = backward.parameters.get(name)
         meta = None if node is None else outputs[node][0]
+        known = None if node is None else weights.get(node)
         found.append(
             Parameter(
                 name,
@@ -244,7 +245,8 @@ def _parameters(
                 tensor.grad is not None,
                 None if updated is None else id(tensor) in updated,
                 in_optimizer=None if optimized is None else id(tensor) in optimized,
-                norm=None if node is None else weights.get(node),
+                norm=None if known is None else known.norm,
+                extent="" if known is None else known.extent,
             )
         )
     return tuple(found)

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ..graph import SavedKind, SavedTensor, TensorMeta
 from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.memory import PLAIN, parts, storage_bytes, storage_id
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import SAVED_NAMES
-from ..internals.tensors.storage import PLAIN, storages
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
@@ -87,8 +87,8 @@ class _Tensors:
     def __init__(self, known: Iterable[tuple[SavedKind, Tensor]]) -> None:
         self._kinds: dict[int, SavedKind] = {}
         for kind, tensor in known:
-            for key, _ in storages(tensor):
-                self._kinds.setdefault(key, kind)
+            for part in parts(tensor):
+                self._kinds.setdefault(storage_id(part), kind)
         self._metas: dict[Any, TensorMeta] = {}
         self._counted: dict[int, int] = {}  # nodes by memory
         self.activations: list[Tensor] = []
@@ -99,13 +99,14 @@ class _Tensors:
         nbytes = 0
         shared: int | None = None
         kind: SavedKind = "activation"
-        for key, storage in storages(tensor):
+        for part in parts(tensor):
+            key = storage_id(part)
             kind = self._kinds.get(key, kind)
             if key in counted:
                 shared = counted[key]
             else:
                 counted[key] = node
-                nbytes += storage.untyped_storage().nbytes()
+                nbytes += storage_bytes(part)
         if kind == "activation":
             self.activations.append(tensor)
         row = (name, self._meta(tensor), nbytes, kind, None if nbytes else shared)

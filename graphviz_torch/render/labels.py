@@ -142,11 +142,14 @@ def gradient(stats: GradientStats) -> str:
 
     >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, values=(1.5, 0.0)))
     'grad [1.5, 0]'
+    >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, extent="local part"))
+    'grad norm 1.5 of the local part'
     """
+    of = f" of the {stats.extent}" if stats.extent else ""
     if stats.values is not None and len(stats.values) <= 4:
-        return f"grad [{', '.join(number(value) for value in stats.values)}]"
+        return f"grad [{', '.join(number(value) for value in stats.values)}]{of}"
     wrong = [f"{n} {name}" for n, name in ((stats.nan, "NaN"), (stats.inf, "Inf")) if n]
-    return f"grad norm {number(stats.norm)}" + (f", {' and '.join(wrong)}" if wrong else "")
+    return f"grad norm {number(stats.norm)}{of}" + (f", {' and '.join(wrong)}" if wrong else "")
 
 
 def leaf_gradient(leaf: Node) -> str:

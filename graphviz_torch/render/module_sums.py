@@ -27,6 +27,7 @@ class ModuleSummary:
     gradient_norm: float | None  # of all its parameters' gradients together, without a loss scale
     gradient_ratio: float | None  # that, divided by the norm of the parameters
     seconds: float | None  # in backward
+    partial: int = 0  # parameters of which only a part's gradient is known: a DTensor's local one
 
     @property
     def depth(self) -> int:
@@ -51,6 +52,7 @@ class Sums:
     seconds: float | None = None
     gradient: float | None = None  # norms, of all together
     weights: float | None = None
+    partial: int = 0
 
     def row(self, path: str, scale: float) -> ModuleSummary:
         norm = None if self.gradient is None else self.gradient / scale
@@ -71,6 +73,7 @@ class Sums:
             gradient_norm=norm,
             gradient_ratio=ratio,
             seconds=self.seconds,
+            partial=self.partial,
         )
 
 
@@ -111,6 +114,7 @@ def sums_by_module(graph: Graph) -> dict[str, Sums]:
             sums.trainable += elements if parameter.requires_grad else 0
             if stats is not None:
                 sums.gradient = math.hypot(sums.gradient or 0.0, stats.norm)
+                sums.partial += bool(stats.extent)
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)

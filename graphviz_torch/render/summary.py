@@ -109,6 +109,9 @@ class Summary:
         if self.total.flops_unknown:
             nodes = f"{self.total.flops_unknown:,} node{'s' * (self.total.flops_unknown != 1)}"
             yield f"\N{GREATER-THAN OR EQUAL TO}: the FLOPs of {nodes} are not known"
+        if number := self.total.partial:
+            tensors = f"{number:,} parameter{'s' * (number != 1)}"
+            yield f"gradient: of {tensors} the norm of the part that this process has"
 
 
 def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:

@@ -276,7 +276,7 @@ def _gradient(stats: GradientStats) -> str:
     if stats.values is not None:
         values = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in stats.values]
         text += f", [{', '.join(values)}]"
-    return text
+    return text + (f", of the {stats.extent}" if stats.extent else "")
 
 
 def _when(node: Node) -> str:

@@ -15,7 +15,9 @@ from weakref import WeakSet
 import torch
 
 from ..graph.text import type_text
+from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.optimizers import StepWatch
+from ..internals.tensors.memory import elements
 from .series import NormSeries
 
 
@@ -29,17 +31,18 @@ class Writer(Protocol):
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
 
-    Modules without a gradient are left out; "" is the model itself. One copy for each device, and
-    another where a norm is too large or too small for a sum of squares.
+    Modules without a gradient that can be read are left out; "" is the model itself. Of a DTensor
+    it is the norm of the part that this process has. One copy for each device, and another where a
+    norm is too large or too small for a sum of squares.
     """
     owners: list[str] = []
     gradients: list[torch.Tensor] = []
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            gradient = parameter.grad.detach()
-            sparse = gradient.layout == torch.sparse_coo
-            owners.append(name.rpartition(".")[0])
-            gradients.append(gradient.coalesce().values() if sparse else gradient)
+            with unseen_calls():
+                readable = elements(parameter.grad).tensors
+            owners += [name.rpartition(".")[0]] * len(readable)
+            gradients += readable
     wide = [_wide(gradient.dtype) for gradient in gradients]
     norms = _fetched(
         [

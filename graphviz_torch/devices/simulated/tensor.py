@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from ...internals.tensors.memory import READERS
 from ...internals.tensors.metadata import device_label
 
 FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
@@ -176,6 +177,9 @@ class SimulatedTensor(torch.Tensor):
         else:
             host.requires_grad_(self.requires_grad)
         return host.__reduce_ex__(protocol)
+
+
+READERS[__name__, "SimulatedTensor"] = lambda tensor: ([tensor.host], "")
 
 
 def indices(index: Any) -> Any:

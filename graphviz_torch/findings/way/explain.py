@@ -123,10 +123,13 @@ def _points(reading: Reading, target: int, ways: list[int]) -> tuple[Waypoint, .
         way.append((node, edges[best].output_nr, share))
         node = edges[best].target
     points: list[Waypoint] = []
+    extents: list[str | None] = []
     for node, nr, share in reversed(way):
         stats, before = reading.stats(node, nr), points[-1].norm if points else None
         norm = None if stats is None else stats.norm
-        factor = norm / before if norm is not None and before else None
+        alike = extents[-1:] == [stats and stats.extent]  # a part and the whole are not compared
+        factor = norm / before if norm is not None and before and alike else None
+        extents.append(stats and stats.extent)
         bad = 0 if stats is None else stats.nonfinite
         call, module = reading.names.get(node), reading.graph.nodes[node].module
         title = call or reading.graph.nodes[node].title

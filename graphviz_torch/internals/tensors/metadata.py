@@ -19,7 +19,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...graph import TensorMeta
-from .storage import PLAIN
+from .memory import PLAIN
 
 # What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
 DEVICE_LABELS: dict[torch.device, str] = {}

@@ -20,6 +20,7 @@ from ...internals.functions import foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import has_memory
 from ...internals.tensors.saved_tensors import SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
 
@@ -58,8 +59,8 @@ def birth(
         outputs: what backward starts from.
         kept: what the nodes keep, parameters left out, where that is known.
     """
-    losses = [o for o in outputs if type(o) is Tensor and o.is_cpu and o.is_floating_point()]
     with unseen_calls(), unseen_operators(), unseen():
+        losses = list(filter(_is_looked_at, outputs))
         with no_autograd():
             if kept is None:
                 kept = _made([data for _, _, data in _saved_tensors(fns)], fns)
@@ -116,7 +117,7 @@ def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]
 
 
 def _is_looked_at(data: Any) -> bool:
-    plain = type(data) is Tensor and data.is_cpu and data.layout is torch.strided
+    plain = type(data) is Tensor and data.is_cpu and has_memory(data)
     return bool(plain and data.is_floating_point() and data.numel())
 
 
@@ -126,7 +127,7 @@ def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
     for fn in fns:
         if type(fn).__name__ == "AccumulateGrad":
             leaf = fn.variable
-            if type(leaf) is Parameter and leaf.is_cpu and leaf.layout is torch.strided:
+            if type(leaf) is Parameter and has_memory(leaf):
                 memories.pop((leaf.data_ptr(), leaf.numel()), None)
     return memories.values()
 
@@ -204,7 +205,9 @@ def _reason(fn: GradFn, saved: list[_Values], nan: int, inf: int) -> str:
     if title in ("var", "std") and nan:
         return "it was given a single element"
     weights = [f.variable for f, _ in fn.next_functions if type(f).__name__ == "AccumulateGrad"]
-    spoilt = [w for w in weights if w.is_cpu and not bool(torch.isfinite(w).all())]
+    spoilt = [
+        w for w in weights if w.is_cpu and has_memory(w) and not bool(torch.isfinite(w).all())
+    ]
     return "a parameter of it is NaN or Inf already" if spoilt else ""
 
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from ...internals.frames import user_frame
 from ...internals.functions import TENSOR_BASE
-from ...internals.hooks.modes import unseen_calls
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.storage import is_plain, storage_id
 from ...internals.tensors.weak import Ref
 from ..program import Program
 from .events import Events, TensorRecord
@@ -105,7 +105,9 @@ class PairListener:
         if one.requires_grad == other.requires_grad or result.grad_fn is None:
             return
         constant = other if one.requires_grad else one
-        if constant.is_cpu and is_plain(constant) and bool(constant):
+        with unseen_operators():
+            added = constant.is_cpu and has_memory(constant) and bool(constant)
+        if added:
             outer = user_frame(frame)
             operands = [TensorRecord.of(constant, self._label(constant, outer))]
             numbers = [int(result.grad_fn._sequence_nr())]

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from ...internals.dynamo import uncompiled
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import parameters_of
+from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.storage import storage_id
 from ...internals.tensors.weak import Ref
 from ..source_lines import Place
 from ..tracking import name_of
@@ -100,7 +99,7 @@ class Changes:
                 if tensor._version > before:
                     place = place or self._place(frame)
                     with suppress(RuntimeError, NotImplementedError):  # some have no memory
-                        memory = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+                        memory = storage_ref(tensor)
                         storage = storage_id(tensor)
                         self._by_hand = self._by_hand or storage in self._read
                         row = name, place, before, tensor._version, number, storage

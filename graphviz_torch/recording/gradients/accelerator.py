@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cpu import SMALL, Row, flat
+from ...internals.tensors.memory import Elements
+from .cpu import SMALL, Row, end_to_end
 
 WIDTH = 1024  # elements in a row
 _BLOCK = 1 << 22  # elements of one gradient that are reduced at a time: whole rows
@@ -32,24 +33,28 @@ class Reduction:
     values: list[int]  # of how many elements the values follow
 
 
-def reduce(gradients: Sequence[Tensor]) -> Reduction:
+def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
     """Reduce gradients of one dtype and device as far as that can be done there.
+
+    Args:
+        gradients: what may be read of each.
+        dense: are the elements of each all that it has, in the order of rows.
 
     The numbers come in float64 where there is that. They are, for each row: its norm and its sum
     as multiples of the largest absolute value, so that none overflows, that value, how many
     elements are not zero, how many NaN, how many infinite.
     """
-    flats = [flat(gradient) for gradient in gradients]
+    flats = [end_to_end(gradient.tensors) for gradient in gradients]
     blocks = [flats] if len(flats) > 1 else [[block] for block in torch.split(flats[0], _BLOCK)]
     halves = list(zip(*map(_numbers, blocks), strict=True))
-    dense = [g.layout is torch.strided and not (g.is_nested or g.is_complex()) for g in gradients]
     values = [
-        len(row) if ok and len(row) <= SMALL else 0 for row, ok in zip(flats, dense, strict=True)
+        len(row) if dense and len(row) <= SMALL and not gradient.tensors[0].is_complex() else 0
+        for row, gradient in zip(flats, gradients, strict=True)
     ]
     there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
     there += [row.to(there[0].dtype) for row, count in zip(flats, values, strict=True) if count]
     counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
-    return Reduction(torch.cat(there), counts, [gradient.numel() for gradient in gradients], values)
+    return Reduction(torch.cat(there), counts, [gradient.numel for gradient in gradients], values)
 
 
 def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -44,22 +44,22 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """The elements of one gradient; zeros that a sparse layout omits are left out.
+    """The elements of one dense tensor.
 
     In the order of rows where the values are kept; else as they lie in memory, if they lie there
     without a gap. Contiguous.
     """
-    if gradient.is_nested:
-        row = gradient.values().detach().reshape(-1)
-    elif gradient.layout == torch.strided:
-        row = gradient.detach()
-        if not row.is_contiguous() and row.numel() > SMALL:
-            row = row.permute(_outermost_first(row.stride()))
-        row = row.resolve_neg().reshape(-1).contiguous()  # a slice with a step has kept it
-    else:
-        values = gradient.coalesce() if gradient.layout == torch.sparse_coo else gradient
-        row = values.values().reshape(-1)
+    row = gradient.detach()
+    if not row.is_contiguous() and row.numel() > SMALL:
+        row = row.permute(_outermost_first(row.stride()))
+    row = row.resolve_neg().reshape(-1).contiguous()  # a slice with a step has kept it
     return row.abs() if row.is_complex() else row
+
+
+def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
+    """The elements of dense tensors one after another: of one alone as `flat` gives them."""
+    rows = list(map(flat, tensors))
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 @lru_cache(maxsize=1024)

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
-from ...internals.guards import is_subclass_like, no_autograd, no_functions, no_operators
+from ...internals.guards import no_autograd, no_functions, no_operators
 from ...internals.hooks.nodes import Hooks
+from ...internals.tensors.memory import elements, has_memory
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
-from .cpu import flat, on_cpu
+from .cpu import end_to_end, on_cpu
 
 
 class FiniteGradients:
@@ -89,11 +90,12 @@ class FiniteGradients:
         # No mode of the user's and no graph is to see it, and what PyTorch lacks ends nothing.
         try:
             with no_functions(), no_operators(), no_autograd():
-                if _sums_up(gradient):
+                found = elements(gradient)
+                if all(map(_sums_up, found.tensors)):
                     return
-                found = on_cpu(flat(gradient), gradient.numel())
-                if found[4] or found[5]:
-                    stats = GradientStats(*found, None, tensor_meta(gradient))
+                numbers = on_cpu(end_to_end(found.tensors), found.numel)
+                if numbers[4] or numbers[5]:
+                    stats = GradientStats(*numbers, None, tensor_meta(gradient), found.extent)
                     self._found[node, output_nr] = stats
         except Exception:
             pass
@@ -132,7 +134,7 @@ class FiniteResults:
         return found
 
     def _look(self, number: int, tensor: Tensor) -> None:
-        if type(tensor) is not Tensor or is_subclass_like(tensor):
+        if not has_memory(tensor):
             return
         if not tensor.is_cpu:
             self._sums.append((number, tensor.sum(dtype=torch.float32)))

@@ -5,8 +5,9 @@ Norms of float32 gradients are float32 sums; 16-bit gradients are summed as floa
 wait for others, 2 MB of them on the CPU and 16 on another device, and so live that much longer. A
 complex gradient is described by its absolute values, a sparse one as the dense tensor that it
 stands for; to coalesce it, backward waits for a CUDA device. Not described: gradients without
-values (meta, fake, batched by vmap) or of a kind that PyTorch has no norm for, and one that a hook
-changed in place while it waited.
+values that can be read (meta, fake, batched by vmap, a wrapper of the user's) or of a kind that
+PyTorch has no norm for, and one that a hook changed in place while it waited. Of a DTensor the part
+is described that this process has, of a TwoTensor both tensors together: `extent` says so.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph import GradientStats, TensorMeta
+from ...graph import Extent, GradientStats, TensorMeta
 from ...internals.guards import set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
+from ...internals.tensors.memory import PLAIN, Elements, elements, has_memory, storage_bytes
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.storage import has_values, is_plain
 from .accelerator import WIDTH, Reduction, combine, reduce
-from .cpu import SMALL, flat, on_cpu, together
+from .cpu import SMALL, end_to_end, on_cpu, together
 
 _ALONE = 1 << 17  # elements: a gradient with more of them does not wait for others
 _WAITING = 1 << 19  # elements that may wait on the CPU: 2 MB of float32
@@ -79,7 +80,7 @@ class Descriptions:
         self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
         # For each device: what was reduced there, whose it is, and what tensors it is of.
         self._reduced: dict[
-            torch.device, list[tuple[Reduction, list[Where], list[TensorMeta]]]
+            torch.device, list[tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]]]]
         ] = {}
 
     def kind(self, meta: TensorMeta) -> Kind:
@@ -101,18 +102,19 @@ class Descriptions:
             if batch is not None and batch.stream != stream:
                 self._describe(batch)
                 batch.stream = stream
-        # A sparse one does not wait: its leaf takes it as its own if nobody else has it.
-        if batch is None or gradient.layout is not torch.strided:
+        # A sparse one does not wait: its leaf takes it as its own if nobody else has it. Nor does a
+        # wrapper: nothing tells whether what it wraps was changed meanwhile.
+        if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
         version = None if gradient.is_inference() else gradient._version
         batch.waiting.append((where, gradient, version, kind.meta))
-        elements = kind.elements
+        size = kind.elements
         if gradient._is_view():  # it keeps all of what it is a view of
-            elements = max(elements, _elements_behind(gradient))
+            size = max(size, storage_bytes(gradient) // gradient.dtype.itemsize)
         if not batch.cpu:  # there rows are filled up
-            elements += -elements % WIDTH
-        batch.elements += elements
+            size += -size % WIDTH
+        batch.elements += size
         if batch.elements >= batch.limit:
             self._describe(batch)
 
@@ -139,20 +141,18 @@ class Descriptions:
     def _describe_here(self, batch: _Batch) -> None:
         self.times += 1
         waiting, batch.waiting, batch.elements = batch.waiting, [], 0
-        with unseen_operators():  # under a mode nothing is plain
-            dense = [is_plain(gradient) for _, gradient, _, _ in waiting]
+        with unseen_calls():
             unchanged = [
-                (version is None or gradient._version == version)
-                and not (plain and gradient.data_ptr() == 0)
-                for (_, gradient, version, _), plain in zip(waiting, dense, strict=True)
+                version is None or gradient._version == version
+                for _, gradient, version, _ in waiting
             ]
-        if not all(unchanged):  # a hook has changed one in place since it arrived, or freed it
-            waiting, dense = list(compress(waiting, unchanged)), list(compress(dense, unchanged))
-        plain = dense if batch.cpu else [False] * len(waiting)
+            if not all(unchanged):  # a hook has changed one in place since it arrived
+                waiting = list(compress(waiting, unchanged))
+            plain = [batch.cpu and has_memory(gradient) for _, gradient, _, _ in waiting]
         if any(plain):
             with _hide_operators(), unseen_operators():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
-                stats = zip(*together(gradients), metas, strict=True)
+                stats = zip(*together(gradients), metas, repeat("", len(metas)), strict=True)
                 found = map(_new, repeat(GradientStats), stats)
                 self._found.update(zip(wheres, found, strict=True))
         alike: dict[Any, tuple[list[Where], list[Tensor]]] = {}
@@ -167,29 +167,30 @@ class Descriptions:
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         """Describe gradients of one class and device; one, if there is any doubt."""
         self.times += 1
-        with _hide_operators():
-            if type(gradients[0]) is not Tensor:  # a subclass needs its dispatch
-                self._reduce(wheres, gradients)
-            else:
-                with unseen_operators():
-                    self._reduce(wheres, gradients)
+        with _hide_operators(), unseen_operators():
+            self._reduce(wheres, gradients)
 
     def _reduce(self, wheres: list[Where], gradients: list[Tensor]) -> None:
-        first = gradients[0]
-        if not has_values(first):
+        known = list(map(elements, gradients))
+        if not all(one.tensors for one in known):
+            if len(known) > 1:
+                for where, gradient in zip(wheres, gradients, strict=True):
+                    self._reduce([where], [gradient])
             return
-        meta = tensor_meta(first)
-        if first.numel() == 0:
-            self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, meta)
-        elif type(first) is Tensor and first.is_cpu:
-            row = flat(first)
-            dense = first.layout is torch.strided and not (first.is_nested or first.is_complex())
-            values = tuple(row.tolist()) if dense and len(row) <= SMALL else None
-            found = on_cpu(row, first.numel())
-            self._found[wheres[0]] = GradientStats(*found, values, meta)
+        first, found = gradients[0], known[0]
+        of = [_described(*pair) for pair in zip(gradients, known, strict=True)]
+        dense = first.layout is torch.strided and not first.is_nested and len(found.tensors) == 1
+        if found.numel == 0:
+            self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, *of[0])
+        elif found.tensors[0].is_cpu:
+            row = end_to_end(found.tensors)
+            small = dense and len(row) <= SMALL and not first.is_complex()
+            numbers = on_cpu(row, found.numel)
+            values = tuple(row.tolist()) if small else None
+            self._found[wheres[0]] = GradientStats(*numbers, values, *of[0])
         else:
-            metas = list(map(tensor_meta, gradients))
-            self._reduced.setdefault(first.device, []).append((reduce(gradients), wheres, metas))
+            reduced = reduce(known, dense=dense), wheres, of
+            self._reduced.setdefault(found.tensors[0].device, []).append(reduced)
 
     def collect(self) -> dict[Where, GradientStats]:
         """All of them, each by its node and output_nr: one copy from each device."""
@@ -199,15 +200,15 @@ class Descriptions:
                 for device, stream in self._streams:
                     wait_for(device, stream)
                 row = torch.cat([part.numbers for part, _, _ in reduced]).cpu().numpy()
-            if row is None:  # a tensor subclass that has no values to give
+            if row is None:  # a device that has failed
                 continue
             at = 0
-            for part, wheres, metas in reduced:
+            for part, wheres, of in reduced:
                 end = at + len(part.numbers)
-                for where, numbers, meta in zip(
-                    wheres, combine(part, row[at:end]), metas, strict=True
+                for where, numbers, each in zip(
+                    wheres, combine(part, row[at:end]), of, strict=True
                 ):
-                    self._found[where] = GradientStats(*numbers, meta)
+                    self._found[where] = GradientStats(*numbers, *each)
                 at = end
         self._reduced = {}
         return self._found
@@ -235,17 +236,15 @@ class _hide_operators:
         return kind is not None and issubclass(kind, Exception)
 
 
+def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
+    """What tensor the numbers are of, and what that is of the gradient."""
+    local = found.extent == "local part" and len(found.tensors) == 1
+    return tensor_meta(found.tensors[0] if local else gradient), found.extent
+
+
 def alias(gradient: Tensor | None) -> Tensor | None:
     """A dense gradient's memory and version, as another tensor."""
     if gradient is None:
         return None
     with unseen_calls(), unseen_operators():
-        return gradient.detach() if is_plain(gradient) else gradient
-
-
-def _elements_behind(gradient: Tensor) -> int:
-    """How many elements the memory has that a view keeps; 0 if that cannot be told."""
-    try:
-        return gradient.untyped_storage().nbytes() // gradient.dtype.itemsize
-    except (RuntimeError, NotImplementedError):  # a subclass or a layout without one
-        return 0
+        return gradient.detach() if has_memory(gradient) else gradient

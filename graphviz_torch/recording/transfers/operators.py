@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...graph import TensorMeta
 from ...internals.hooks.dispatch import Call
+from ...internals.tensors.memory import parts
 from ...internals.tensors.metadata import device_label, tensor_meta
-from ...internals.tensors.storage import dense_parts
 
 
 class DispatchedCopy(NamedTuple):
@@ -65,7 +65,8 @@ def _copy(
         return
     pairs = [(source, target)]
     if source.layout == target.layout:
-        pairs = list(zip(dense_parts(source), dense_parts(target), strict=True))
+        alike = list(zip(parts(source), parts(target), strict=False))
+        pairs = alike if len(parts(source)) == len(parts(target)) else pairs
     non_blocking = _non_blocking(call)
     for part, into in pairs:
         after = tensor_meta(into)

@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...graph import TensorMeta, Transfer, TransferKind
 from ...internals.hooks.dispatch import Call
+from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
-from ...internals.tensors.storage import dense_parts
 from ..source_lines import Place
 from .operators import dispatched_copies
 
@@ -102,7 +101,7 @@ class Transfers:
 
     def __init__(self) -> None:
         self.records: list[CopyRecord] = []
-        self._data: dict[tuple[Any, ...], tuple[StorageWeakRef, int]] = {}
+        self._data: dict[tuple[Any, ...], tuple[Any, int]] = {}
         self._numbers = 0
 
     def see(self, call: Call) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
@@ -126,7 +125,7 @@ class Transfers:
                 self._number(None if copy.is_count else copy.part),
             )
             if copy.made is not None:
-                self._data[_identity(copy.made)] = (_storage(copy.made), record.data)
+                self._data[_identity(copy.made)] = (storage_ref(parts(copy.made)[0]), record.data)
             self.records.append(record)
             noted.append((record, copy.source, copy.made))
         return noted
@@ -137,8 +136,8 @@ class Transfers:
             return self._numbers - 1
         key = _identity(source)
         known = self._data.get(key)
-        if known is None or known[0].expired():  # type: ignore[no-untyped-call]
-            known = self._data[key] = (_storage(source), self._numbers)
+        if known is None or known[0].expired():
+            known = self._data[key] = (storage_ref(parts(source)[0]), self._numbers)
             self._numbers += 1
         return known[1]
 
@@ -151,12 +150,8 @@ def _kind(source: torch.device, target: torch.device) -> TransferKind:
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     """Equal for tensors with the same memory and the same version of its contents."""
-    if tensor.layout != torch.strided or tensor.is_nested:
+    found = parts(tensor)
+    if len(found) != 1:
         return (id(tensor),)
-    storage = tensor.untyped_storage()
     version = 0 if tensor.is_inference() else tensor._version
-    return storage._cdata, tensor.storage_offset(), tuple(tensor.shape), version
-
-
-def _storage(tensor: Tensor) -> StorageWeakRef:
-    return StorageWeakRef(dense_parts(tensor)[0].untyped_storage())  # type: ignore[no-untyped-call]
+    return storage_id(found[0]), found[0].storage_offset(), tuple(found[0].shape), version

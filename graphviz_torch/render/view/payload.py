@@ -225,6 +225,7 @@ def _add_gradients(
     most = _MOST_VALUES if len(nodes) <= _MANY else _FEW_VALUES
     found = {at: _values(stats, most) for at, stats in enumerate(rows)}
     header["values"] = {at: values for at, values in found.items() if values}
+    header["extents"] = {at: one.extent for at, one in enumerate(rows) if one and one.extent}
 
 
 def _values(stats: GradientStats | None, most: int) -> list[float | str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphviz_torch import GradientStats, record, simulate_accelerator
+from graphviz_torch.internals.tensors.memory import elements
 from graphviz_torch.internals.tensors.metadata import tensor_meta
 from graphviz_torch.recording.gradients import accelerator
 from graphviz_torch.recording.gradients.accelerator import combine, reduce
@@ -130,7 +131,7 @@ def test_views_of_the_same_memory_are_apart_where_they_see_other_parts_of_it() -
 
 def reduced(*gradients: Tensor) -> list[tuple[object, ...]]:
     """What is told of gradients on another device; here, on the CPU."""
-    parts = reduce(gradients)
+    parts = reduce(list(map(elements, gradients)))
     return list(combine(parts, parts.numbers.numpy()))
 
 

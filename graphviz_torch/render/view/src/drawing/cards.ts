@@ -134,7 +134,7 @@ export class Cards {
     if (!found) return "";
     if (found.nan + found.inf) return [found.nan && `${found.nan} NaN`, found.inf && `${found.inf} Inf`].filter(Boolean).join(", ");
     if (found.values && found.values.length <= 4) return `value ${tensor(found.values, found.tensor?.shape ?? [found.values.length])}`;
-    return `norm ${number(found.norm)}`;
+    return `norm ${number(found.norm)}${found.extent && ` of the ${found.extent}`}`;
   }
 
   private failure(): Span[][] {

@@ -26,6 +26,7 @@ export interface Gradient {
   readonly inf: number;
   readonly values: (number | string)[] | null;
   readonly tensor: Meta | null;
+  readonly extent: string; // what the numbers are of: "local part"; "" for all of it
 }
 
 export interface Change {
@@ -252,6 +253,7 @@ export class Model {
               inf: this.inf[row] as number,
               values: this.payload.header.values[row] ?? null,
               tensor: this.metas[(this.gradientTensor[row] as number) - 1] ?? null,
+              extent: this.payload.header.extents[row] ?? "",
             },
       );
     }

@@ -32,6 +32,7 @@ export interface Header {
   shapes: number[][];
   saved: [string, number, number, string, number | null][][];
   values: Record<string, (number | string)[]>;
+  extents: Record<string, string>;
   groups: number;
   groupName: string[];
   name: string[];

@@ -73,6 +73,7 @@ export function gradientFacts(gradient: Gradient): [string, Value][] {
     facts.push(["values", html("code", {}, tensor(gradient.values, shape))]);
   }
   if (gradient.tensor) facts.push(["tensor", metaText(gradient.tensor)]);
+  if (gradient.extent) facts.push(["of the", gradient.extent]);
   facts.push(["norm", number(gradient.norm)], ["largest", number(gradient.maxAbs)], ["mean", number(gradient.mean)]);
   facts.push(["zeros", `${number(100 * gradient.zeros)} %`]);
   if (gradient.nan) facts.push(["NaN", count(gradient.nan, "element")]);

@@ -1,0 +1,205 @@
+"""What may be read of a tensor, and which plain tensors stand for it.
+
+A kernel that reads a tensor without memory ends the process, and many have none: on the meta
+device, fake, batched, functional, the wrappers of many subclasses, what FSDP has freed. Whoever
+reads a tensor of the program asks here first, and gets plain tensors that have memory.
+
+    has_memory(tensor)   it is dense, and a kernel may read it
+    elements(tensor)     the plain tensors that hold its elements, if any do
+    parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies
+
+A subclass is asked for attributes, never for an operator: its `__torch_dispatch__` is the
+program's. Whoever asks here does so inside `unseen_calls()`, for function modes see attributes.
+
+Private: `torch._C._data_address` tells where the memory is, and changes nothing, as `data_ptr()`
+does to memory that is copied on write; `torch._C._storage_id` identifies it, as
+`untyped_storage()._cdata` does; `torch._C._functorch` tells what torch.func wraps; and where the
+classes of PyTorch named below have their tensors (2.13).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...graph import Extent
+from ..guards import no_autograd, no_functions, no_operators
+
+PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is their own
+
+_address: Any = torch._C._data_address  # type: ignore[attr-defined]
+_storage_id: Any = torch._C._storage_id  # type: ignore[attr-defined]
+_functorch: Any = torch._C._functorch
+
+
+class Elements(NamedTuple):
+    """The plain tensors that hold what a tensor is said to hold."""
+
+    tensors: list[Tensor]  # dense, with memory
+    numel: int  # those included that a sparse layout leaves out
+    extent: Extent = ""  # what they are of
+
+
+_NONE = Elements([], 0)
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """May a kernel read it: is it a dense tensor that lies in memory, or has no element.
+
+    >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    return _lies_in_memory(tensor)
+
+
+def elements(tensor: Tensor) -> Elements:
+    """What may be read in the place of a tensor; no tensor at all where nothing may.
+
+    A sparse tensor is coalesced. Of a DTensor it is this process's part, of a TwoTensor both
+    tensors. An AsyncCollectiveTensor that nobody has waited for is not waited for here.
+
+    >>> found = elements(torch.tensor([[0.0, 5.0]]).to_sparse())
+    >>> found.numel, [one.tolist() for one in found.tensors]
+    (2, [[5.0]])
+    """
+    if has_memory(tensor):  # as most
+        return Elements([tensor], tensor.numel())
+    with no_functions(), no_operators(), no_autograd(), suppress(*_REFUSALS):
+        return _elements(tensor)
+    return _NONE
+
+
+def parts(tensor: Tensor) -> list[Tensor]:
+    """The tensors that a tensor is made of, each with one storage; of a dense one itself.
+
+    In the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp in
+    ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15). MKL-DNN's own layout has none.
+
+    >>> [part.tolist() for part in parts(torch.tensor([[0.0, 5.0]]).to_sparse())]
+    [[[0], [1]], [5.0]]
+    """
+    while _functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, however many times
+        tensor = _functorch.get_unwrapped(tensor)
+    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+        return [tensor]
+    with no_functions(), no_operators(), no_autograd(), suppress(*_REFUSALS):
+        return _parts(tensor)
+    return [tensor]
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Identifies the memory of a tensor, or of its first part, among those that are alive.
+
+    0 where it has none.
+    """
+    try:
+        plain = type(tensor) in PLAIN
+        return int(_storage_id(tensor) if plain else tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # a layout without storage
+        first = next(iter(parts(tensor)), tensor)
+        return 0 if first is tensor else storage_id(first)
+
+
+def storage_bytes(part: Tensor) -> int:
+    """The size of that memory, whether or not it is there."""
+    return part.untyped_storage().nbytes()
+
+
+def storage_ref(part: Tensor) -> Any:
+    """Tells whether that memory is still there, and keeps it not: `expired()`."""
+    return StorageWeakRef(part.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+# What a subclass of the user's may raise that is asked, and a layout that has no such thing.
+_REFUSALS = (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)
+
+
+def _lies_in_memory(tensor: Tensor) -> bool:
+    try:
+        offset = tensor.storage_offset() * tensor.element_size()
+        if tensor.numel() == 0:
+            return not tensor.is_meta
+        return _address(tensor) not in (0, offset)
+    except (RuntimeError, NotImplementedError):  # no storage at all
+        return False
+
+
+def _elements(tensor: Tensor) -> Elements:
+    if has_memory(tensor):
+        return Elements([tensor], tensor.numel())
+    kind = type(tensor)
+    for read in _readers(kind):
+        inner, extent = read(tensor)
+        found = list(map(_elements, inner))
+        if not found or not all(one.tensors for one in found):
+            return _NONE
+        return Elements(
+            [plain for one in found for plain in one.tensors],
+            sum(one.numel for one in found),
+            extent or found[0].extent,
+        )
+    if tensor.is_nested:
+        return _elements(tensor.values())
+    if tensor.layout is torch.strided:  # of a subclass with memory of its own, the plain one
+        plain = kind not in PLAIN and _lies_in_memory(tensor)
+        return _elements(tensor.detach()) if plain else _NONE
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+    return _elements(tensor.values())._replace(numel=tensor.numel())
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    whole: Any = tensor
+    if tensor.layout is torch.sparse_coo:
+        return [whole._indices(), whole._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [whole.values(), whole.crow_indices(), whole.col_indices()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [whole.values(), whole.ccol_indices(), whole.row_indices()]
+    if tensor.layout is torch.jagged:
+        jagged = (whole._values, whole._offsets, whole._lengths)
+        return [part for part in jagged if part is not None]
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+        return []
+    if hasattr(type(tensor), "__tensor_flatten__"):  # a wrapper that names what it wraps
+        inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
+        found = [part for one in inner if isinstance(one, Tensor) for part in parts(one)]
+        return found or [tensor]
+    return [whole.values()] if tensor.is_nested else [tensor]
+
+
+Reader = Callable[[Any], tuple[list[Tensor], Extent]]
+
+
+def _of_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
+    whole = all(placement.is_replicate() for placement in tensor._spec.placements)
+    return [tensor._local_tensor], "" if whole else "local part"
+
+
+# By module and name, for most are not imported: wrappers whose elements lie in tensors that they
+# wrap. `simulate_accelerator` enters its own here.
+READERS: dict[tuple[str, str], Reader] = {
+    ("torch.distributed.tensor", "DTensor"): _of_dtensor,
+    ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"): (
+        lambda tensor: ([tensor.elem] if tensor.completed else [], "")
+    ),
+    ("torch.nested._internal.nested_tensor", "NestedTensor"): lambda tensor: ([tensor._values], ""),
+    ("torch.testing._internal.two_tensor", "TwoTensor"): (
+        lambda tensor: ([tensor.a, tensor.b], "inner tensors")
+    ),
+}
+
+
+def _readers(kind: type) -> list[Reader]:
+    if kind in PLAIN:
+        return []
+    classes = ((getattr(sys.modules.get(m), n, None), read) for (m, n), read in READERS.items())
+    return [read for cls, read in classes if cls is not None and issubclass(kind, cls)]

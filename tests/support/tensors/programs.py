@@ -1,0 +1,160 @@
+"""Programs whose tensors are not plain: each runs bare and recorded, and the two are compared.
+
+    python -m tests.support.tensors.programs NAME ...      JSON as each begins, and as it ends
+
+A reader that takes a tensor without memory for one with memory ends the process: so whoever runs
+these does it in a process of their own, see `outcomes`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import made_by_torch as made
+from . import parallel, subclasses
+from .steps import Program, mlp, steps_of
+from .subclasses import with_parameters
+
+PROGRAMS: dict[str, Program] = {
+    "plain": lambda: ((model := mlp()), steps_of(model)),
+    "tensor parallel": parallel.tensor_parallel,
+    "sequence parallel": parallel.sequence_parallel,
+    "sharded": lambda: parallel.sharded(mlp()),
+    "sharded, mixed precision": parallel.mixed_precision,
+    "tensor parallel and sharded": parallel.tensor_parallel_and_sharded,
+    "a DTensor": parallel.dtensor_leaf,
+    "a collective that is awaited": parallel.awaited,
+    "TwoTensor": subclasses.two_tensors,
+    "LoggingTensor": subclasses.logging_tensors,
+    "DiagTensorBelow": subclasses.diagonals,
+    "a wrapper": with_parameters(subclasses.Wrapper),
+    "a wrapper with an offset": with_parameters(subclasses.Offset),
+    "a subclass with memory": with_parameters(lambda tensor: tensor.as_subclass(subclasses.Named)),
+    "a subclass that dispatches": with_parameters(
+        lambda tensor: torch.Tensor._make_subclass(subclasses.Dispatching, tensor)
+    ),
+    "fake": made.fake,
+    "meta": made.meta,
+    "functional": made.functional,
+    "batched": made.batched,
+    "forward mode": made.forward_mode,
+    "zeros without memory": made.zero_tensor,
+    "nested": made.nested(torch.strided),
+    "jagged": made.nested(torch.jagged),
+    "COO": made.sparse(lambda tensor: tensor.to_sparse()),
+    "CSR": made.sparse(lambda tensor: tensor.to_sparse_csr()),
+    "CSC": made.sparse(lambda tensor: tensor.to_sparse_csc()),
+    "BSR": made.sparse(lambda tensor: tensor.to_sparse_bsr((2, 2))),
+    "an embedding with sparse gradients": made.embedding,
+    "MKL-DNN": made.mkldnn,
+    "freed": made.freed,
+}
+if find_spec("torchao"):
+    PROGRAMS |= {
+        "torchao's int8 weights": made.quantised(made.int8_weights),
+        "torchao's int8 training": made.quantised(made.int8_training),
+        "torchao's NF4": made.quantised(made.nf4_weights),
+    }
+
+
+def plain_values(value: Any) -> Any:
+    """What of a result is to be the same to the bit."""
+    if not isinstance(value, Tensor):
+        return value
+    with torch.no_grad():
+        if hasattr(value, "to_local"):
+            return plain_values(value.to_local())
+        for names in (["a", "b"], ["elem"], ["inside"], ["diag"]):
+            if all(isinstance(getattr(value, name, None), Tensor) for name in names):
+                return [plain_values(getattr(value, name)) for name in names]
+        if "dequantize" in vars(type(value)):
+            return plain_values(value.dequantize())
+        if value.is_meta or type(value).__name__ == "FakeTensor":
+            return tuple(value.shape), str(value.dtype)
+        if value.is_nested:
+            return [part.tolist() for part in value.unbind()]
+        dense = value if value.layout == torch.strided else value.to_dense()
+        return str(value.layout), tuple(dense.shape), dense.flatten().tolist()
+
+
+def compared(name: str) -> dict[str, Any]:
+    """Run a program bare and recorded. Raises where the two differ."""
+    from graphviz_torch import find, load, record, summary, to_dot, to_html, to_text
+
+    warnings.simplefilter("ignore")
+    _, step = PROGRAMS[name]()
+    expected = list(map(plain_values, step()))
+    found: dict[str, Any] = {}
+    for how in (True, "finite"):
+        model, step = PROGRAMS[name]()
+        with record(model, gradients=how) as recording:
+            result = step()
+        assert repr(list(map(plain_values, result))) == repr(expected), how
+        graph = recording.graph
+        stats = [each for node in graph.nodes for each in node.grad_outputs if each is not None]
+        if how is True:
+            found = {
+                "nodes": len(graph.nodes),
+                "notes": sorted({node.note for node in graph.nodes if node.note}),
+                "extents": sorted({each.extent for each in stats}),
+                "norms": [p.norm for p in graph.parameters],
+                "saved": sum(node.saved_bytes for node in graph.nodes),
+                "leaves": {
+                    node.label: [s and s.norm for s in node.grad_outputs]
+                    for node in graph.nodes
+                    if node.leaf
+                },
+            }
+        for show in (to_dot, to_text, summary, find, repr):
+            str(show(graph))  # type: ignore[operator]
+        with TemporaryDirectory() as folder:
+            to_html(graph, Path(folder, "graph.html"))
+            graph.save(Path(folder, "graph.json"))
+            assert load(Path(folder, "graph.json")) == graph
+    return found
+
+
+def outcomes(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """How each program ends, in a process of its own, and in another one after each crash."""
+    left = list(names)
+    while left:
+        command = [sys.executable, "-X", "faulthandler", "-m", __name__, *left]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        ended = {line["name"]: line for line in lines if "error" in line}
+        begun = lines[-1]["name"] if lines else left[0]
+        if begun not in ended:
+            where = [line.strip() for line in done.stderr.splitlines() if "File" in line]
+            ended[begun] = {"error": f"exit status {done.returncode}: {where[:3]}"}
+        yield from ended.items()
+        left = [name for name in left if name not in ended]
+
+
+@contextmanager
+def _reported(name: str) -> Iterator[dict[str, Any]]:
+    print(json.dumps({"name": name}), flush=True)
+    outcome: dict[str, Any] = {"name": name, "error": ""}
+    try:
+        yield outcome
+    except Exception:
+        outcome["error"] = traceback.format_exc()[-1500:]
+    print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:] or PROGRAMS:
+        with _reported(each) as outcome:
+            outcome |= compared(each)
