@@ -6,6 +6,7 @@ Seen on torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpoin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torch import Tensor
 from torch.nn import DataParallel, Module
@@ -38,15 +39,16 @@ def is_sharded(kinds: Iterable[type[Module]]) -> bool:
     return any(hasattr(kind, "_get_fsdp_state") for kind in kinds)
 
 
-def unsharded(module: Module) -> Iterator[tuple[Module, str, Tensor]]:
+def unsharded(module: Module) -> Iterable[tuple[Module, str, Tensor]]:
     """Owner, name and tensor of the whole parameters of a module that `fully_shard` divided.
 
     They are what a graph holds. The owner has them only while it runs, its shards else.
     """
     state_of = getattr(type(module), "_get_fsdp_state", None)
-    if state_of is None:
-        return
-    state = state_of(module)
+    return () if state_of is None else _parameters(state_of(module))
+
+
+def _parameters(state: Any) -> Iterator[tuple[Module, str, Tensor]]:
     groups = getattr(state, "_fsdp_param_groups", None)  # of torch 2.11, one group
     for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
         for part in () if group is None else group.fsdp_params:

@@ -50,7 +50,7 @@ def infer_modules(
         # A leaf and its carriers are in the module if all that use the leaf are.
         if len(owners[leaf]) == 1 and users[leaf]:
             (path,) = owners[leaf]
-            if all(found.get(user) == path for user in users[leaf]):
+            if {found.get(user) for user in users[leaf]} == {path}:
                 found[carrier] = path
     return {node: path for node, path in found.items() if path}
 

@@ -52,8 +52,10 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     """
     if names is None:
         frames = outwards(caller())
-        variables, inside = outwards_names(frames, _of_variables, _of_containers)
-        return [*variables, *_of_outputs(outputs), *inside]
+        variables, inside = outwards_names(frames, _Variables(), _of_containers)
+        # A model that a function was given is a variable of its caller, too.
+        once = {id(pair): pair for pair in variables}
+        return [*once.values(), *_of_outputs(outputs), *inside]
     if isinstance(names, torch.nn.Module):
         return [*_of_module(names, ""), *_of_outputs(outputs)]
     if isinstance(names, Mapping):
@@ -87,57 +89,71 @@ def outwards_names(
         given, variables = arguments(frame), local_variables(frame, without=ATOMS)
         for i, read in enumerate(readers):
             names = list(read(variables))
-            if given and found[i]:
+            renamed = [k for k, (name, _) in enumerate(names) if name in given]
+            if renamed and found[i]:
                 further = {id(tensor): name for name, tensor in reversed(found[i])}
-                names = [
-                    (further.get(id(tensor), name) if name in given else name, tensor)
-                    for name, tensor in names
-                ]
+                for k in renamed:
+                    name, tensor = names[k]
+                    names[k] = further.get(id(tensor), name), tensor
             found[i] = names + found[i]
     return found
 
 
-def _of_variables(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
-    """Tensors, and the parameters of modules, as they stand in variables."""
-    pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
-    for name, value in values.items():
-        kind = type(value)
-        if kind in ATOMS:
-            continue
-        if issubclass(kind, (Tensor, torch.nn.Module)):
-            pairs.append((name, value))
-        elif name == "self":
-            with suppress(Exception):
-                pairs.extend(
-                    (f"self.{key}", part)
-                    for key, part in object.__getattribute__(value, "__dict__").items()
-                    if issubclass(type(part), (Tensor, torch.nn.Module))
-                )
-    modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
-    if not modules:
-        yield from pairs  # type: ignore[misc]
-        return
-    prefixes = _prefixes(modules)
-    for name, value in pairs:
-        if isinstance(value, torch.nn.Module):
-            yield from _of_module(value, prefixes[name])
-        else:
-            yield name, value
+class _Variables:
+    """Tensors, and the parameters of modules, as they stand in the variables of frames.
 
+    A module that stands in several is read once: its pairs are the same objects.
+    """
 
-def _prefixes(modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
-    """For each module's variable, that name if without it a parameter's name were ambiguous."""
-    if len(modules) < 2:
-        return {name: "" for name, _ in modules}
-    first: dict[str, tuple[str, Tensor]] = {}
-    prefixes = {name: "" for name, _ in modules}
-    for variable, module in modules:
-        for name, tensor in _of_module(module, ""):
-            other, known = first.setdefault(str(name), (variable, tensor))
-            if known is not tensor:
-                prefixes[variable] = variable
-                prefixes[other] = other
-    return prefixes
+    def __init__(self) -> None:
+        self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}  # by id() and prefix
+
+    def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
+        pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
+        for name, value in values.items():
+            kind = type(value)
+            if kind in ATOMS:
+                continue
+            if issubclass(kind, (Tensor, torch.nn.Module)):
+                pairs.append((name, value))
+            elif name == "self":
+                with suppress(Exception):
+                    pairs.extend(
+                        (f"self.{key}", part)
+                        for key, part in object.__getattribute__(value, "__dict__").items()
+                        if issubclass(type(part), (Tensor, torch.nn.Module))
+                    )
+        modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
+        if not modules:
+            return pairs  # type: ignore[return-value]
+        prefixes = self._prefixes(modules)
+        found: list[tuple[str, Tensor]] = []
+        for name, value in pairs:
+            if isinstance(value, torch.nn.Module):
+                found += self._of_module(value, prefixes[name])
+            else:
+                found.append((name, value))
+        return found
+
+    def _of_module(self, module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
+        pairs = self._modules.get((id(module), prefix))
+        if pairs is None:
+            pairs = self._modules[id(module), prefix] = _of_module(module, prefix)
+        return pairs
+
+    def _prefixes(self, modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
+        """For each module's variable, that name if without it a parameter's name were ambiguous."""
+        prefixes = {name: "" for name, _ in modules}
+        if len({id(module) for _, module in modules}) < 2:
+            return prefixes
+        first: dict[str, tuple[str, Tensor]] = {}
+        for variable, module in modules:
+            for name, tensor in self._of_module(module, ""):
+                other, known = first.setdefault(name, (variable, tensor))
+                if known is not tensor:
+                    prefixes[variable] = variable
+                    prefixes[other] = other
+        return prefixes
 
 
 def _of_mapping(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
@@ -164,12 +180,13 @@ def _of_outputs(outputs: Any) -> Iterable[tuple[str, Tensor]]:
             yield path, tensor
 
 
-def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tensor]]:
+def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
     """As `named_parameters` and `named_buffers`, with every name of a shared tensor.
 
     Those look at each module's members many times over; this takes a third of the time. What a
     wrapper wraps has the wrapper's name.
     """
+    found: list[tuple[str, Tensor]] = []
     stack = [(prefix, module)]
     seen = set()
     whole: dict[int, list[tuple[str, Tensor]]] = {}  # of what is divided, by id() of its owner
@@ -179,15 +196,20 @@ def _of_module(module: torch.nn.Module, prefix: str) -> Iterable[tuple[str, Tens
             continue
         seen.add(id(module))
         start = f"{path}." if path else ""
-        with suppress(Exception):  # of one that was never initialised
+        try:
             for owner, name, tensor in unsharded(module):
                 whole.setdefault(id(owner), []).append((name, tensor))
-            for name, tensor in [*module._parameters.items(), *whole.get(id(module), ())]:
+            for name, tensor in module._parameters.items():
                 if tensor is not None:
-                    yield ParameterName(start + name), tensor
+                    found.append((ParameterName(start + name), tensor))
+            for name, tensor in whole.get(id(module), ()):
+                found.append((ParameterName(start + name), tensor))
             for name, buffer in module._buffers.items():
                 if buffer is not None:
-                    yield BufferName(start + name), buffer
+                    found.append((BufferName(start + name), buffer))
             for name, child in reversed(module._modules.items()):
                 if child is not None:
                     stack.append((path if is_inside(module, name) else start + name, child))
+        except Exception:  # one that was never initialised
+            continue
+    return found

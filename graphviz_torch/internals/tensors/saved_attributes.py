@@ -29,12 +29,11 @@ _UNSIGNED = 1 << 63  # a dimension that counts from the end is kept as an unsign
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
     """The attributes of each live node; of a custom Function none, for they are its author's."""
     known: dict[Any, Attributes] = {}
-    found: list[Attributes] = []
-    for fn in fns:
-        kind = type(fn)
-        members = _members.get(kind) or _read(kind)
+    found: list[Attributes] = [()] * len(fns)
+    kinds = {kind: _members.get(kind) or _read(kind) for kind in set(map(type, fns))}
+    for i, fn in enumerate(fns):
+        members = kinds[kind := type(fn)]
         if members.get is None:
-            found.append(())
             continue
         values = members.get(fn)
         key = kind, repr(values)  # numbers, texts, and lists of them: 1 and 1.0 are told apart
@@ -42,7 +41,7 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
             row = values if len(members.names) > 1 else (values,)
             pairs = zip(members.names, row, strict=True)
             known[key] = tuple([f"{name}={_text(v)}" for name, v in pairs if v is not None])
-        found.append(known[key])
+        found[i] = known[key]
     return found
 
 
