@@ -252,8 +252,6 @@ def _style() -> dict[str, Any]:
     return {
         "colors": style.COLORS,
         "scale": style.SCALE,
-        "scaleTurns": style.SCALE_TURNS,
-        "onStrong": style.ON_STRONG,
         "nonfinite": style.NONFINITE,
         "categories": style.CATEGORIES,
     }

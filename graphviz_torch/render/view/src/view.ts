@@ -18,6 +18,7 @@ import { Drawing } from "./drawing/drawing";
 import { Lighting } from "./drawing/lighting";
 import { Minimap } from "./drawing/minimap";
 import { save, toPng, toSvg } from "./drawing/picture";
+import { Places } from "./drawing/places";
 import { type Scene, Scenes } from "./drawing/scene";
 import { type Theme, Themes } from "./drawing/theme";
 import { GraphWords } from "./drawing/words";
@@ -48,6 +49,7 @@ export class View implements Keyed, Actions {
   private readonly colors: Colors;
   private readonly drawing: Drawing;
   private readonly camera: Camera;
+  private readonly places: Places;
   private readonly lighting: Lighting;
   private readonly minimap: Minimap;
   private readonly panel: Panel;
@@ -61,7 +63,7 @@ export class View implements Keyed, Actions {
   private readonly keys = keyList();
   private readonly live = html("div", { class: "live", "aria-live": "polite" });
   private readonly sizes = new ResizeObserver(() => this.resize());
-  private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], begin: 0, width: 0, height: 0 };
+  private scene: Scene = { cards: [], frames: [], paths: [], stubs: [], width: 0, height: 0 };
   /** What is selected: a group's item, or a node (which a closed group may hide). */
   private selected: number | null = null;
   private hovered: number | null = null;
@@ -80,9 +82,11 @@ export class View implements Keyed, Actions {
     this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);
     this.drawing = new Drawing(new GraphWords(model, this.tree, cards));
-    this.lighting = new Lighting(model, this.tree, this.scenes.open);
+    this.places = new Places(model, this.tree, this.scenes.open);
+    this.lighting = new Lighting(model, this.tree, this.places);
     this.camera = new Camera(this.drawing.svg, this.drawing.world, () => this.moved());
-    this.minimap = new Minimap(this.camera, (name) => this.themes.color(name), (item) => this.colors.paint(item).fill);
+    const fill = (item: number): string => this.colors.paint(item).gauge ?? this.colors.paint(item).fill;
+    this.minimap = new Minimap(this.camera, (name) => this.themes.color(name), fill, () => this.matching());
     const go = (item: number): void => void this.select(item, true);
     const address = options.page && window === window.parent ? addresses(this.tree) : null;
     this.visits = new Visits(this.visit(), address, (visit) => void this.revisit(visit), go);
@@ -91,7 +95,7 @@ export class View implements Keyed, Actions {
     this.legend = new LegendBox(this.colors, (by) => this.colorBy(by));
     this.crumbs = new Crumbs((item) => (item === null ? this.fit() : go(item)));
     this.player = new Player(this.playback, (node) => model.caption(node), () => this.replay());
-    this.search = new SearchBox(model, this.tree, go);
+    this.search = new SearchBox(model, this.tree, go, () => this.match());
     this.bar = new Bar(this.search.element, this);
     const canvas = html("div", { class: "canvas" }, this.crumbs.element, this.drawing.svg);
     const side = html("div", { class: "side" }, this.panel.element, this.minimap.element);
@@ -106,7 +110,7 @@ export class View implements Keyed, Actions {
     this.panel.show(null);
     this.resize();
     await this.redraw();
-    this.camera.start(this.scene);
+    this.begin();
     this.sizes.observe(this.element);
     this.sizes.observe(this.drawing.svg);
     const selected = this.visits.addressed ?? this.options.selected ?? null;
@@ -147,12 +151,12 @@ export class View implements Keyed, Actions {
 
   /** Close a group or open it; with `inside` open all groups in it too. */
   async toggle(group: number, inside = false): Promise<void> {
-    const [left, before] = [this.visit(), this.where(group)];
+    const [left, before] = [this.visit(), this.places.where(group)];
     if (inside) this.scenes.openInside(group);
     else if (this.scenes.open.has(group)) this.scenes.close(group);
     else this.scenes.reveal(group);
     await this.redraw();
-    const after = this.where(group);
+    const after = this.places.where(group);
     if (before && after) this.camera.hold({ x: before.x + before.width / 2, y: before.y }, { x: after.x + after.width / 2, y: after.y });
     this.visits.add(left, this.visit());
   }
@@ -166,7 +170,7 @@ export class View implements Keyed, Actions {
     if (open) this.scenes.openAll();
     else this.scenes.closeAll();
     void this.redraw().then(() => {
-      this.camera.start(this.scene);
+      this.begin();
       this.visits.add(left, this.visit());
     });
   }
@@ -181,7 +185,7 @@ export class View implements Keyed, Actions {
 
   /** Select the neighbour of the selected card in a direction on the screen. */
   step(dx: number, dy: number): void {
-    const next = nextCard(this.scene, this.selected === null ? null : this.where(this.shown(this.selected)), dx, dy);
+    const next = nextCard(this.scene, this.selected === null ? null : this.places.where(this.places.shown(this.selected)), dx, dy);
     if (next !== null) void this.select(next);
   }
 
@@ -267,7 +271,7 @@ export class View implements Keyed, Actions {
     this.element.classList.toggle("narrow", this.element.clientWidth < NARROW);
     const before = this.camera.measured;
     this.camera.measure();
-    if (!before && this.camera.measured && this.scene.cards.length) this.camera.start(this.scene);
+    if (!before && this.camera.measured && this.scene.cards.length) this.begin();
     this.moved();
   }
 
@@ -284,7 +288,7 @@ export class View implements Keyed, Actions {
     this.panel.show(item);
     this.element.classList.toggle("selecting", item !== null);
     if (item !== null && bring) {
-      const carrier = this.carrier(item);
+      const carrier = this.places.carrier(item);
       const level = this.tree.levelOf(carrier);
       if (level >= 0 && !this.tree.around(carrier).every((group) => this.scenes.open.has(group))) {
         this.scenes.reveal(level);
@@ -294,7 +298,7 @@ export class View implements Keyed, Actions {
     this.mark();
     this.showCrumbs();
     if (this.element.classList.contains("narrow")) this.camera.measure(); // the panel takes room, or gives it back
-    const box = item === null ? null : this.where(this.shown(item));
+    const box = item === null ? null : this.places.where(this.places.shown(item));
     if (box && bring) this.camera.look(box, Math.max(0.8, Math.min(1.2, this.camera.transform.k)));
     else if (box) this.camera.show(box);
     this.live.textContent = item === null ? "" : this.tree.isGroup(item) ? this.tree.name(item) : this.model.caption(item);
@@ -317,11 +321,12 @@ export class View implements Keyed, Actions {
     const scene = await this.scenes.scene();
     if (!scene) return;
     this.scene = scene;
-    this.lighting.redrawn();
+    this.places.redrawn(scene);
     this.hovered = null;
     this.drawing.draw(scene);
     this.recolor();
     this.mark();
+    this.drawing.match(this.matching());
     if (this.playback.step !== null) this.replay();
     this.drawing.see(this.camera.window);
     this.element.dataset.cards = String(scene.cards.length);
@@ -337,17 +342,17 @@ export class View implements Keyed, Actions {
 
   private replay(): void {
     const { step, current } = this.playback;
-    const shown = current === null ? null : this.shown(current);
+    const shown = current === null ? null : this.places.shown(current);
     this.drawing.play(step === null ? null : (item) => this.playback.done(item), shown);
-    const box = shown === null ? null : this.where(shown);
+    const box = shown === null ? null : this.places.where(shown);
     if (box) this.camera.show(box);
   }
 
   /** Show the selection, and the way from it to the leaves and to the outputs. */
   private mark(): void {
     const item = this.selected;
-    this.drawing.select(item === null ? null : this.shown(item), item);
-    this.drawing.light(item === null ? null : this.lighting.ways(item, this.frames(), true));
+    this.drawing.select(item === null ? null : this.places.shown(item), item);
+    this.drawing.light(item === null ? null : this.lighting.selected(item, this.frames()));
   }
 
   /** While nothing is selected, the way from what is hovered to the outputs is lit. */
@@ -355,7 +360,21 @@ export class View implements Keyed, Actions {
     if (item === this.hovered) return;
     this.hovered = item;
     if (this.selected !== null) return;
-    this.drawing.light(item === null ? null : this.lighting.ways(item, this.frames(), false), true);
+    this.drawing.light(item === null ? null : this.lighting.hovered(item, this.frames()), true);
+  }
+
+  private begin(): void {
+    this.camera.start(this.scene, this.places.beginning);
+  }
+
+  /** The items in which the picture shows what a search found. */
+  private matching(): Set<number> {
+    return new Set(this.search.found.map((item) => this.places.shown(item)));
+  }
+
+  private match(): void {
+    this.drawing.match(this.matching());
+    this.minimap.draw(this.scene);
   }
 
   private frames(): number[] {
@@ -364,7 +383,7 @@ export class View implements Keyed, Actions {
 
   private showCrumbs(): void {
     const { tree, model, selected } = this;
-    const around = selected === null ? this.seenInside() : [...tree.around(this.carrier(selected)).reverse(), selected];
+    const around = selected === null ? this.seenInside() : [...tree.around(this.places.carrier(selected)).reverse(), selected];
     const ofNode = (node: number): string => [tree.loneModule(node), model.caption(node)].filter(Boolean).join(" · ");
     const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(ofNode(item), MOST_CALLED));
     const whole: Crumb = { item: null, name: shorten(model.title || "graph", MOST_CALLED) };
@@ -385,27 +404,6 @@ export class View implements Keyed, Actions {
     const name = model.text("label", node) ? `${model.caption(node)} · ${model.operation(node)}` : model.operation(node);
     const line = model.text("source", node);
     return `${shorten(model.leaf[node] ? model.caption(node) : name, MOST_CALLED)}${line ? ` · ${shorten(line, MOST_CALLED)}` : ""}`;
-  }
-
-  /** The item whose card carries a node: the first user of a parameter that is written inside it. */
-  private carrier(item: number): number {
-    if (this.tree.isGroup(item) || !this.tree.folded[item]) return item;
-    return this.model.firstUser(item) ?? item;
-  }
-
-  /** The item that a node or group is seen as now. */
-  private shown(item: number): number {
-    const carrier = this.carrier(item);
-    let shown = carrier;
-    for (const level of this.tree.around(carrier)) if (!this.scenes.open.has(level)) shown = level;
-    return shown;
-  }
-
-  private where(item: number): Box | null {
-    const frame = this.scene.frames.find((one) => one.item === item);
-    if (frame) return frame;
-    const found = this.scene.cards.find(({ card }) => card.item === item);
-    return found ? { x: found.x, y: found.y, width: found.card.width, height: found.card.height } : null;
   }
 }
 

@@ -1,4 +1,4 @@
-// The field to search in, and what was found below it.
+// The field to search in, what was found below it, and the walk from one to the next.
 
 import { html } from "../dom";
 import { shaped } from "../graph/units";
@@ -6,10 +6,15 @@ import type { Model } from "../graph/model";
 import { search } from "../graph/search";
 import type { Tree } from "../graph/tree";
 
-const MOST = 60;
+const MOST = 60; // rows of the list
 
 export class SearchBox {
   readonly element: HTMLElement;
+  /** What was found, groups first. */
+  found: readonly number[] = [];
+  /** The one that the reader was led to last; -1 before the first. */
+  private at = -1;
+  private asked = "";
   private readonly input = html("input", {
     type: "search",
     role: "combobox",
@@ -18,16 +23,22 @@ export class SearchBox {
     autocomplete: "off",
     placeholder: "Search   /",
     "aria-label": "Search: name, op:, module:, shape:, dtype:, device:, finding:",
-    title: "A name, or op:addmm  module:attn  class:linear  attribute:exponent=2  shape:8,128  dtype:f32  device:cpu  finding:nan",
+    title: "A name, or op:addmm  module:attn  class:linear  attribute:exponent=2  shape:8,128  dtype:f32  device:cpu  finding:nan\nEnter leads to the next, Shift+Enter to the one before",
   });
+  private readonly count = html("output", { class: "count", "aria-live": "polite" });
   private readonly list = html("div", { class: "found", id: "found", role: "listbox", "aria-label": "Found" });
 
+  /**
+   * @param go leads the reader to an item.
+   * @param changed is called where other items are found than before.
+   */
   constructor(
     private readonly model: Model,
     private readonly tree: Tree,
     private readonly go: (item: number) => void,
+    private readonly changed: () => void,
   ) {
-    this.element = html("div", { class: "search" }, this.input, this.list);
+    this.element = html("div", { class: "search" }, this.input, this.count, this.list);
     this.input.addEventListener("input", () => this.find());
     this.input.addEventListener("focus", () => this.find());
     this.input.addEventListener("keydown", (event) => this.key(event));
@@ -42,16 +53,23 @@ export class SearchBox {
   }
 
   private find(): void {
-    const { model, tree } = this;
-    const { groups, nodes, total } = search(model, tree, this.input.value, MOST);
-    const rows = groups.map((item) => this.row(item, tree.name(item), `group · ${tree.path(item)}`));
-    for (const node of nodes) {
+    const { model, tree, input } = this;
+    const { groups, nodes } = search(model, tree, input.value);
+    if (input.value !== this.asked) {
+      this.asked = input.value;
+      this.found = [...groups, ...nodes];
+      this.at = -1;
+      this.changed();
+      this.say();
+    }
+    const rows = groups.slice(0, MOST / 2).map((item) => this.row(item, tree.name(item), `group · ${tree.path(item)}`));
+    for (const node of nodes.slice(0, MOST)) {
       const meta = model.firstOutput(node);
       const said = [model.text("label", node) ? model.operation(node) : "", meta ? shaped(meta) : "", model.text("module", node)];
       rows.push(this.row(node, model.caption(node), said.filter(Boolean).join(" · ")));
     }
-    if (total > nodes.length) rows.push(html("p", { class: "quiet" }, `${total.toLocaleString("en")} nodes match; ${nodes.length} are listed.`));
-    if (!rows.length && this.input.value.trim()) rows.push(html("p", { class: "quiet" }, "Nothing matches."));
+    if (nodes.length > MOST) rows.push(html("p", { class: "quiet" }, `${nodes.length.toLocaleString("en")} nodes match; ${MOST} are listed.`));
+    if (!rows.length && input.value.trim()) rows.push(html("p", { class: "quiet" }, "Nothing matches."));
     this.fill(rows);
   }
 
@@ -63,11 +81,24 @@ export class SearchBox {
 
   private row(item: number, name: string, said: string): HTMLElement {
     const row = html("button", { type: "button", role: "option", "data-found": item, id: `found-${item}`, "aria-selected": "false" }, html("b", {}, name), html("span", { class: "quiet" }, said));
-    row.addEventListener("click", () => {
-      this.fill([]);
-      this.go(item);
-    });
+    row.addEventListener("click", () => this.lead(this.found.indexOf(item)));
     return row;
+  }
+
+  /** Lead to one of those found; after the last comes the first. */
+  private lead(at: number): void {
+    const { found } = this;
+    if (!found.length) return;
+    this.at = (at + found.length) % found.length;
+    this.fill([]);
+    this.say();
+    this.go(found[this.at] as number);
+  }
+
+  private say(): void {
+    const { length } = this.found;
+    const all = length.toLocaleString("en");
+    this.count.textContent = !this.asked.trim() ? "" : this.at < 0 ? (length ? all : "none") : `${(this.at + 1).toLocaleString("en")} of ${all}`;
   }
 
   private key(event: KeyboardEvent): void {
@@ -76,9 +107,10 @@ export class SearchBox {
     const at = rows.findIndex((row) => row.classList.contains("at"));
     if (event.key === "Escape") {
       this.input.value = "";
-      this.fill([]);
+      this.find();
       this.input.blur();
-    } else if (event.key === "Enter") rows[Math.max(0, at)]?.click();
+    } else if (event.key === "Enter" && at >= 0) rows[at]?.click();
+    else if (event.key === "Enter") this.lead(this.at + (event.shiftKey ? -1 : 1));
     else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       const next = Math.max(0, Math.min(rows.length - 1, at + (event.key === "ArrowDown" ? 1 : -1)));

@@ -10,18 +10,18 @@ export interface Box {
   readonly height: number;
 }
 
-/** All there is to see, and where its first card has its middle. */
+/** All there is to see. */
 export interface World {
   readonly width: number;
   readonly height: number;
-  readonly begin?: number;
 }
 
 const MARGIN = 28;
 const SEEN = 14; // CSS pixels between a card that must be seen and the window's edge
 const SMALLEST = 0.005;
 const LARGE = 1800; // CSS pixels of width
-const READABLE = 0.62; // text of 13 pixels is 8 pixels high
+const LEGIBLE = 0.75; // text of 11 pixels is 8 pixels high
+const ABOVE = 60; // CSS pixels that are seen above a beginning which is not at the top
 
 export class Camera {
   private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
@@ -29,7 +29,7 @@ export class Camera {
   private size = { width: 800, height: 600 };
   /** Has the stage had a size yet? */
   measured = false;
-  private started: { world: World; transform: ZoomTransform } | null = null;
+  private started: { world: World; first: Box | null; transform: ZoomTransform } | null = null;
 
   constructor(
     private readonly svg: SVGSVGElement,
@@ -57,7 +57,7 @@ export class Camera {
     this.size = { width, height };
     this.measured = true;
     if (first) return;
-    if (started && this.transform === started.transform) return this.start(started.world);
+    if (started && this.transform === started.transform) return this.start(started.world, started.first);
     const { x, y, k } = this.transform;
     this.place(zoomIdentity.translate(x + (width - before.width) / 2, y + (height - before.height) / 2).scale(k));
   }
@@ -77,26 +77,33 @@ export class Camera {
     this.look({ x: 0, y: 0, ...world }, 1.25 * this.natural);
   }
 
-  /** All of a small world; of a large one its beginning, so that it can be read. */
-  start(world: World): void {
-    if (Math.min(...this.scales(world)) >= READABLE) this.fit(world);
+  /** All of a small world; of a large one the box that comes first, so that it can be read. */
+  start(world: World, first: Box | null): void {
+    if (Math.min(...this.scales(world)) >= LEGIBLE) this.fit(world);
     else {
-      const scale = Math.max(READABLE, Math.min(this.natural, this.scales(world)[0]));
-      this.place(zoomIdentity.translate(this.beginning(world, scale), MARGIN).scale(scale));
+      const scale = Math.max(LEGIBLE, Math.min(this.natural, this.scales(world)[0]));
+      this.place(zoomIdentity.translate(this.left(world, first, scale), this.top(first, scale)).scale(scale));
     }
-    this.started = { world, transform: this.transform };
+    this.started = { world, first, transform: this.transform };
   }
 
   /** The scale of a picture that need not be made smaller: a large screen is looked at from further away. */
   private get natural(): number {
-    return Math.max(1, Math.min(1.5, this.size.width / LARGE));
+    return Math.max(1, Math.min(2, this.size.width / LARGE));
   }
 
-  /** Left side of the world: in the middle, or so that where it begins is. */
-  private beginning({ width, begin }: World, scale: number): number {
+  /** Left side of the world: in the middle, or so that the first box is. */
+  private left({ width }: World, first: Box | null, scale: number): number {
     const [room, wide] = [this.size.width, scale * width];
     if (wide + 2 * MARGIN <= room) return (room - wide) / 2;
-    return Math.max(room - MARGIN - wide, Math.min(MARGIN, room / 2 - scale * (begin ?? width / 2)));
+    const middle = first ? first.x + first.width / 2 : width / 2;
+    return Math.max(room - MARGIN - wide, Math.min(MARGIN, room / 2 - scale * middle));
+  }
+
+  /** Upper side of the world: at the top, or above it so far that the first box is seen. */
+  private top(first: Box | null, scale: number): number {
+    if (!first || MARGIN + scale * (first.y + first.height) + MARGIN <= this.size.height) return MARGIN;
+    return ABOVE - scale * first.y;
   }
 
   /** Bring a box into the middle, not larger than `most`; keep the scale where it fits. */

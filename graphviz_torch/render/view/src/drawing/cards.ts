@@ -4,6 +4,7 @@ import { BUFFER, type Model, PARAMETER } from "../graph/model";
 import type { Mark } from "../graph/payload";
 import { classOf, type Tree } from "../graph/tree";
 import { bytes, count, number, shaped, shorten, tensor } from "../graph/units";
+import { spread } from "../graph/spread";
 
 /** What an item is to a reader; "failed" is an operation that raised an exception. */
 export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "output" | "group" | "failed";
@@ -146,17 +147,32 @@ export class Cards {
   private group(item: number): Card {
     const { tree } = this;
     const alike = tree.alikes(item);
-    const marks = this.model.marked(tree.nodes(item));
-    const size: Span[] = [{ text: count(tree.nodes(item).length, "node"), look: "quiet" }];
+    const nodes = tree.nodes(item);
+    const marks = this.model.marked(nodes);
+    const size: Span[] = [{ text: count(nodes.length, "node"), look: "quiet" }];
     if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
+    const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
+    const gradients = this.range(nodes);
+    if (gradients) lines.push([{ text: `∇ ${gradients}`, look: "mono" }]);
+    if (marks) lines.push([{ text: marks, look: "strong" }]);
     return this.sized({
       item,
       role: "group",
       mark: "",
-      lines: [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" }], size, ...(marks ? [[{ text: marks, look: "strong" as const }]] : [])],
+      lines,
       parameters: [],
       more: 0,
     });
+  }
+
+  /** From which norm to which the gradients in a group go. */
+  private range(nodes: Uint32Array): string {
+    if (!this.model.recordedGradients) return "";
+    const spoilt = this.model.recordedNonfinite ? nodes.reduce((sum, node) => sum + this.model.nonfinite(node), 0) : 0;
+    if (spoilt) return `${spoilt.toLocaleString("en")} NaN or Inf`;
+    const { low, high } = spread(this.model, nodes);
+    if (Number.isNaN(low)) return "";
+    return low === high ? `norm ${number(low)}` : `${number(low)} to ${number(high)}`;
   }
 
   /** What the frame of an open group says. */

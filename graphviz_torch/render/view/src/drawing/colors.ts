@@ -1,8 +1,9 @@
-// What a card's colour means: its role, a name (device, dtype, module) or a measured size.
+// What colours mean: a card's role, a name (device, dtype, module), and a measured size beside it.
 
 import { type Cards, type Role, SIGNS } from "./cards";
 import type { Mark } from "../graph/payload";
 import { bytes, number, seconds } from "../graph/units";
+import { spread } from "../graph/spread";
 import type { Model } from "../graph/model";
 import type { Themes } from "./theme";
 import type { Tree } from "../graph/tree";
@@ -22,7 +23,8 @@ export const COLOR_NAMES: Record<ColorBy, string> = {
 
 export interface Paint {
   readonly fill: string;
-  readonly ink: string;
+  /** The colour of a measured size, for a bar beside the card; null where none is asked for. */
+  readonly gauge: string | null;
   /** In words, for the legend and for those who cannot see it. */
   readonly said: string;
 }
@@ -30,12 +32,13 @@ export interface Paint {
 export interface Legend {
   readonly title: string;
   readonly entries: { fill: string; line: string; said: string; hatched: boolean }[];
-  readonly scale: { fills: string[]; low: string; high: string } | null;
+  readonly scale: { fills: string[]; low: string; high: string; note: string } | null;
 }
 
 interface Sizes {
   readonly of: (node: number) => number; // NaN: not recorded
-  readonly join: "sum" | "max";
+  /** What a group's size is. */
+  readonly join: "sum" | "median";
   readonly say: (value: number) => string;
 }
 
@@ -83,36 +86,34 @@ export class Colors {
   }
 
   paint(item: number): Paint {
-    if (this.by === "role") {
-      const { role } = this.cards.card(item);
-      return { fill: this.themes.color(role === "failed" ? "background" : role), ink: this.themes.color("ink"), said: role };
-    }
     if (this.by === "difference") return this.paintMark(item);
     const sizes = this.sizes();
-    return sizes ? this.paintSize(this.sizeOf(item, sizes), sizes) : this.paintNames(item);
+    if (this.by !== "role" && !sizes) return this.paintNames(item);
+    const { role } = this.cards.card(item);
+    const fill = this.themes.color(role === "failed" ? "background" : role);
+    return { fill, ...(sizes ? this.gauge(this.sizeOf(item, sizes), sizes) : { gauge: null, said: role }) };
   }
 
   legend(): Legend {
     const title = COLOR_NAMES[this.by];
     const line = this.themes.color("operation_line");
     const sizes = this.sizes();
+    const roles = ROLES.filter((role) => this.roles.has(role)).map((role) => ({
+      fill: this.themes.color(role === "failed" ? "background" : role),
+      line: this.themes.color(role === "failed" ? "error" : `${role}_line`),
+      said: MEANINGS[role] ?? role,
+      hatched: false,
+    }));
+    if (this.by === "role") return { title, entries: roles, scale: null };
     if (sizes) {
       const entries = [];
       if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
       if (this.seen.zero) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
       if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: "not recorded", hatched: false });
-      const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at).fill);
+      const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at));
       const [low, high] = this.range;
-      return { title, entries, scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high) } : null };
-    }
-    if (this.by === "role") {
-      const entries = ROLES.filter((role) => this.roles.has(role)).map((role) => ({
-        fill: this.themes.color(role === "failed" ? "background" : role),
-        line: this.themes.color(role === "failed" ? "error" : `${role}_line`),
-        said: MEANINGS[role] ?? role,
-        hatched: false,
-      }));
-      return { title, entries, scale: null };
+      const note = `bar at the left${this.roles.has("group") ? `, of a group the ${sizes.join}` : ""}`;
+      return { title, entries: [...entries, ...roles], scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high), note } : null };
     }
     if (this.by === "difference") {
       const entries = MARKS.map((mark) => ({ fill: this.tint(mark), line: this.themes.color(mark), said: `${SIGNS[mark]} ${mark}`, hatched: false }));
@@ -129,7 +130,7 @@ export class Colors {
     const { model } = this;
     switch (this.by) {
       case "gradient":
-        return { of: (node) => model.norm(node), join: "max", say: number };
+        return { of: (node) => model.norm(node), join: "median", say: number };
       case "seconds":
         return { of: (node) => model.seconds(node), join: "sum", say: seconds };
       case "saved":
@@ -141,7 +142,7 @@ export class Colors {
 
   /** Take in which cards are to be seen: the legend tells of them, and the scale spreads over them. */
   measure(items: Iterable<number>): void {
-    if (this.by === "role") this.roles = this.cards.roles(items);
+    this.roles = this.cards.roles(items);
     const sizes = this.sizes();
     if (!sizes) return;
     let [low, high] = [Number.POSITIVE_INFINITY, 0];
@@ -163,12 +164,11 @@ export class Colors {
   }
 
   private joined(item: number, { of, join }: Sizes): number {
+    if (join === "median") return spread(this.model, this.tree.nodes(item)).median;
     let joined = Number.NaN;
     for (const node of this.tree.nodes(item)) {
       const value = of(node);
-      if (Number.isNaN(value)) continue;
-      if (Number.isNaN(joined)) joined = value;
-      else joined = join === "sum" ? joined + value : Math.max(joined, value);
+      if (!Number.isNaN(value)) joined = Number.isNaN(joined) ? value : joined + value;
     }
     return joined;
   }
@@ -178,15 +178,14 @@ export class Colors {
     return this.tree.nodes(item).reduce((sum, node) => sum + this.model.nonfinite(node), 0);
   }
 
-  private paintSize({ size: value, spoilt }: { size: number; spoilt: number }, sizes: Sizes): Paint {
-    const ink = this.themes.color("ink");
-    if (spoilt) return { fill: this.themes.nonfinite, ink, said: `${spoilt} NaN or Inf` };
-    if (Number.isNaN(value)) return { fill: this.themes.color("background"), ink, said: "not recorded" };
-    if (value === 0) return { fill: this.themes.category(0), ink, said: "0" };
+  private gauge({ size: value, spoilt }: { size: number; spoilt: number }, sizes: Sizes): { gauge: string; said: string } {
+    if (spoilt) return { gauge: this.themes.nonfinite, said: `${spoilt} NaN or Inf` };
+    if (Number.isNaN(value)) return { gauge: this.themes.color("background"), said: "not recorded" };
+    if (value === 0) return { gauge: this.themes.category(0), said: "0" };
     const [low, high] = this.range;
     const share = high > low ? Math.log(value / low) / Math.log(high / low) : 1;
     const step = Math.max(0, Math.min(this.themes.steps - 1, Math.floor(share * this.themes.steps)));
-    return { ...this.themes.step(step), said: sizes.say(value) };
+    return { gauge: this.themes.step(step), said: sizes.say(value) };
   }
 
   private paintMark(item: number): Paint {
@@ -194,7 +193,7 @@ export class Colors {
     for (const node of this.tree.nodes(item)) for (const mark of [this.model.mark(node)]) if (mark) marks.add(mark);
     const [mark] = marks;
     const fill = mark ? this.tint(marks.size === 1 ? mark : "changed") : this.themes.color("operation");
-    return { fill, ink: this.themes.color("ink"), said: [...marks].join(", ") || "the same in both" };
+    return { fill, gauge: null, said: [...marks].join(", ") || "the same in both" };
   }
 
   private tint(mark: Mark): string {
@@ -230,7 +229,7 @@ export class Colors {
     }
     const [most = ["", 0]] = [...counts].sort((a, b) => b[1] - a[1]);
     const said = counts.size > 1 ? `mostly ${most[0] || "none"}` : most[0] || "none";
-    return { fill: this.themes.category(this.names.get(most[0]) ?? 0), ink: this.themes.color("ink"), said };
+    return { fill: this.themes.category(this.names.get(most[0]) ?? 0), gauge: null, said };
   }
 }
 

@@ -8,7 +8,7 @@ import type { Box } from "./camera";
 import { type Card, TITLE_LEFT } from "./cards";
 import type { Paint } from "./colors";
 import { type Label, type PlacedLabel, placeLabels } from "./edgelabels";
-import type { Lit } from "./lighting";
+import { ends, type Lit } from "./lighting";
 import type { Frame, Path, PlacedCard, Scene, Stub } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "../graph/reach";
 
@@ -48,6 +48,7 @@ const STUB = 18;
 interface Look {
   paint: (item: number) => Paint;
   selected: ReadonlySet<number>;
+  matching: ReadonlySet<number>;
   lit: Lit | null;
   done: ((item: number) => number) | null;
   current: number | null;
@@ -63,7 +64,7 @@ export class Drawing {
   private readonly cards = svg("g", { class: "cards" });
   private places = new Map<number, Place>();
   private readonly wires: Wire[] = [];
-  private readonly look: Look = { paint: () => ({ fill: "none", ink: "inherit", said: "" }), selected: new Set(), lit: null, done: null, current: null };
+  private readonly look: Look = { paint: () => ({ fill: "none", gauge: null, said: "" }), selected: new Set(), matching: new Set(), lit: null, done: null, current: null };
 
   constructor(private readonly words: Words) {
     const arrow = (name: string) =>
@@ -149,18 +150,26 @@ export class Drawing {
     this.dressAll();
   }
 
-  /** Show the ways of the selection, or, more quietly, those of what is hovered. */
+  /** Show which cards hold what a search found. */
+  match(items: ReadonlySet<number>): void {
+    this.look.matching = items;
+    this.dressAll();
+  }
+
+  /** Show the neighbours and ways of the selection, or, more quietly, the way of what is hovered. */
   light(lit: Lit | null, quietly = false): void {
     this.look.lit = lit;
     this.svg.classList.toggle("lit", lit !== null && !quietly);
     this.svg.classList.toggle("hovering", lit !== null && quietly);
-    const of = (item: number) => lit?.get(item) ?? 0;
+    const of = (item: number) => lit?.ways.get(item) ?? 0;
     for (const { path, element } of this.wires) {
       const [from, to] = [of(path.from), of(path.to)];
       const chosen = TO_LEAVES | TO_OUTPUTS;
       const along = (from & to) > 0 || (from === chosen && to > 0);
-      const on = along && (!path.cut || from === chosen || to === chosen);
+      const near = lit?.pieces.has(ends(path)) ?? false;
+      const on = near || (along && (!path.cut || from === chosen || to === chosen));
       element.classList.toggle("on", on);
+      element.classList.toggle("near", near);
       if (on && lit) this.paths.append(element);
     }
     this.dressAll();
@@ -182,14 +191,15 @@ export class Drawing {
 
   /** Give a card the look of its item: colour, selection, way, part in backward. */
   private dress(card: Card, element: SVGGElement): void {
-    const { paint, selected, lit, done, current } = this.look;
+    const { paint, selected, matching, lit, done, current } = this.look;
     const { item } = card;
-    const { fill, ink, said } = paint(item);
+    const { fill, gauge, said } = paint(item);
     element.querySelector(".form")?.setAttribute("fill", fill);
-    element.style.setProperty("--text", ink);
+    element.querySelector(".gauge")?.remove();
+    if (gauge) element.prepend(svg("rect", { class: "gauge", x: -10, width: 7, height: card.height, rx: 3, fill: gauge }));
     element.dataset.said = said;
     const share = done ? done(item) : 1;
-    const looks = { spoilt: said.endsWith("NaN or Inf"), selected: selected.has(item), on: (lit?.get(item) ?? 0) > 0, waiting: share === 0, current: item === current };
+    const looks = { spoilt: said.endsWith("NaN or Inf"), selected: selected.has(item), matching: matching.has(item), on: (lit?.ways.get(item) ?? 0) > 0, near: lit?.near.has(item) ?? false, waiting: share === 0, current: item === current };
     for (const [name, has] of Object.entries(looks)) element.classList.toggle(name, has);
     for (const inside of element.querySelectorAll<SVGElement>(".inside")) inside.classList.toggle("selected", selected.has(Number(inside.dataset.item)));
     element.querySelector(".progress")?.remove();

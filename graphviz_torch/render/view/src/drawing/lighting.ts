@@ -1,31 +1,45 @@
-// What is lit: the way from items to the loss, and from there to the leaves.
+// What is lit: an item and its direct neighbours brightly, and faintly the way from there to the
+// outputs and to the leaves.
 
 import type { Model } from "../graph/model";
 import { reach, TO_LEAVES, TO_OUTPUTS } from "../graph/reach";
-import { TOP, type Tree } from "../graph/tree";
+import type { Tree } from "../graph/tree";
+import type { Places } from "./places";
+import type { Path } from "./scene";
 
-/** On which ways each item lies. */
-export type Lit = ReadonlyMap<number, number>;
+export interface Lit {
+  /** On which ways each item lies. */
+  readonly ways: ReadonlyMap<number, number>;
+  /** The item and those next to it. */
+  readonly near: ReadonlySet<number>;
+  /** Pieces of edges between these, by `ends`. */
+  readonly pieces: ReadonlySet<string>;
+}
+
+export function ends({ from, to }: Pick<Path, "from" | "to">): string {
+  return `${from} ${to}`;
+}
 
 export class Lighting {
-  private shown: Int32Array | null = null;
-
   constructor(
     private readonly model: Model,
     private readonly tree: Tree,
-    private readonly open: ReadonlySet<number>,
+    private readonly places: Places,
   ) {}
 
-  /** Another picture: nodes may be seen as other items. */
-  redrawn(): void {
-    this.shown = null;
+  /** The way from what is hovered to the outputs. */
+  hovered(item: number, frames: Iterable<number>): Lit {
+    return { ways: this.ways(item, frames, TO_OUTPUTS), near: new Set(), pieces: new Set() };
   }
 
-  /** The items on the way from an item to the outputs; with `both` also to the leaves. */
-  ways(item: number, frames: Iterable<number>, both: boolean): Lit {
+  selected(item: number, frames: Iterable<number>): Lit {
+    return { ways: this.ways(item, frames, TO_LEAVES | TO_OUTPUTS), ...this.neighbours(item) };
+  }
+
+  private ways(item: number, frames: Iterable<number>, wanted: number): Map<number, number> {
     const { model, tree } = this;
-    const shown = (this.shown ??= this.places());
-    const marks = reach(model, tree.nodes(item), both ? TO_LEAVES | TO_OUTPUTS : TO_OUTPUTS);
+    const shown = this.places.all;
+    const marks = reach(model, tree.nodes(item), wanted);
     const lit = new Map<number, number>();
     marks.forEach((mark, node) => {
       if (!mark || (tree.folded[node] && node !== item)) return;
@@ -39,23 +53,39 @@ export class Lighting {
     return lit;
   }
 
-  /** The item that each node is seen as: its card, the card it is written in, or a closed group. */
-  private places(): Int32Array {
-    const { model, tree, open } = this;
-    // The outermost closed group around what is in a level; TOP where all are open. Parents come first.
-    const hiding = new Int32Array(tree.groups);
-    const hidden = (level: number): number => (level === TOP ? TOP : (hiding[level - tree.count] as number));
-    for (let g = 0; g < tree.groups; g++) {
-      const group = tree.count + g;
-      const outer = hidden(tree.levelOf(group));
-      hiding[g] = outer !== TOP ? outer : open.has(group) ? TOP : group;
+  private neighbours(item: number): { near: Set<number>; pieces: Set<string> } {
+    const { model, tree } = this;
+    const shown = this.places.all;
+    const near = new Set<number>();
+    const pairs = new Map<string, [number, number]>();
+    const add = (source: number, target: number): void => {
+      if (tree.folded[source] && source !== item) return;
+      const pair: [number, number] = [shown[source] as number, shown[target] as number];
+      if (pair[0] !== pair[1]) pairs.set(pair.join(), pair);
+    };
+    for (const node of tree.nodes(item)) {
+      near.add(shown[node] as number);
+      for (let edge = model.inputStart[node] as number; edge < (model.inputStart[node + 1] as number); edge++)
+        add(model.inputSource[edge] as number, node);
+      for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++)
+        add(node, model.edgeTarget[model.userEdge[at] as number] as number);
     }
-    const shown = new Int32Array(model.count);
-    for (let node = 0; node < model.count; node++) {
-      const item = tree.folded[node] ? (model.firstUser(node) ?? node) : node;
-      const outer = hidden(tree.levelOf(item));
-      shown[node] = outer !== TOP ? outer : item;
+    const pieces = new Set<string>();
+    for (const [from, to] of pairs.values()) {
+      near.add(from).add(to);
+      const way = this.between(from, to);
+      way.forEach((one, at) => at && pieces.add(ends({ from: way[at - 1] as number, to: one })));
     }
-    return shown;
+    return { near, pieces };
+  }
+
+  /** The items that an edge touches, from card to card: the frames that it leaves, then those it enters. */
+  private between(from: number, to: number): number[] {
+    const [left, entered] = [this.tree.around(from), this.tree.around(to)];
+    while (left.length && left.at(-1) === entered.at(-1)) {
+      left.pop();
+      entered.pop();
+    }
+    return [from, ...left, ...entered.reverse(), to];
   }
 }

@@ -5,6 +5,7 @@ import { html } from "../dom";
 import type { Scene } from "./scene";
 
 const SIDE = 150;
+const DOT = 5; // pixels, of which two are a CSS pixel
 
 export class Minimap {
   private readonly canvas = html("canvas");
@@ -16,6 +17,7 @@ export class Minimap {
     private readonly camera: Camera,
     private readonly color: (name: string) => string,
     private readonly fill: (item: number) => string,
+    private readonly marked: () => Iterable<number>,
   ) {
     const go = (event: PointerEvent): void => {
       if (!this.scene || !event.buttons) return;
@@ -51,7 +53,19 @@ export class Minimap {
       context.fillStyle = this.fill(card.item);
       if (card.height * scale > 4) context.fillRect(x * scale + 1, y * scale + 1, card.width * scale - 2, card.height * scale - 2);
     }
+    const marked = new Set(this.marked());
+    for (const { card, x, y } of scene.cards) if (marked.has(card.item)) this.dot(context, (x + card.width / 2) * scale, (y + card.height / 2) * scale);
+    this.element.dataset.marked = String(marked.size);
     this.move();
+  }
+
+  private dot(context: CanvasRenderingContext2D, x: number, y: number): void {
+    context.beginPath();
+    context.arc(x, y, DOT, 0, 2 * Math.PI);
+    context.fillStyle = this.color("changed");
+    context.fill();
+    context.strokeStyle = this.color("background");
+    context.stroke();
   }
 
   /** Show the frame of what is seen. */

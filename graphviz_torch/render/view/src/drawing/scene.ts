@@ -48,8 +48,6 @@ export interface Scene {
   readonly frames: Frame[];
   readonly paths: Path[];
   readonly stubs: Stub[];
-  /** Where the first card has its middle. */
-  readonly begin: number;
   readonly width: number;
   readonly height: number;
 }
@@ -207,7 +205,7 @@ export class Scenes {
   }
 
   private compose(placed: ReadonlyMap<number, Placed>): Scene {
-    const scene = { cards: [], frames: [], paths: [], stubs: [], begin: 0, ...size(placed.get(TOP)) } as Changing<Scene>;
+    const scene = { cards: [], frames: [], paths: [], stubs: [], ...size(placed.get(TOP)) } as Changing<Scene>;
     const stack: [number, number, number][] = [[TOP, 0, 0]];
     for (let next = stack.pop(); next; next = stack.pop()) {
       const [level, x, y] = next;
@@ -246,8 +244,6 @@ export class Scenes {
       );
     }
     scene.frames.sort((a, b) => a.depth - b.depth);
-    const first = scene.cards.reduce((top, one) => (one.y < top.y ? one : top), scene.cards[0] as PlacedCard);
-    if (first) scene.begin = first.x + first.card.width / 2;
     return scene;
   }
 }

@@ -46,10 +46,9 @@ export class Themes {
     return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
   }
 
-  /** Of the scale from low to high: the fill of a step, and its text. */
-  step(at: number): { fill: string; ink: string } {
-    const ink = at >= this.style.scaleTurns ? this.pick(this.style.onStrong) : this.color("ink");
-    return { fill: this.pick(this.style.scale[at] as Pair), ink };
+  /** A step of the scale from low to high. */
+  step(at: number): string {
+    return this.pick(this.style.scale[at] as Pair);
   }
 
   get steps(): number {

@@ -6,8 +6,6 @@ export type Pair = [string, string];
 export interface Style {
   readonly colors: Record<string, Pair>;
   readonly scale: Pair[];
-  readonly scaleTurns: number;
-  readonly onStrong: Pair;
   readonly nonfinite: Pair;
   readonly categories: Pair[];
 }

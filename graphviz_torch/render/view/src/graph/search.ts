@@ -25,32 +25,25 @@ export interface Found {
   /** Groups whose name holds all words. */
   readonly groups: number[];
   readonly nodes: number[];
-  /** Nodes that match, beyond those listed too. */
-  readonly total: number;
 }
 
 /**
  * Items that hold every word. A word with a field in front is looked for there alone:
  * "op:addmm", "shape:8,128", "device:cuda", "finding:nan".
  */
-export function search(model: Model, tree: Tree, query: string, most: number): Found {
+export function search(model: Model, tree: Tree, query: string): Found {
   const words = query.toLowerCase().replaceAll(/\s*,\s*/g, ",").split(/\s+/).filter(Boolean);
-  if (!words.length) return { groups: [], nodes: [], total: 0 };
+  if (!words.length) return { groups: [], nodes: [] };
   const tests = words.map((word) => test(model, word));
   const nodes: number[] = [];
-  let total = 0;
-  for (let node = 0; node < model.count; node++) {
-    if (!tests.every((holds) => holds(node))) continue;
-    total += 1;
-    if (nodes.length < most) nodes.push(node);
-  }
+  for (let node = 0; node < model.count; node++) if (tests.every((holds) => holds(node))) nodes.push(node);
   const groups: number[] = [];
-  for (let g = 0; g < tree.groups && groups.length < most / 2; g++) {
+  for (let g = 0; g < tree.groups; g++) {
     const name = `${tree.name(tree.count + g)} ${classOf(model, tree, tree.count + g)}`.toLowerCase();
     if (!tree.nodes(tree.count + g).length) continue; // it became its only node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }
-  return { groups, nodes, total };
+  return { groups, nodes };
 }
 
 function test(model: Model, word: string): (node: number) => boolean {

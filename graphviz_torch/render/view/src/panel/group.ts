@@ -3,6 +3,7 @@
 import { html } from "../dom";
 import type { Model } from "../graph/model";
 import type { Finding } from "../graph/payload";
+import { spread } from "../graph/spread";
 import type { Tree } from "../graph/tree";
 import { bytes, number, seconds } from "../graph/units";
 import { drawFinding, lead, type Leads, section, table, type Value } from "./facts";
@@ -14,7 +15,7 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
   const operations = new Map<string, number>();
   const devices = new Set<string>();
   const findings = new Set<Finding>();
-  let [saved, time, weights, least, most] = [0, Number.NaN, 0, Number.NaN, Number.NaN];
+  let [saved, time, weights] = [0, Number.NaN, 0];
   for (const node of nodes) {
     const operation = model.operation(node);
     if (model.leaf[node]) weights += model.firstOutput(node)?.nbytes ?? 0;
@@ -22,10 +23,8 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
     const meta = model.firstOutput(node);
     if (meta) devices.add(meta.device);
     saved += model.savedBytes[node] as number;
-    const [spent, norm] = [model.seconds(node), model.norm(node)];
+    const spent = model.seconds(node);
     if (!Number.isNaN(spent)) time = (Number.isNaN(time) ? 0 : time) + spent;
-    if (!(norm >= least) && !Number.isNaN(norm)) least = norm;
-    if (!(norm <= most) && !Number.isNaN(norm)) most = norm;
     for (const finding of model.findingsOf.get(node) ?? []) findings.add(finding);
   }
   const facts: [string, Value][] = [
@@ -36,7 +35,8 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
   if (marks) facts.unshift(["difference", marks]);
   if (weights) facts.push(["leaves", bytes(weights)]);
   if (saved) facts.push(["saved", bytes(saved)]);
-  if (!Number.isNaN(most)) facts.push(["gradient norms", least === most ? number(most) : `${number(least)} to ${number(most)}`]);
+  const { low, median, high } = spread(model, nodes);
+  if (!Number.isNaN(low)) facts.push(["gradient norms", low === high ? number(low) : `${number(low)} to ${number(high)}, median ${number(median)}`]);
   if (!Number.isNaN(time)) facts.push(["backward time", seconds(time)]);
   if (tree.alikes(item) > 1) {
     const like = tree.like(item) + tree.count;

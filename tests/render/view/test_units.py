@@ -14,7 +14,7 @@ from graphviz_torch.graph import short_dtype
 from graphviz_torch.render.view import view_script
 
 pytest_plugins = ["tests.support.view_fixtures"]
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "units.json").read_text("utf-8"))
+CASES = json.loads((Path(__file__).parents[2] / "golden" / "units.json").read_text("utf-8"))
 FUNCTIONS = sorted(CASES.keys() - {"about"})
 
 

@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import FloatRect, Page
 
 from graphviz_torch.graph import Graph
+from tests.support.models import gpt2, tokens
 from tests.support.viewed import Open, mlp, worked
+from tests.support.zoo import step
 
 pytest_plugins = ["tests.support.view_fixtures"]
 
@@ -73,11 +75,23 @@ def test_the_whole_graph_stands_in_the_middle(opened: Open, size: tuple[int, int
 
 
 @sizes
-def test_it_opens_with_its_first_card_in_sight(
-    opened: Open, size: tuple[int, int], transformer: Graph
+@pytest.mark.parametrize("model", ["transformer", "columns"])
+def test_it_opens_with_its_first_operation_in_sight_and_legible(
+    opened: Open, size: tuple[int, int], model: str, request: pytest.FixtureRequest
 ) -> None:
-    page = opened(transformer, size=size)
-    assert box(page, "svg.drawing").holds(box(page, ".card > .form"))
+    graph: Graph = request.getfixturevalue(model)
+    page = opened(graph, size=size)
+    first = next(node.id for node in graph.nodes if not node.leaf)
+    assert box(page, "svg.drawing").holds(box(page, f'.card[data-item="{first}"] > .form'))
+    mono = page.locator(f'.card[data-item="{first}"] .mono').first.bounding_box()
+    assert mono is not None
+    assert mono["height"] > 8
+
+
+@pytest.fixture(scope="module")
+def columns() -> Graph:
+    """GPT-2: its second and third column begin above its first."""
+    return step(gpt2(12), tokens(), loss=lambda out: out.loss, labels=tokens()).graph
 
 
 @sizes

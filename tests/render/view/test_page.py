@@ -21,7 +21,7 @@ from graphviz_torch.render.view.payload import view_payload
 from tests.support.viewed import Open, block, mlp, worked
 
 pytest_plugins = ["tests.support.view_fixtures"]
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 INSIDE = "document.querySelector('#view').firstChild.shadowRoot"
 HOSTILE = '</script><script>window.hit=1</script><img src=x onerror="window.hit=1">&amp;"\'☃'
 

@@ -1,0 +1,82 @@
+// Where nodes and groups are to be seen: as which card, and in which box of the picture.
+
+import type { Model } from "../graph/model";
+import { TOP, type Tree } from "../graph/tree";
+import type { Box } from "./camera";
+import type { Scene } from "./scene";
+
+export class Places {
+  private scene: Scene | null = null;
+  private known: Int32Array | null = null;
+
+  constructor(
+    private readonly model: Model,
+    private readonly tree: Tree,
+    private readonly open: ReadonlySet<number>,
+  ) {}
+
+  /** Another picture: nodes may be seen as other items. */
+  redrawn(scene: Scene): void {
+    this.scene = scene;
+    this.known = null;
+  }
+
+  /** The item whose card carries a node: the first user of a parameter that is written inside it. */
+  carrier(item: number): number {
+    if (this.tree.isGroup(item) || !this.tree.folded[item]) return item;
+    return this.model.firstUser(item) ?? item;
+  }
+
+  /** The item that a node or group is seen as now. */
+  shown(item: number): number {
+    const carrier = this.carrier(item);
+    let shown = carrier;
+    for (const level of this.tree.around(carrier)) if (!this.open.has(level)) shown = level;
+    return shown;
+  }
+
+  /** The same for every node. */
+  get all(): Int32Array {
+    return (this.known ??= this.everywhere());
+  }
+
+  /** The box of a card, or of the frame around an open group. */
+  where(item: number): Box | null {
+    const frame = this.scene?.frames.find((one) => one.item === item);
+    if (frame) return frame;
+    const found = this.scene?.cards.find(({ card }) => card.item === item);
+    return found ? { x: found.x, y: found.y, width: found.card.width, height: found.card.height } : null;
+  }
+
+  /** Where the data begins: the first operation, and what it reads. */
+  get beginning(): Box | null {
+    const { model } = this;
+    const [first] = model.firstOperation === null ? [] : [this.shown(model.firstOperation)];
+    const box = first === undefined ? null : this.where(first);
+    if (!box) return null;
+    const sources = this.scene?.paths.filter(({ to, far }) => to === first && !far).map(({ from }) => this.where(from)) ?? [];
+    const above = sources.filter((source) => source !== null && source.y < box.y && source.y + source.height <= box.y) as Box[];
+    const [left, top] = [Math.min(box.x, ...above.map(({ x }) => x)), Math.min(box.y, ...above.map(({ y }) => y))];
+    const right = Math.max(...[box, ...above].map(({ x, width }) => x + width));
+    return { x: left, y: top, width: right - left, height: box.y + box.height - top };
+  }
+
+  private everywhere(): Int32Array {
+    const { model, tree, open } = this;
+    // The outermost closed group around what is in a level; TOP where all are open. Parents come first.
+    const hiding = new Int32Array(tree.groups);
+    const hidden = (level: number): number => (level === TOP ? TOP : (hiding[level - tree.count] as number));
+    for (let g = 0; g < tree.groups; g++) {
+      const group = tree.count + g;
+      const outer = hidden(tree.levelOf(group));
+      hiding[g] = outer !== TOP ? outer : open.has(group) ? TOP : group;
+    }
+    const shown = new Int32Array(model.count);
+    for (let node = 0; node < model.count; node++) {
+      const item = this.carrier(node);
+      const outer = hidden(tree.levelOf(item));
+      shown[node] = outer !== TOP ? outer : item;
+    }
+    return shown;
+  }
+}
