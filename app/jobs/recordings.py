@@ -95,7 +95,7 @@ def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
 
 def as_text(graph: Graph) -> str:
     """The graph as text, as far as a page shows it."""
-    return to_text(graph)[:MAX_TEXT]
+    return to_text(graph, wide=True)[:MAX_TEXT]
 
 
 def as_json(graph: Graph) -> bytes:

@@ -1,99 +1,191 @@
-"""The graph as text: a table in topological order, for terminals, logs and golden files."""
+"""The graph as text: an outline that fits a terminal, or a table with all that is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 
-from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, Node, findings_of, graph_of
+from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, Node, whole_of
 from ..graph.column import Column, declared
-from ..graph.units import seconds_text
+from ..graph.terminal import TableColumn, cut, line_width, table
+from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import WARNINGS
+from .outline import Row, outline
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
-_WIDTH = 80  # characters of a line of a message
+# Columns from the one that tells most to the one that tells least, which is left out first.
+_TELLING: tuple[str, ...] = (
+    "id",
+    "node",
+    "operation",
+    "label",
+    "note",
+    "finding",
+    "output",
+    "inputs",
+    "gradient",
+)
+_TELLING += ("time", "module", "saved", "source", "class", "attributes")
+# To how many characters a column may be cut, before another is left out.
+_LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 7, "output": 16, "inputs": 7}
+_LEAST |= {"gradient": 12, "module": 16, "source": 14}
+_PATHS = ("label", "module", "source")  # their ends tell most
+_HEADED = ("scope", "module_class")  # what headings say
 _WIDEST = 64  # characters of one cell; a longer name is cut
 
 
-def to_text(graph: GraphLike, *, findings: FindingsLike = "auto") -> str:
-    """The graph as a table with one line a node, inputs before users.
+def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> str:
+    """The graph as text, inputs before users: its nodes below the names of their modules.
 
-    Columns that nobody recorded are left out; names are escaped as Python would escape them.
+    A line is as long as the terminal allows, and 80 characters elsewhere. Of blocks that are alike
+    the first is listed, and columns for which there is no room are left out; the text says so. A
+    column that nobody recorded is left out, too. Names are escaped as Python would escape them.
 
     Args:
-        graph: a graph, a recording, of which the last backward is written, or a tensor.
-        findings: what to mark, with the messages below the table: "auto" for what `find` says of
+        graph: a graph, a recording, which is written whole as `draw_graph` draws it, or a tensor.
+        findings: what to mark, with the messages below the nodes: "auto" for what `find` says of
             the graph, a list of findings, or None.
+        wide: write a plain table of all nodes with all columns, however long its lines are.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> scalar = (TensorMeta((), "float32", "cpu"),)
     >>> x = Node(0, "AccumulateGrad", scalar, "x", leaf="tensor")
     >>> y = Node(1, "ExpBackward0", scalar, "y", "exp")
-    >>> print(to_text(Graph((x, y), (Edge(0, 1),), ((1, 0),))))
-    2 nodes, 1 edge, 1 output
+    >>> graph = Graph((x, y), (Edge(0, 1),), ((1, 0),))
+    >>> print(to_text(graph))
+    2 nodes, 1 edge, 1 output, all on cpu
     <BLANKLINE>
-    id  label  operation       output     inputs
-     0  x      AccumulateGrad  f32[] cpu
-     1  y      exp             f32[] cpu  0
+    id  node     output  inputs
+     0  x        f32[]
+     1  y = exp  f32[]   0
+    <BLANKLINE>
+    outputs: 1 (y)
+    <BLANKLINE>
+    >>> print(to_text(graph, wide=True))
+    2 nodes, 1 edge, 1 output, all on cpu
+    <BLANKLINE>
+    id  label  operation       output  inputs
+     0  x      AccumulateGrad  f32[]
+     1  y      exp             f32[]   0
     <BLANKLINE>
     outputs: 1 (y)
     <BLANKLINE>
     """
-    graph = graph_of(graph)
-    marked = findings_of(graph, findings)
-    parts = [_summary(graph)]
+    graph, marked = whole_of(graph, findings=findings)
+    width = line_width(wide)
+    parts = [_summary(graph, width)]
     if graph.nodes:
-        parts.append(_nodes(graph, marked))
+        parts.append("\n".join(_nodes(graph, marked, width)))
     if graph.outputs:
         ends = (f"{node}{_called(graph.nodes[node])}" for node, _ in graph.outputs)
-        parts.append(f"outputs: {', '.join(ends)}")
+        parts.append(_wrapped(f"outputs: {', '.join(ends)}", width))
     if graph.transfers:
-        parts.append(_transfers(graph))
+        parts.append("\n".join(_transfers(graph, width)))
     if graph.cuts:
-        parts.append(_cuts(graph))
+        parts.append("\n".join(_cuts(graph, width)))
     if marked:
-        parts.append("\n".join(line for finding in marked for line in _message(finding)))
+        parts.append("\n".join(line for finding in marked for line in _message(finding, width)))
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(graph: Graph) -> str:
+def _summary(graph: Graph, width: int | None) -> str:
     figures = [
         (len(graph.nodes), "node"),
         (len(graph.edges), "edge"),
         (len(graph.outputs), "output"),
         (len(graph.transfers), "transfer"),
     ]
-    return ", ".join(
-        f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in figures if n or name != "transfer"
-    )
+    parts = [count_text(n, name) for n, name in figures if n or name != "transfer"]
+    device = _device(graph)
+    return _wrapped(", ".join(parts + [f"all on {device}"] * bool(device)), width)
 
 
-def _nodes(graph: Graph, findings: tuple[Finding, ...]) -> str:
-    inputs = graph.inputs()
+def _device(graph: Graph) -> str:
+    """The device of all tensors; "" where there are several, or none is known."""
+    devices = {meta.device for node in graph.nodes for meta in node.outputs if meta is not None}
+    return devices.pop() if len(devices) == 1 else ""
+
+
+def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> Iterator[str]:
+    marks = _marks(findings)
+    if width is None:
+        rows, folded = [Row("", node) for node in graph.nodes], False
+    else:
+        rows, folded = outline(graph, marks)
+    nodes = [row.node for row in rows if row.node is not None]
+    names = [_plain(row.text) for row in rows if row.node is not None]
+    cells = _columns(graph, marks, headed=width is not None)
+    columns = [
+        TableColumn(
+            title,
+            names if title == "node" else [cell(node) for node in nodes],
+            _LEAST.get(title, 0),
+            title == "id",
+            title in _PATHS,
+        )
+        for title, cell in cells.items()
+    ]
+    lines, missing = table(columns, width, _TELLING)
+    head, *body = lines
+    yield head
+    space = " " * (max(len("id"), *(len(str(node.id)) for node in nodes)) + 2)
+    waiting = iter(body)
+    for row in rows:
+        heading = f"{space}{_escaped(row.text)}"
+        yield next(waiting) if row.node else cut(heading, width or len(heading))
+    notes = ["of blocks alike the first is listed"] * folded
+    notes += [f"no room for {', '.join(missing)}"] if missing else []
+    if notes:
+        yield _wrapped(f"({'; '.join(notes)}: wide=True shows all)", width)
+
+
+def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
     marks: dict[int, dict[str, None]] = {}
     for finding in findings:
         for node in finding.nodes:
             marks.setdefault(node, {})[f"{WARNINGS[finding.severity]} {finding.rule}"] = None
-    columns: dict[str, Callable[[Node], str]] = {
-        "id": lambda node: str(node.id),
-        "label": lambda node: _plain(node.label),
-        "operation": lambda node: _plain(node.title + labels.telling(node.title, node.attributes)),
-        "finding": lambda node: ", ".join(marks.get(node.id, ())),
-        "output": lambda node: labels.tensors(node.outputs),
-        "inputs": lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id]),
-        "gradient": lambda node: "; ".join(labels.gradient(g)[5:] for g in node.grad_outputs if g),
-    }
+    return marks
+
+
+def _columns(
+    graph: Graph, marks: Mapping[int, dict[str, None]], *, headed: bool
+) -> dict[str, Callable[[Node], str]]:
+    """What to write of a node in each column; below headings they need not say the module."""
+    inputs, device = graph.inputs(), _device(graph)
+    columns: dict[str, Callable[[Node], str]] = {"id": lambda node: str(node.id)}
+    if headed:
+        columns["node"] = lambda node: node.title
+    else:
+        columns["label"] = lambda node: _plain(node.label)
+        columns["operation"] = lambda node: _plain(
+            node.title + labels.telling(node.title, node.attributes)
+        )
+    columns["finding"] = lambda node: ", ".join(marks.get(node.id, ()))
+    columns["output"] = lambda node: _output(node, device)
+    columns["inputs"] = lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id])
+    columns["gradient"] = lambda node: "; ".join(
+        labels.gradient(stats)[5:] for stats in node.grad_outputs if stats
+    )
     fields = declared(Node)
     for name in dict.fromkeys((*_FIRST, *fields)):
-        columns[fields[name].title] = partial(_cell, name, fields[name])
-    rows = [[cell(node) for cell in columns.values()] for node in graph.nodes]
-    return _table(list(columns), rows, right=("id",))
+        if not (headed and name in _HEADED):
+            columns[fields[name].title] = partial(_field, name, fields[name])
+    if graph.parts and not headed:
+        columns["graph"] = lambda node: _plain(
+            next((title for start, title in reversed(graph.parts) if node.id >= start), "")
+        )
+    return columns
 
 
-def _cell(name: str, column: Column, node: Node) -> str:
+def _output(node: Node, device: str) -> str:
+    text = labels.tensors(node.outputs)
+    return text.removesuffix(f" {device}") if device else text
+
+
+def _field(name: str, column: Column, node: Node) -> str:
     return _plain(column.text(getattr(node, name)))
 
 
@@ -102,10 +194,9 @@ def _end(graph: Graph, edge: Edge) -> str:
     return f"{edge.source}[{edge.output_nr}]" if several else str(edge.source)
 
 
-def _transfers(graph: Graph) -> str:
-    names = ["transfer", "from", "to", "tensor", "bytes", "phase", "node", "label", "where", "time"]
+def _transfers(graph: Graph, width: int | None) -> list[str]:
     rows = [
-        [
+        (
             transfer.kind,
             transfer.source,
             transfer.target,
@@ -116,47 +207,59 @@ def _transfers(graph: Graph) -> str:
             _plain(transfer.label),
             _plain(transfer.where),
             "" if transfer.seconds is None else seconds_text(transfer.seconds),
-        ]
+        )
         for transfer in graph.transfers
     ]
-    return _table(names, rows, right=("bytes", "node"))
+    titles = "transfer", "from", "to", "tensor", "bytes", "phase", "node", "label", "where", "time"
+    order = "transfer", "bytes", "phase", "where", "node", "label", "time", "from", "to", "tensor"
+    return _rows(titles, rows, width, order, ("bytes", "node"))
 
 
-def _cuts(graph: Graph) -> str:
-    names = ["cut", "of", "tensor", "made by", "used by", "where"]
+def _cuts(graph: Graph, width: int | None) -> list[str]:
     rows = [
-        [
+        (
             cut.how,
             _plain(cut.label),
             "" if cut.tensor is None else labels.shape(cut.tensor),
             "not in this graph" if cut.before is None else str(cut.before),
             ", ".join(map(str, cut.after)),
             _plain(cut.where),
-        ]
+        )
         for cut in graph.cuts
     ]
-    return _table(names, rows, right=())
+    titles = "cut", "of", "tensor", "made by", "used by", "where"
+    return _rows(titles, rows, width, ("cut", "where", "of", "made by", "used by"), ())
 
 
-def _message(finding: Finding) -> Iterator[str]:
+def _rows(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    order: Sequence[str],
+    right: Sequence[str],
+) -> list[str]:
+    """Rows under their titles; a place is cut at its beginning where there is no room for it."""
+    columns = [
+        TableColumn(title, cells, 14 if title == "where" else 0, title in right, True)
+        for title, cells in zip(titles, zip(*rows, strict=True), strict=True)
+    ]
+    return table(columns, width, order)[0]
+
+
+def _message(finding: Finding, width: int | None) -> Iterator[str]:
     where = f" at {_plain(finding.where)}" if finding.where else ""
     yield f"{WARNINGS[finding.severity]} {finding.severity}: {finding.rule}{where}"
-    for line in wrap(_escaped(finding.message), _WIDTH - 2):
-        yield f"  {line}"
-    for line in wrap(_escaped(finding.advice), _WIDTH - 5):
-        yield f"  {line}"
+    for text in (finding.message, finding.advice):
+        if text:
+            yield _wrapped(_escaped(text), width, "  ")
 
 
-def _table(names: list[str], rows: list[list[str]], right: tuple[str, ...]) -> str:
-    """Rows under their names, without the columns in which no row has anything."""
-    used = [i for i in range(len(names)) if any(row[i] for row in rows) or names[i] == "label"]
-    wide = {i: max(len(names[i]), *(len(row[i]) for row in rows)) for i in used}
-    return "\n".join(
-        "  ".join(
-            row[i].rjust(wide[i]) if names[i] in right else row[i].ljust(wide[i]) for i in used
-        ).rstrip()
-        for row in [names, *rows]
-    )
+def _wrapped(text: str, width: int | None, indent: str = "") -> str:
+    """A text in lines that fit, those after the first two spaces further in."""
+    if width is None:
+        return indent + text
+    lines = wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent or '  '}")
+    return "\n".join(lines)
 
 
 def _called(node: Node) -> str:

@@ -77,7 +77,7 @@ ROWS = """
     outputs       x    x    x   x    x           x    x    x        x        x
     label         x    x    x   x    x           .    x    x        x        x
     operation     x    x    x   x    x           .    x    x        x        x
-    leaf          x    .    x   x    x           .    x    x        x        .
+    leaf          x    x    x   x    x           .    x    x        x        .
     module        x    .    .   x    .           .    x    x        .        x
     scope         x    x    x   x    x           .    x    .        x        .
     source        x    x    x   x    x           .    x    x        x        x

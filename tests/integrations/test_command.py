@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphviz_torch import Graph, TensorMeta, trace
+from graphviz_torch import Graph, TensorMeta, load, to_text, trace
 from graphviz_torch.graph import Failure, Parameter
 from graphviz_torch.integrations.command.main import main
 from tests.support.models import worked_example
@@ -37,7 +37,9 @@ def failed() -> Graph:
 def test_a_graph_is_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["text", str(saved)]) == 0
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("x", "pow", "mean", "f32[3] cpu"))
+    assert all(word in printed for word in ("x", "pow", "mean", "f32[3]", "all on cpu"))
+    assert main(["text", str(saved), "--wide", "--no-findings"]) == 0
+    assert capsys.readouterr().out == to_text(load(saved), findings=None, wide=True)
 
 
 def test_a_graph_is_summed_up_for_readers_and_for_programs(

@@ -25,7 +25,7 @@ def test_the_worked_example_reads_as_it_is_written() -> None:
     drawn = to_dot(recording)
     places = [drawn.index(f"{said}<BR/>") for said in ("add 2", "pow 2", "add 3", "mean")]
     assert places == sorted(places)
-    assert "exponent=2" in to_text(recording)
+    assert "exponent=2" in to_text(recording, wide=True)
 
 
 X = torch.ones(2, 3, 8, 8, requires_grad=True)

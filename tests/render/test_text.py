@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from graphviz_torch import record, simulate_accelerator, to_dot, to_text, trace
-from graphviz_torch.graph import Cut, Graph, Node, TensorMeta
+from graphviz_torch.graph import Cut, Finding, Graph, Node, TensorMeta, whole_of
+from graphviz_torch.render.labels import TIMES
 from tests.support.drawn import F32
 from tests.support.models import MLP, worked_example
+from tests.support.zoo import gan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -42,8 +46,71 @@ GRAPHS = {"worked_example": worked, "mlp": mlp, "there_and_back": there_and_back
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_text_is_as_a_person_read_it(name: str) -> None:
-    assert to_text(GRAPHS[name]()) == (GOLDEN / f"{name}.txt").read_text()
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_text_is_as_a_person_read_it(name: str, wide: bool) -> None:
+    file = GOLDEN / f"{name}{'_wide' * wide}.txt"
+    assert to_text(GRAPHS[name](), wide=wide) == file.read_text()
+
+
+def decoder(layers: int) -> Graph:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 8), nn.TransformerEncoder(layer, layers), nn.Linear(8, 1))
+    with record(model) as recording:
+        model(torch.ones(2, 3, 4)).sum().backward()
+    return recording.graph
+
+
+def test_of_blocks_that_are_alike_the_first_is_listed() -> None:
+    few, many = (to_text(decoder(layers), findings=None).splitlines() for layers in (3, 9))
+    assert len(few) == len(many)
+    assert any(line.strip() == f"0 … 8 · TransformerEncoderLayer {TIMES} 9" for line in many)
+    graph = decoder(9)
+    listed = [int(line[:3]) for line in many[3:] if line[:3].strip().isdigit()]
+    assert len(set(listed)) == len(listed)
+    inside = [node for node in graph.nodes if re.match(r"1\.layers\.[1-8]\b", node.module)]
+    assert len(listed) == len(graph.nodes) - len(inside)
+    wide = to_text(graph, findings=None, wide=True).splitlines()
+    assert [int(line.split()[0]) for line in wide[3:-2]] == [node.id for node in graph.nodes]
+
+
+def test_a_finding_in_a_block_that_is_not_listed_stands_above_the_one_that_is() -> None:
+    graph = decoder(4)
+    [node] = [n.id for n in graph.nodes if n.label == "1.layers.2.linear1.weight"]
+    text = to_text(graph, findings=[Finding("made-up", "warning", "x", nodes=(node,))])
+    [line] = [line for line in text.splitlines() if "TransformerEncoderLayer" in line]
+    assert line.endswith(f"{TIMES} 4  ⚠ made-up")
+
+
+def test_a_chain_of_one_operation_is_its_ends() -> None:
+    y = torch.ones(3, requires_grad=True)
+    for _ in range(300):
+        y = y.sin()
+    text = to_text(y.sum())
+    assert f"sin {TIMES} 300" in text
+    assert len(text.splitlines()) < 12
+
+
+def test_both_losses_of_a_step_have_their_rows() -> None:
+    graph, _ = whole_of(gan())
+    lines = to_text(gan()).splitlines()
+    for _, title in graph.parts:
+        assert any(line.strip().startswith(title) for line in lines)
+    assert f"{len(graph.nodes)} nodes" in lines[0]
+    wide = to_text(gan(), wide=True).splitlines()
+    assert wide[2].split()[-1] == "graph"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = to_text(decoder(2))
+    assert max(map(len, text.splitlines())) <= width
+    assert ("gradient" in text.partition("(of blocks")[0]) == (width > 40)
+    left_out = re.search(r"no room for([^:]*)", " ".join(text.split()))
+    assert left_out is not None
+    assert ("saved" in left_out[1]) == (width < 120)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -58,9 +125,9 @@ def test_the_same_model_gives_the_same_text_every_time() -> None:
 def test_gradients_values_and_bytes_stand_in_columns_of_their_own() -> None:
     with record() as recording:
         worked_example()["y"].backward()
-    text = to_text(recording.graph)
+    text = to_text(recording.graph, wide=True)
     assert "[2, 2.667, 3.333]" in text
-    assert re.search(r"^id +label +operation +output +inputs +gradient +time", text, re.M)
+    assert re.search(r"^id +operation +output +inputs +gradient +time", text, re.M)
 
 
 def test_a_hostile_name_stays_on_its_line() -> None:
@@ -68,7 +135,8 @@ def test_a_hostile_name_stays_on_its_line() -> None:
     node = Node(0, "AccumulateGrad", (meta,), 'a\nb"\x1b[31m☃' + "x" * 90, leaf="tensor")
     lines = to_text(Graph((node,), (), ((0, 0),))).splitlines()
     assert len(lines) == 6
-    assert lines[3].startswith(r' 0  a\nb"\x1b[31m☃xxx')
+    assert lines[3].startswith(r' 0  a\nb"\x1b[31m☃x')
+    assert not {"\n", "\x1b"} & {*"".join(lines)}
     assert "…" in lines[3]
 
 

@@ -1,0 +1,100 @@
+"""Text that fits a terminal: how wide it is, and tables whose most telling columns fit."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PIPED = 80  # characters of a line where no terminal is
+_GAP = 2  # characters between columns
+
+
+class TableColumn(NamedTuple):
+    """A column of a table; its cells may be cut to `least` characters, or not at all if it is 0."""
+
+    title: str
+    cells: Sequence[str]
+    least: int = 0
+    right: bool = False
+    tail: bool = False  # is the end of a cell what tells most, as of a path
+
+
+def line_width(wide: bool = False) -> int | None:
+    """Characters of a line: those of the terminal, 80 without one; None if `wide`: all it takes."""
+    if wide:
+        return None
+    terminal = getattr(sys.stdout, "isatty", bool)()
+    return shutil.get_terminal_size((PIPED, 24)).columns if terminal else PIPED
+
+
+def width_of(text: str) -> int:
+    """The cells of a terminal that a text takes.
+
+    >>> width_of("loss"), width_of("损失")
+    (4, 4)
+    """
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def cut(text: str, width: int, *, tail: bool = False) -> str:
+    """A text of at most so many cells; of a longer one the beginning, or the end.
+
+    >>> cut("transformer.h.0.attn", 9), cut("transformer.h.0.attn", 9, tail=True)
+    ('transfor…', '…h.0.attn')
+    """
+    if width_of(text) <= width:
+        return text
+    while text and width_of(text) >= width:
+        text = text[1:] if tail else text[:-1]
+    return f"…{text}" if tail else f"{text}…"
+
+
+def table(
+    columns: Sequence[TableColumn], width: int | None, order: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """The lines of a table, the titles first, and the titles of the columns with no room.
+
+    A column in which no cell has anything is left out without a word.
+
+    Args:
+        columns: from left to right.
+        width: characters of a line; None: as many as it takes.
+        order: titles, the most telling first; others follow as they stand.
+    """
+    used = [column for column in columns if any(column.cells)]
+    rank = {title: i for i, title in enumerate(order)}
+    telling = sorted(used, key=lambda column: rank.get(column.title, len(rank)))
+    natural = {c.title: max(map(width_of, (c.title, *c.cells))) for c in used}
+    least = {c.title: min(natural[c.title], c.least or natural[c.title]) for c in used}
+    if width is None:
+        sizes = natural
+    else:
+        while telling and sum(least[c.title] + _GAP for c in telling) - _GAP > width:
+            telling.pop()
+        sizes = {c.title: least[c.title] for c in telling or used[:1]}
+        spare = width - sum(sizes.values()) - _GAP * (len(sizes) - 1)
+        for title in sizes:  # the most telling first
+            more = max(0, min(spare, natural[title] - sizes[title]))
+            sizes[title] += more
+            spare -= more
+    shown = [column for column in used if column.title in sizes]
+    rows = zip(*((c.title, *c.cells) for c in shown), strict=True)
+    lines = [
+        (" " * _GAP)
+        .join(_cell(text, sizes[c.title], c) for text, c in zip(row, shown, strict=True))
+        .rstrip()
+        for row in rows
+    ]
+    return lines, [column.title for column in used if column.title not in sizes]
+
+
+def _cell(text: str, size: int, column: TableColumn) -> str:
+    text = cut(text, size, tail=column.tail)
+    space = " " * (size - width_of(text))
+    return space + text if column.right else text + space
