@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
-class uncollected:
-    """The collector waits: all that is made in the block is kept, so its sweeps would find nothing.
+def uncollected(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The function, and the collector waits: it keeps all that it makes, so sweeps find nothing.
 
-    It took half of the time of grouping 100,000 nodes.
+    They took half of the time of grouping 100,000 nodes.
+
+    >>> uncollected(gc.isenabled)(), gc.isenabled()
+    (False, True)
     """
 
-    __slots__ = ("_enabled",)
+    @wraps(function)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        enabled = gc.isenabled()
+        try:  # no `with`: a Ctrl-C before the first line of its `__exit__` would leave it off
+            gc.disable()
+            result = function(*args, **kwargs)
+        finally:
+            if enabled:
+                gc.enable()
+        return result
 
-    def __enter__(self) -> None:
-        self._enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._enabled:
-            gc.enable()
+    return run

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ..internals.dynamo import uncompiled_itself
 from ..internals.frames import hide
 from ..internals.grad_scaler import SCALING
+from ..internals.guards import set_grad_enabled
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.modes import FUNCTIONS, leave, others, unseen_calls
 from ..internals.tracers import is_jit_tracing
@@ -96,6 +97,8 @@ class Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func is set_grad_enabled:  # at once: a Ctrl-C on the way would leave the mode as it is
+            return func(*args, **(kwargs or {}))
         if is_dynamo_compiling():
             if func in _METHODS and type(args[0]) in _PLAIN:
                 return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))

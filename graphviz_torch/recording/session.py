@@ -171,6 +171,7 @@ class Session:
         self.cuts.release()
 
     @_harmless
+    @uncollected
     def begin(self, called: EngineCall) -> LiveBackward | InnerBackward | None:
         """Backward is about to run."""
         if not self.program.is_here():
@@ -182,23 +183,23 @@ class Session:
         if self.live is not None:
             return InnerBackward(ends)
         self.steps.count += self.changes.take_step_by_hand()
-        with uncollected():
-            attempt(self.steps.begin_backward)
-            live = self.live = self._read(ends, sys._getframe(1), called)
-            self.events.events.begin_backward()
-            if self._options.gradients is True:
-                frame = user_frame(sys._getframe(1))
-                attempt(self.events.begin_backward, called.outputs, live, frame)
-            elif live.has_notes:
-                attempt(self.events.look_at_values, called.outputs, live)
-            if self._options.gradients:
-                asked = [end for value in called.inputs for end in attempt(ends_of, value) or ()]
-                attempt(partial(live.hook, asked, finite=self._options.gradients == "finite"))
+        attempt(self.steps.begin_backward)
+        live = self.live = self._read(ends, sys._getframe(1), called)
+        self.events.events.begin_backward()
+        if self._options.gradients is True:
+            frame = user_frame(sys._getframe(1))
+            attempt(self.events.begin_backward, called.outputs, live, frame)
+        elif live.has_notes:
+            attempt(self.events.look_at_values, called.outputs, live)
+        if self._options.gradients:
+            asked = [end for value in called.inputs for end in attempt(ends_of, value) or ()]
+            attempt(partial(live.hook, asked, finite=self._options.gradients == "finite"))
         if self.results is None:
             attempt(live.look, self.history)
         return live
 
     @_harmless
+    @uncollected
     def end(
         self,
         live: LiveBackward | InnerBackward | None,
@@ -213,13 +214,12 @@ class Session:
                 self._inner = self.program.attempt(live.failing_node, error, self.changes)
             return
         try:
-            with uncollected():
-                if error is not None:
-                    failure = error, self.changes, self.backwards, self._inner
-                    self.program.attempt(live.fail, *failure)
-                self.backwards.append(live.finish(gradients or ()))
-                self.reached |= self.backwards[-1].reached
-                self.events.end_backward(self.backwards[-1])
+            if error is not None:
+                failure = error, self.changes, self.backwards, self._inner
+                self.program.attempt(live.fail, *failure)
+            self.backwards.append(live.finish(gradients or ()))
+            self.reached |= self.backwards[-1].reached
+            self.events.end_backward(self.backwards[-1])
         finally:
             live.unhook()
             self.live = self._inner = None
@@ -254,10 +254,11 @@ class Session:
             self.live.unhook()
         self.tracker.clear()  # what is cut in place holds its own node, which holds it
 
+    @uncollected
     def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""
         backwards, frame = list(self.backwards), sys._getframe(1)
-        with unseen_calls(), uncollected():
+        with unseen_calls():
             if not backwards and (ends := self._last_ends()):
                 backwards = [self._read(ends, frame).finish()]
             updated, events, program = self.steps.updated, self.events.events, self.program

@@ -60,13 +60,15 @@ def to_tensorboard(
     from .graph_def import graph_def, run_metadata
     from .lint import check, serialized
 
-    with uncollected():  # to look through a million small objects takes longer than to make them
+    @uncollected  # to look through a million small objects takes longer than to make them
+    def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
         metadata = run_metadata(graph, built, paths, backward=backward)
         check(built, metadata)
-        data, packed = serialized(metadata), pack(graph)
+        return serialized(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
+
+    data, packed, measured = contents()
     # The second plugin shows no Profile, so the tab offers none where nothing was measured.
-    measured = bool(metadata.step_stats.dev_stats)
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, data), step)

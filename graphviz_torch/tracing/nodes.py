@@ -101,6 +101,7 @@ class Reading:
         return found
 
 
+@uncollected
 def read(
     ids: Ids,
     edges: tuple[Edge, ...],
@@ -115,7 +116,7 @@ def read(
         named: names and tensors; the first name of a tensor wins.
     """
     # No torch-function mode and no tensor subclass is to see what is read.
-    with uncollected(), unseen_calls():
+    with unseen_calls():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
         outputs = _outputs(fns, edges, roots)

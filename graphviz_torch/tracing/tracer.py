@@ -20,7 +20,7 @@ from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
 from .classes import classes_along
 from .names import Names, caller_names
-from .nodes import GradFn, Ids, made_by, read
+from .nodes import GradFn, Ids, Reading, made_by, read
 from .teardown import brace
 
 Sources = tuple[tuple[GradFn | None, int], ...]  # `next_functions` of a node
@@ -105,24 +105,27 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     ends = roots(outputs)
     named = caller_names(names, outputs)
     ids, edges = connected([fn for fn, _ in ends])
-    found = read(ids, edges, ends, named)
-    with uncollected():
-        modules = found.modules()
-        if not isinstance(names, Module):
-            return found.graph(module=modules)
-        # What the root itself makes is not told from what is made outside.
-        classes = {**classes_along(names.named_modules()), "": ""}
-        return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
+    return _graph(read(ids, edges, ends, named), names)
 
 
+@uncollected
+def _graph(found: Reading, names: Names) -> Graph:
+    modules = found.modules()
+    if not isinstance(names, Module):
+        return found.graph(module=modules)
+    # What the root itself makes is not told from what is made outside.
+    classes = {**classes_along(names.named_modules()), "": ""}
+    return found.graph(module=modules, module_class=[classes.get(m, "") for m in modules])
+
+
+@uncollected
 def connected(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """All live nodes behind `starts` with their ids, inputs before users, and their edges.
 
     Makes the graph safe to free. The ids hold its nodes.
     """
-    with uncollected():
-        ids, edges = _ordered(starts)
-        brace(ids, edges)
+    ids, edges = _ordered(starts)
+    brace(ids, edges)
     return ids, edges
 
 

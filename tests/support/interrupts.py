@@ -1,9 +1,10 @@
-"""A Ctrl-C at any line of the package that a program runs."""
+"""A Ctrl-C at any line of the package that a program runs, or wherever Python lets one in."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from dis import opname
 from linecache import getline
 from types import CodeType, FrameType
 from typing import Any
@@ -38,7 +39,36 @@ class Interrupt:
         return False
 
 
-def interrupted(run: Callable[[], None], interrupt: Interrupt) -> bool:
+class Signal:
+    """A tracing function that raises KeyboardInterrupt at the nth place where a signal can arrive.
+
+    Python looks for signals where a function begins, after a call and after a jump back. Only code
+    below a folder is counted, and there only while `counts` says so.
+    """
+
+    def __init__(self, at: int, folder: str, counts: Callable[[], bool]) -> None:
+        self.left, self.folder, self.counts = at, folder, counts
+        self._before: dict[FrameType, str] = {}  # the instruction that ran last
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(self.folder):
+            return None
+        frame.f_trace_opcodes = True
+        looks = event == "call"
+        if event == "opcode":
+            before = self._before.get(frame, "")
+            looks = before.startswith("CALL") or "BACKWARD" in before
+            self._before[frame] = opname[frame.f_code.co_code[frame.f_lasti]]
+        elif event == "return":
+            self._before.pop(frame, None)
+        if looks and self.counts():
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(run: Callable[[], None], interrupt: Interrupt | Signal) -> bool:
     """Run it with an interrupt; did it arrive?"""
     sys.settrace(interrupt)
     try:

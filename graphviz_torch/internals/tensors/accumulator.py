@@ -38,8 +38,8 @@ def accumulator(leaf: Tensor) -> Any:
         if not leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
             return None
         enabled = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)
         try:
+            torch._C._set_grad_enabled(True)
             if _is_subclass(leaf):
                 with undisturbed(leaf):
                     return _of_subclass(leaf)

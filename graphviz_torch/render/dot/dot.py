@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...graph import GraphLike, whole_of
+from ...graph import Graph, GraphLike, whole_of
 from ...graph.gc import uncollected
 from .. import wording
-from ..drawing.drawing import Drawing
 from ..drawing.steps import draw
 from ..options import Direction, DrawingOptions, drawing_options
 from ..style import FORMS, Theme, palette
@@ -47,11 +46,12 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     True
     """
     shown, findings = whole_of(graph, findings=options.get("findings", "auto"))
-    with uncollected():
-        return _written(draw(shown, {**options, "findings": findings}), note)
+    return _written(shown, {**options, "findings": findings}, note)
 
 
-def _written(drawing: Drawing, note: str) -> str:
+@uncollected
+def _written(graph: Graph, options: Any, note: str) -> str:
+    drawing = draw(graph, options)
     nodes = Nodes(drawing)
     between = Connectors(drawing)
     lines = nodes.lines()

@@ -64,6 +64,7 @@ class Groups:
         return found
 
 
+@uncollected
 def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
     """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
 
@@ -81,15 +82,14 @@ def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
     """
     if limit < 4:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
-    with uncollected():
-        edges = by_target(graph)
-        top, parts = _modules(graph, edges, order_of(graph, edges))
-        order = flatten(top)
-        cutter = Cutter(graph, edges, order, limit, rows)
-        for part in reversed(parts):
-            part.items = cutter.cut(part.items)
-            cutter.close(part)
-        return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
+    edges = by_target(graph)
+    top, parts = _modules(graph, edges, order_of(graph, edges))
+    order = flatten(top)
+    cutter = Cutter(graph, edges, order, limit, rows)
+    for part in reversed(parts):
+        part.items = cutter.cut(part.items)
+        cutter.close(part)
+    return _number(graph, cutter.cut(top), order, tuple(cutter.operations))
 
 
 def _modules(

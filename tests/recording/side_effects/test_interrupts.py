@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from linecache import getline
 from types import FrameType
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from graphviz_torch import record
+from graphviz_torch.graph.gc import uncollected
 from graphviz_torch.internals.hooks import dispatch, installation
 from graphviz_torch.recording.recording import Recording
-from tests.support.interrupts import QUIET, Interrupt, interrupted
+from tests.support.interrupts import QUIET, Interrupt, Signal, interrupted
 from tests.support.observable import changes, observable
 
 PACKAGE = record.__code__.co_filename.removesuffix("recording/recording.py")
@@ -64,6 +68,59 @@ def test_an_interrupt_while_a_block_is_entered_or_left_leaves_nothing() -> None:
     for at in range(1, lines, lines // 60):
         interrupted(empty, Interrupt(at, PACKAGE))
         assert changes(before, observable()) == {}, at
+
+
+def lost(program: Callable[[], None], folder: str, most: int) -> int:
+    """At how many places, `most` are tried, a signal leaves gradients or the collector off.
+
+    Counted are those at which one of them is off.
+    """
+
+    def off() -> bool:
+        return not (torch.is_grad_enabled() and gc.isenabled())
+
+    program()
+    interrupted(program, whole := Signal(-1, folder, off))
+    places, found = -1 - whole.left, 0
+    assert places > 0
+    for at in range(1, places + 1, max(1, places // most)):
+        interrupted(program, Signal(at, folder, off))
+        found += off()
+        torch.set_grad_enabled(True)
+        gc.enable()
+    return found
+
+
+class Empty(TorchFunctionMode):
+    """A mode of somebody else's that does nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def without_gradients(mode: AbstractContextManager[Any]) -> None:
+    with mode, torch.no_grad():
+        pass
+
+
+def test_a_signal_at_no_grad_leaves_gradients_off_where_any_mode_does_and_nowhere_else() -> None:
+    bare = lost(lambda: without_gradients(Empty()), __file__, 100)
+    assert lost(lambda: without_gradients(record()), PACKAGE, 100) == bare == 2
+
+
+def test_a_signal_while_a_graph_is_built_leaves_the_collector_on() -> None:
+    assert lost(lambda: uncollected(Empty)() and None, PACKAGE, 100) == 0
+
+
+def test_a_signal_in_a_backward_leaves_gradients_and_the_collector_on() -> None:
+    leaves = [torch.ones(2, 3, requires_grad=True)]
+    leaves.append(torch.eye(2).to_sparse().requires_grad_())
+
+    def program() -> None:
+        with record():
+            sum(leaf.sum() for leaf in leaves).backward()  # type: ignore[union-attr]
+
+    assert lost(program, PACKAGE, 150) == 0
 
 
 def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_next(
