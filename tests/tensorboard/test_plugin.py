@@ -219,5 +219,9 @@ def test_without_our_data_nothing_is_shown_and_nothing_fails(tmp_path: Path) -> 
     assert web.get("/data/plugin/graphviz_torch/graphs").json == {}
     assert ask(web, ["x"]) == {}
     assert web.post("/data/plugin/debugger/numerics_alert_report").json == []
-    bad = web.post("/data/plugin/debugger/health_pills", data={"node_names": "{"})
-    assert bad.status_code == 400
+
+
+@pytest.mark.parametrize("names", ["{", "{}", "[1]", "[" * 100_000, f"{'[' * 500}{']' * 500}"])
+def test_what_is_not_a_list_of_names_is_refused_with_a_sentence(tmp_path: Path, names: str) -> None:
+    bad = client(tmp_path).post("/data/plugin/debugger/health_pills", data={"node_names": names})
+    assert (bad.status_code, bad.text) == (400, "node_names must be a JSON list of names")

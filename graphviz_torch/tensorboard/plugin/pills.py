@@ -60,19 +60,18 @@ class HealthPillsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         try:
             wanted = json.loads(request.form.get("node_names", ""))
             only = request.form.get("step", type=int)
-            if not isinstance(wanted, list):
+            if not (isinstance(wanted, list) and all(isinstance(name, str) for name in wanted)):
                 raise ValueError
-        except ValueError:
+        except (RecursionError, ValueError):
             return refuse(request, "node_names must be a JSON list of names", 400)
         ctx, experiment = where(request)
         try:
-            found = self._shown(ctx, experiment, set(map(str, wanted)))
+            found = self._shown(ctx, experiment, set(wanted))
         except ValueError as error:
             return refuse(request, str(error), 404)
         if only is not None:
             found = [(written, steps) for written, steps in found if written.step == only]
-        answer = _columns([str(name) for name in wanted], found)
-        return respond(request, answer)
+        return respond(request, _columns(wanted, found))
 
     def alerts(self, request: Request) -> Response:
         """The nodes of the graph written last that had NaN or Inf at any step.
