@@ -1,6 +1,6 @@
-"""A warning of PyTorch's names the user's line, though the call went through a mode of ours.
+"""A warning of PyTorch's names the user's line, though a mode or a tensor of ours took the call.
 
-A warning that names the file of the mode is given once more, with the line that it would have named
+A warning that names the file of one is given once more, with the line that it would have named
 without us: so filters by module and by line take it, and it is shown once for each line. A filter
 that hides it everywhere but in some module hides it before.
 
@@ -27,14 +27,14 @@ _warnings: Any = warnings
 
 
 class WarningLines:
-    """A context in which warnings that name the frame of a mode name its caller.
+    """A context in which warnings that name a method of ours name its caller.
 
     Args:
-        code: of the mode's `__torch_function__`.
+        methods: `__torch_function__` of a mode, or `__torch_dispatch__` of a mode or a tensor.
     """
 
-    def __init__(self, code: CodeType) -> None:
-        self.code = code
+    def __init__(self, *methods: Any) -> None:
+        self.codes: set[CodeType] = {method.__code__ for method in methods}
 
     def __enter__(self) -> WarningLines:
         _INSTALLATION.add(self)
@@ -60,7 +60,7 @@ def _restore() -> None:
 
 def _around(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
     def show(message: Any) -> None:
-        codes = {watcher.code for watcher in _INSTALLATION.watchers}
+        codes = {code for watcher in _INSTALLATION.watchers for code in watcher.codes}
         mode: FrameType | None = None
         if message.filename in {code.co_filename for code in codes}:
             mode = sys._getframe(1)

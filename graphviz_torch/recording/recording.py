@@ -202,7 +202,7 @@ class Recording:
         seams: list[Any] = [
             Uncounted(session.release),
             session.program,
-            WarningLines(Calls.__torch_function__.__code__),
+            WarningLines(Calls.__torch_function__),
             ModuleWatch(session.before_module, session.after_module),
             EngineWatch(session.begin, session.end),
             StepWatch(session.begin_step, session.end_step),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from graphviz_torch import simulate_accelerator, trace
+from graphviz_torch import record, simulate_accelerator, trace
 from graphviz_torch.devices.simulated.accelerator import is_pinned, simulating
 from tests.support.programs import Functions, in_threads
 
@@ -437,3 +440,40 @@ def test_a_lazy_module_is_refused_with_what_to_do_first() -> None:
         pytest.raises(NotImplementedError, match="call it once"),
     ):
         torch.nn.LazyLinear(2).to(device)
+
+
+def warn(device: Any) -> None:
+    """Warnings of Python code and of C++, of operators and of what is none."""
+    w = torch.ones(2, requires_grad=True)
+    loss = (w.to(device) * 2).sum()
+    float(loss)
+    torch.tensor(loss.detach())
+    torch.ones(2, 3, 4, device=device).T  # noqa: B018
+    loss.grad  # noqa: B018
+    torch.nn.functional.mse_loss(torch.ones(2, device=device), torch.ones(2, 1, device=device))
+    torch.ones(3, device=device, dtype=torch.complex64).float()
+
+
+@pytest.fixture
+def always_warning() -> Iterator[None]:
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("always_warning")
+@pytest.mark.parametrize("order", ["simulated", "simulated in recorded", "recorded in simulated"])
+def test_a_warning_names_the_users_line(order: str) -> None:
+    def lines(*blocks: AbstractContextManager[Any]) -> list[tuple[str, int, str]]:
+        with ExitStack() as stack, warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            devices = [stack.enter_context(block) for block in blocks]
+            warn(next((at[0] for at in devices if isinstance(at, list)), "cpu"))
+        return [(each.filename, each.lineno, str(each.message)) for each in given]
+
+    bare = lines()
+    assert len(bare) >= 6
+    assert {name for name, *_ in bare} == {__file__}
+    blocks = {"simulated": simulate_accelerator, "recorded": record}
+    assert lines(*(blocks[name]() for name in reversed(order.split(" in ")))) == bare  # type: ignore[operator]

@@ -36,6 +36,7 @@ from ...internals.hooks.dispatch import watch_devices
 from ...internals.hooks.installation import Installation
 from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, leave
 from ...internals.tensors.metadata import DEVICE_LABELS
+from ...internals.warning_lines import WarningLines
 from .data_parallel import data_parallel_on
 from .tensor import CPU, FIRST, LIMIT, SimulatedTensor, become, indices, is_simulated, run
 
@@ -71,7 +72,7 @@ def simulate_accelerator(count: int = 1) -> Iterator[list[torch.device]]:
     blocks, block = _HERE.simulation.blocks, object()
     try:
         blocks.add(block)
-        with data_parallel_on(devices):
+        with data_parallel_on(devices), WarningLines(*_PASSED):
             yield devices
     finally:
         blocks.discard(block)
@@ -181,6 +182,12 @@ class _Construction(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+# What a call passes on its way to PyTorch.
+_PASSED: tuple[Any, ...] = (
+    _Construction.__torch_function__,
+    _Placement.__torch_dispatch__,
+    SimulatedTensor.__torch_dispatch__,
+)
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
