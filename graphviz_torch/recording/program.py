@@ -151,7 +151,11 @@ class Program:
         if len(self.missed) < _MISSED:
             with suppress(Exception):  # an error of the user's may refuse to be written
                 text = next(iter(str(error).splitlines()), "")[:_TEXT]
-                self.missed[f"not recorded: {type(error).__name__}: {text}"] = None
+                self.leave_out(f"{type(error).__name__}: {text}")
+
+    def leave_out(self, what: str) -> None:
+        """Say that something is not recorded, in words that follow "not recorded:"."""
+        self.missed[f"not recorded: {what}"] = None
 
     def begin_step(self) -> None:
         """A backward has been read."""

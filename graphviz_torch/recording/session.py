@@ -28,6 +28,7 @@ from ..internals.hooks.dispatch import Call, sequence_number
 from ..internals.hooks.engine import EngineCall
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.pytree import flatten
+from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from ..internals.tracers import is_trial
 from .backward import Backward
 from .calls import Calls
@@ -319,7 +320,10 @@ class Session:
             known += [("parameter", tensor) for _, tensor in parameters]
             known += [("buffer", tensor) for tensor in program.table.buffers()]
             known += [("input", tensor) for tensor in program.stack.inputs()]
-            program.attempt(live.keep, known)
+            if TELLS:
+                program.attempt(live.keep, known)
+            else:
+                program.leave_out(NOT_TOLD)
         if self.results is not None:
             live.note(self.results.take())
         self._ends = []

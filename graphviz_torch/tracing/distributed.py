@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ..graph import Graph, GraphLike, TensorMeta, graph_of
 from ..graph.json import from_json, to_json
+from ..internals.process_groups import group_store
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
 from .tracer import walk
@@ -59,7 +60,7 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
     if rank < 0:
         raise ValueError(f"gather: rank {dist.get_rank()} is not in the group of ranks {ranks}.")
     process_group: Any = dist.group.WORLD if group is None else group
-    store: Any = process_group.get_group_store()
+    store = group_store(process_group)
     call = _CALLS[process_group.group_name] = _CALLS.get(process_group.group_name, 0) + 1
     if rank:
         store.set(_key(call, rank), zlib.compress(to_json(graph).encode(), 1))

@@ -1,12 +1,18 @@
 """Where a node has the tensors that it keeps for backward.
 
 Private: `fn._raw_saved_<name>` gives a SavedTensor whose `data` is what is kept; a custom Function
-has one list of them (2.13).
+has one list of them (2.11 to 2.15). An older one has no `data`, and to unpack it may run a hook of
+the user's (2.8, 2.9).
 """
 
 from __future__ import annotations
 
+import torch
 from torch.autograd.function import BackwardCFunction
+
+# Does a SavedTensor tell what it keeps.
+TELLS: bool = hasattr(torch._C._autograd.SavedTensor, "data")
+NOT_TOLD = f"what the nodes keep for backward, which torch {torch.__version__} does not tell"
 
 _PREFIX = "_raw_saved_"
 _OF_FUNCTION = [("_raw_saved_tensors", "")]

@@ -21,7 +21,7 @@ from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import has_memory
-from ...internals.tensors.saved_tensors import SAVED_NAMES
+from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
 
 _TOGETHER = 1024  # memories in one reduction
@@ -103,7 +103,7 @@ def _birth(fns: list[GradFn], saved: list[Any], losses: list[Tensor]) -> Birth |
 
 def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
     """What the nodes keep on the CPU as it is."""
-    for fn in fns:
+    for fn in fns if TELLS else ():
         for attribute, name in SAVED_NAMES[type(fn)]:
             try:
                 raw: Any = getattr(fn, attribute)

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ...graph import TensorMeta
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.saved_tensors import SAVED_NAMES
+from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn
 from .in_place import Change, Changes, same_memory
 
@@ -57,6 +57,8 @@ def find_failing_node(
     if not _is_of_a_node(error):
         return None
     if message.startswith(_FREED):
+        if not TELLS:
+            return FailingNode(order[-1], freed=True) if order else None
         for node in _candidates(fns, order):
             if (order or ran_before(node)) and _is_freed(fns[node]):
                 return FailingNode(node, freed=True)
@@ -127,7 +129,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
             yield attribute, None
             continue
         row = [one for one in (raw if type(raw) is tuple else (raw,)) if one is not None]
-        if all(one.unpack_hook is None for one in row):
+        if TELLS and all(one.unpack_hook is None for one in row):
             yield from ((attribute, one.data) for one in row)
 
 

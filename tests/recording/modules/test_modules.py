@@ -386,7 +386,7 @@ dist.destroy_process_group()
 def test_fsdp_hides_no_name_where_it_leaves_the_parameters() -> None:
     done = subprocess.run([sys.executable, "-c", FSDP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[-2:] == [  # before them gloo's own words (2.8)
         "['0.weight', '0.bias', '1.weight', '1.bias']",
         "['', '0', '1']",
     ]

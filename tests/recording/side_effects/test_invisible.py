@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
+from graphviz_torch.recording import session
+from graphviz_torch.recording.events import nonfinite
+from graphviz_torch.recording.failures import node as failing_node
 from tests.internals.tensors.test_accumulator import LEAVES, leaf_of
 
 USES: dict[str, Callable[[Tensor], Any]] = {
@@ -176,3 +179,21 @@ def test_what_could_not_be_read_is_noted_with_its_reason() -> None:
         (x * x).sum().backward()
     with pytest.raises(ValueError, match="not recorded: RuntimeError: no output_nr to be had"):
         _ = recording.graph
+
+
+def test_what_this_torch_does_not_tell_is_left_out_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for reader in (session, nonfinite, failing_node):
+        monkeypatch.setattr(reader, "TELLS", False)  # as torch 2.8
+    x = torch.tensor([-1.0, 4.0], requires_grad=True)
+    with record() as recording:
+        x.log().square().sum().backward()
+    sentence = "not recorded: what the nodes keep for backward, which torch"
+    assert [node.note[: len(sentence)] for node in recording.graph.nodes if node.note] == [sentence]
+    assert not any(node.saved for node in recording.graph.nodes)
+    assert [finding.rule for finding in find(recording)][:1] == ["nonfinite-value"]
+    loss = x.exp().sum()
+    with pytest.raises(RuntimeError, match="second time"), record() as failed:
+        [loss.backward() for _ in range(2)]
+    assert "backward-twice" in [finding.rule for finding in find(failed)]

@@ -1,1 +1,0 @@
-"""A graph by module: what each computes, holds, keeps for backward and learns."""
