@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.draw import draw_graph, make_dot
     from .render.html import to_html, view_graph
     from .render.mermaid import to_mermaid
-    from .render.summary import Summary, summary
+    from .render.modules.summary import Summary, summary
     from .render.text import to_text
     from .render.view import view_script
     from .render.view.payload import view_payload
@@ -184,7 +184,7 @@ _ROOMS = {
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",
     "render.html": "to_html view_graph",
-    "render.summary": "Summary summary",
+    "render.modules.summary": "Summary summary",
     "render.mermaid": "to_mermaid",
     "render.text": "to_text",
     "render.view": "view_script",

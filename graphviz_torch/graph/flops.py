@@ -4,8 +4,8 @@ The formulas are those of `torch.utils.flop_counter` (2.13): a multiplication an
 two. Counted: matrix products, convolutions, and attention, causal or not, as if nothing were left
 out of it. Not counted: all other operations, a forward that checkpointing runs again, and what
 needs no gradient and so has no node. Not known: what runs inside a custom Function, a compiled
-region or a checkpointed one that is a single node. PyTorch's counter leaves out attention on the
-CPU, which here counts as elsewhere.
+region, a checkpointed one or a recurrent layer that is a single node. PyTorch's counter leaves out
+attention on the CPU, which here counts as elsewhere.
 
 Read from the operation and the shapes alone, so a graph from a file tells as much as a live one.
 """
@@ -28,6 +28,8 @@ _PRODUCTS = {
     "baddbmm": ((1, "batch1"), (2, "batch2")),
 }
 _ATTENTION = ("query", "key", "value")
+# Layers in one operation, for which PyTorch has no formula.
+_RECURRENT = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
 
 
 class Flops(NamedTuple):
@@ -93,6 +95,8 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
         return _product(operation, output.shape, inputs)
     if operation == "convolution":
         return _convolution(node, output.shape, inputs)
+    if operation.endswith(_RECURRENT):
+        return _UNKNOWN
     if node.name.endswith("Backward"):  # a Function of Python's: PyTorch's own end in a number
         return _UNKNOWN
     if operation.startswith("scaled_dot_product"):

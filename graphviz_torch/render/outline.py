@@ -92,8 +92,8 @@ def _title(tree: Groups, members: tuple[int, ...]) -> str:
     first, last = tree.groups[members[0]], tree.groups[members[-1]]
     if first is last:
         return labels.classed(first.name, first.module_class)
-    title = labels.classed(f"{first.name} … {last.name}", first.module_class)
-    return f"{title} {labels.TIMES} {len(members)}"
+    names = f"{first.name} … {last.name} {labels.TIMES} {len(members)}"
+    return labels.classed(names, first.module_class)
 
 
 def _name(node: Node) -> str:

@@ -175,6 +175,31 @@ def trace_before_backward() -> None:
     torch.autograd._engine_run_backward = traced  # type: ignore[attr-defined]
 
 
+def on_a_fake_group() -> None:
+    """Run tests of several processes or threads in this one, as rank 0: collectives do nothing."""
+    distributed = importlib.import_module("torch.distributed")
+    cases = importlib.import_module("torch.testing._internal.common_distributed")
+    dtensor = importlib.import_module("torch.testing._internal.distributed._tensor.common_dtensor")
+    group = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+
+    def end() -> None:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def begin(case: Any) -> None:
+        end()
+        case.rank = 0
+        size = case.world_size
+        distributed.init_process_group("fake", store=group.FakeStore(), rank=0, world_size=size)
+        case.addCleanup(end)
+        getattr(case, "perThreadSetUp", lambda: None)()
+
+    for kind in (cases.MultiProcessTestCase, cases.MultiThreadedTestCase):
+        kind.join_or_run = lambda case, method: method
+        kind._spawn_processes = kind._spawn_threads = begin
+    dtensor.DTensorTestBase.init_pg = dtensor.DTensorTestBase.destroy_pg = lambda *_, **__: None
+
+
 def cases(folder: Path, file: str) -> Iterator[unittest.TestCase]:
     """The tests that a file itself defines; those that it imports are another file's."""
     path = folder / file
@@ -182,6 +207,8 @@ def cases(folder: Path, file: str) -> Iterator[unittest.TestCase]:
     sys.path[:1] = [str(path.parent), str(folder)]
     for module, names in SINCE_2_6.items():
         vars(importlib.import_module(module)).update(names)
+    if "distributed" in path.parts:
+        on_a_fake_group()
     module = importlib.import_module(path.stem)
     suites: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     while suites:
@@ -196,6 +223,7 @@ def run(case: unittest.TestCase) -> dict[str, Any]:
     """One test: its end, the seconds that it took, and what it left."""
     ends = Ends()
     gc.collect()
+    gc.freeze()  # what was there before is not looked at: there may be very much
     gc.disable()
     case = type(case)(case._testMethodName)  # a new one, for the last is alive with what it has
     before, alive = modes(), living()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from graphviz_torch import Graph, Node, TensorMeta, load, record, summary, trace
+from graphviz_torch.graph.units import number_text
+from graphviz_torch.render.labels import TIMES
 from tests.support.models import MLP
 from tests.support.programs import function
 from tests.support.zoo import ZOO, UNet
@@ -150,9 +153,10 @@ def test_modules_come_in_the_order_of_the_forward_with_their_calls() -> None:
 def test_a_table_fits_a_terminal_and_goes_as_deep_as_asked(name: str) -> None:
     graph = ZOO[name]().graph
     found = summary(graph)
-    assert max(map(len, str(found).splitlines())) <= 100
-    assert len(found.modules) <= 40
-    assert {row.depth for row in summary(graph, depth=1).modules} == {1}
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40 + 4 + 3  # the titles, the total, two rules; notes
+    assert {row.depth for row in summary(graph, depth=1).modules if row.module} == {1}
     assert summary(graph, depth=100).depth == found.deepest
 
 
@@ -183,13 +187,68 @@ def test_a_graph_without_a_recorded_model_counts_the_parameters_that_are_in_it()
 
 
 @pytest.mark.parametrize("width", [60, 70, 80])
-def test_a_long_name_is_cut_where_the_table_would_be_wider_than_asked(width: int) -> None:
+def test_a_long_name_is_cut_and_the_least_telling_columns_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     model = nn.Sequential()
     model.add_module("a_layer_with_a_name_of_about_fifty_characters_in_all", nn.Linear(2, 3))
-    with record(model, gradients=False, memory=False) as recording:
+    with record(model) as recording:
         model(torch.ones(1, 2)).sum().backward()
-    table = summary(recording)
-    widest = max(map(len, table.to_text(width=1000).splitlines()))
-    lines = table.to_text(width=width).splitlines()
-    assert max(map(len, lines)) == width < widest
+    found = summary(recording)
+    wide = found.to_text(wide=True)
+    assert "no room" not in wide
+    assert "characters_in_all · Linear(2, 3)" in wide
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = found.to_text()
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[2].startswith("a_layer_with_a_name_of")
     assert "…" in lines[2]
+    columns = lines[0].split()
+    assert columns[:3] == ["module", "output", "params"]
+    assert "no room for" in text
+    left_out = text.partition("no room for ")[2].partition(":")[0].split(", ")
+    assert sorted([*columns, *left_out]) == sorted(wide.splitlines()[0].split())
+    assert "/weights" in left_out
+
+
+def test_blocks_that_are_alike_share_a_line_where_there_are_many() -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(12)]
+    model = nn.Sequential(nn.Linear(3, 4), *blocks)
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+    found = summary(recording)
+    lines = [line.strip() for line in str(found).splitlines()]
+    assert found.depth == 2
+    assert lines[3].startswith(f"1 … 12 {TIMES} 12 · Sequential ")
+    assert [line.split()[0] for line in lines[4:7]] == ["0", "1", "2"]
+    norms = [
+        sum(float(p.grad.norm()) ** 2 for p in block.parameters() if p.grad is not None) ** 0.5
+        for block in blocks
+    ]
+    assert f"{number_text(min(norms), 3)} … {number_text(max(norms), 3)}" in lines[3]
+    assert len(found.to_text(wide=True).splitlines()) == len(found.modules) + 4 == 53
+    assert f"{TIMES} 12" in found._repr_html_()
+
+
+def test_the_model_itself_has_a_row_where_it_computes() -> None:
+    model = nn.LSTM(4, 5)
+    with record(model) as recording:
+        model(torch.randn(3, 2, 4))[0].sum().backward()
+    found = summary(recording)
+    [row] = found.modules
+    assert (row.module, row.module_class) == ("", "LSTM(4, 5)")
+    assert str(row.output) == "f32[3, 2, 5] cpu"
+    assert row.parameters == sum(p.numel() for p in model.parameters())
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.cat([g.flatten() for g in gradients]).norm().item()
+    assert row.gradient_norm == pytest.approx(norm, rel=1e-5)
+    assert row.seconds is not None
+    assert found.total.seconds is not None
+    assert 0 < row.seconds < found.total.seconds  # the loss is outside
+    with record(MLP()) as recording:
+        MLP()(torch.ones(1, 4)).sum().backward()
+    shown = [line.partition("  ·")[0] for line in str(summary(recording)).splitlines()]
+    assert [len(line) - len(line.lstrip()) for line in shown[2:5]] == [0, 2, 2]

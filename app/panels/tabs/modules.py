@@ -72,7 +72,7 @@ def draw_modules(found: Summary, *, key: str) -> None:
 def _title(row: _Row) -> str:
     above, _, last = row["module"].rpartition(".")
     depth = above.count(".") + 1 if above else 0
-    return "\N{NO-BREAK SPACE}" * 3 * depth + last or "total"
+    return "\N{NO-BREAK SPACE}" * 3 * depth + last or row["module_class"] or "total"
 
 
 def _says(cell: _Cell) -> bool:

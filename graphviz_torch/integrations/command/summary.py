@@ -21,8 +21,9 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
     add_options(parser, summary)
+    parser.add_argument("--wide", action="store_true", help="however long a line of the table is")
     says = "a table, JSON rows or comma-separated values, on stdout (default text)"
-    parser.add_argument("--format", choices=FORMATS, default="text", help=says)
+    parser.add_argument("--format", choices=("text", *FORMATS), default="text", help=says)
     parser.set_defaults(run=_summary)
 
 
@@ -30,7 +31,10 @@ def _summary(parsed: argparse.Namespace) -> int:
     from ... import summary
 
     made = summary(read_graph(parsed.file), **given(parsed, summary))
-    print(FORMATS[parsed.format](made))
+    if parsed.format == "text":
+        print(made.to_text(wide=parsed.wide))
+    else:
+        print(FORMATS[parsed.format](made))
     return 0
 
 
@@ -43,7 +47,6 @@ def _csv(made: Summary) -> str:
 
 
 FORMATS: dict[str, Callable[[Summary], str]] = {
-    "text": str,
     "json": lambda made: json.dumps(made.rows()),
     "csv": _csv,
 }

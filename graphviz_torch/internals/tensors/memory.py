@@ -4,6 +4,7 @@ A kernel that reads a tensor without memory ends the process, and many have none
 device, fake, batched, functional, the wrappers of many subclasses, what FSDP has freed. Whoever
 reads a tensor of the program asks here first, and gets plain tensors that have memory.
 
+    is_dense(tensor)     it has one storage, be there memory or not
     has_memory(tensor)   it is dense, and a kernel may read it
     elements(tensor)     the plain tensors that hold its elements, if any do
     parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies
@@ -49,15 +50,18 @@ class Elements(NamedTuple):
 _NONE = Elements([], 0)
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Has it one storage and no class of its own: is it neither sparse, nested nor a wrapper."""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
+
+
 def has_memory(tensor: Tensor) -> bool:
     """May a kernel read it: is it a dense tensor that lies in memory, or has no element.
 
     >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
     (True, False)
     """
-    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
-        return False
-    return _lies_in_memory(tensor)
+    return is_dense(tensor) and _lies_in_memory(tensor)
 
 
 def elements(tensor: Tensor) -> Elements:
@@ -88,7 +92,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
     """
     while _functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, however many times
         tensor = _functorch.get_unwrapped(tensor)
-    if type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested:
+    if is_dense(tensor):
         return [tensor]
     with no_functions(), no_operators(), no_autograd(), suppress(*_REFUSALS):
         return _parts(tensor)
@@ -109,8 +113,11 @@ def storage_id(tensor: Tensor) -> int:
 
 
 def storage_bytes(part: Tensor) -> int:
-    """The size of that memory, whether or not it is there."""
-    return part.untyped_storage().nbytes()
+    """The size of that memory, whether or not it is there; 0 for a layout without storage."""
+    try:
+        return part.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def storage_ref(part: Tensor) -> Any:

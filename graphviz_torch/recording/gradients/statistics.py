@@ -25,7 +25,7 @@ from ...internals.guards import set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
-from ...internals.tensors.memory import PLAIN, Elements, elements, has_memory, storage_bytes
+from ...internals.tensors.memory import Elements, elements, has_memory, is_dense, storage_bytes
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
 from .cpu import SMALL, end_to_end, on_cpu, together
@@ -104,7 +104,7 @@ class Descriptions:
                 batch.stream = stream
         # A sparse one does not wait: its leaf takes it as its own if nobody else has it. Nor does a
         # wrapper: nothing tells whether what it wraps was changed meanwhile.
-        if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
+        if batch is None or not is_dense(gradient):
             self._describe_like([where], [gradient])
             return
         version = None if gradient.is_inference() else gradient._version
@@ -243,8 +243,8 @@ def _described(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
 
 
 def alias(gradient: Tensor | None) -> Tensor | None:
-    """A dense gradient's memory and version, as another tensor."""
+    """A dense gradient's memory, if it has any, and version, as another tensor."""
     if gradient is None:
         return None
     with unseen_calls(), unseen_operators():
-        return gradient.detach() if has_memory(gradient) else gradient
+        return gradient.detach() if is_dense(gradient) else gradient

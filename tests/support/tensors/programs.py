@@ -87,6 +87,10 @@ def plain_values(value: Any) -> Any:
         if value.is_nested:
             return [part.tolist() for part in value.unbind()]
         dense = value if value.layout == torch.strided else value.to_dense()
+        if dense.numel() and not dense.untyped_storage().nbytes():
+            return tuple(dense.shape), "freed"
+        if dense._is_zerotensor():
+            return tuple(dense.shape), "zeros without memory"
         return str(value.layout), tuple(dense.shape), dense.flatten().tolist()
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any
 
-from ..graph import GraphLike, graph_of
-from ..graph.units import bytes_text, number_text, seconds_text
-from .labels import TIMES, count
-from .module_sums import ModuleSummary, in_order, sums_by_module
+from ...graph import GraphLike, graph_of
+from ...graph.terminal import TableColumn, line_width, table, width_of
+from ...graph.units import bytes_text, number_text, seconds_text
+from ..labels import count
+from .lines import LINES, Line, module_lines
+from .sums import ModuleSummary, in_order, sums_by_module
 
-_ROWS = 40  # that are shown where no depth is asked for
-_WIDTH = 100  # characters of a line
-_NARROWEST = 20  # of the column of modules
+_MOST_ROWS = 400  # modules that are told apart where no depth is asked for
+_NARROWEST = 24  # characters of a module's name
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,14 +26,19 @@ class Summary:
     >>> import torch
     >>> from graphviz_torch import record, summary
     >>> model = torch.nn.Linear(2, 1)
-    >>> with record(model) as recording:
+    >>> with record(model, gradients=False, memory=False) as recording:
     ...     model(torch.ones(4, 2)).sum().backward()
-    >>> print(summary(recording))  # doctest: +ELLIPSIS
-    module  output  params  FLOPs  backward ...
-    total   scalar       3     16        16 ...
+    >>> print(summary(recording))
+    module        output  params  FLOPs  backward
+    ---------------------------------------------
+    Linear(2, 1)     4x1       3     16        16
+    ---------------------------------------------
+    total         scalar       3     16        16
     """
 
-    modules: tuple[ModuleSummary, ...]  # in the order of the forward, each before what it holds
+    # In the order of the forward, each before what it holds; the model itself first, as "", where
+    # it computes something outside its modules.
+    modules: tuple[ModuleSummary, ...]
     total: ModuleSummary
     depth: int  # how deep `modules` goes
     deepest: int  # how deep the graph goes
@@ -46,29 +53,28 @@ class Summary:
             row["output"] = None if each.output is None else str(each.output)
         return rows
 
-    def to_text(self, width: int = _WIDTH) -> str:
-        """The table; a name that does not fit into `width` characters is cut."""
-        names, cells = self._cells()
-        indented = [f"{'  ' * max(r.depth - 1, 0)}{_plain(_name(r))}" for r in self.modules]
-        first = ["module", *indented, "total"]
-        columns = [
-            [name, *column] for name, column in zip(names, zip(*cells, strict=True), strict=True)
-        ]
-        wide = [max(map(len, column)) for column in columns]
-        left = max(width - sum(wide) - 2 * len(wide), _NARROWEST)
-        left = min(left, max(map(len, first)))
-        lines = [
-            "  ".join(
-                [
-                    _cut(name, left).ljust(left),
-                    *(t.rjust(w) for t, w in zip(row, wide, strict=True)),
-                ]
+    def to_text(self, *, wide: bool = False) -> str:
+        """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
+
+        Blocks that are alike share a line where there are many; columns for which there is no room
+        are left out. `wide` shows all.
+        """
+        width = line_width(wide)
+        names, lines = self._cells(fold=not wide)
+        columns = [TableColumn("module", [_indented(line) for line in lines], _NARROWEST)]
+        for name in names:
+            columns.append(
+                TableColumn(name, [_cell(name, line.rows) for line in lines], right=True)
             )
-            for name, *row in zip(first, *columns, strict=True)
-        ]
-        lines.insert(1, "-" * len(lines[0]))
-        lines.insert(-1, lines[1])
-        return "\n".join([*lines, *self._notes()])
+        rows, missing = table(columns, width, _TELLING)
+        rule = "-" * max(map(width_of, rows))
+        notes = list(self._notes())
+        if missing:
+            notes.append(f"no room for {', '.join(missing)}: to_text(wide=True) shows all")
+        if width is not None:
+            notes = [line for note in notes for line in wrap(note, width, subsequent_indent="  ")]
+        modules = [*rows[1:-1], rule] if lines[1:] else []
+        return "\n".join([rows[0], rule, *modules, rows[-1], *notes])
 
     def __str__(self) -> str:
         return self.to_text()
@@ -76,15 +82,16 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        names, cells = self._cells()
+        names, lines = self._cells(fold=True)
         right = ' style="text-align:right;white-space:nowrap"'
         head = "".join(f"<th{right}>{escape(name)}</th>" for name in names)
         rows = []
-        for row, texts in zip((*self.modules, self.total), cells, strict=True):
-            indent = f"text-align:left;padding-left:{0.5 + max(row.depth - 1, 0)}em"
-            tag = "td" if row.module else "th"
-            name = f'<{tag} style="{indent}">{escape(_name(row))}</{tag}>'
-            rows.append(name + "".join(f"<{tag}{right}>{escape(t)}</{tag}>" for t in texts))
+        for line in lines:
+            indent = f"text-align:left;padding-left:{0.5 + line.indent}em"
+            tag = "th" if line.name == "total" else "td"
+            cells = (escape(_cell(name, line.rows)) for name in names)
+            title = f'<{tag} style="{indent}">{escape(line.name)}</{tag}>'
+            rows.append(title + "".join(f"<{tag}{right}>{cell}</{tag}>" for cell in cells))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         notes = "<br>".join(map(escape, self._notes()))
         return (
@@ -92,8 +99,8 @@ class Summary:
             f"<tbody>{body}</tbody></table><small>{notes}</small>"
         )
 
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        """Names of the columns in which something stands, and a row of texts for each module."""
+    def _cells(self, *, fold: bool) -> tuple[list[str], list[Line]]:
+        """Names of the columns in which something stands, and the lines, the total last."""
         rows = (*self.modules, self.total)
         used = [
             name
@@ -101,7 +108,8 @@ class Summary:
             if any(text(row) for row in rows)
             and not (name == "trainable" and all(r.trainable == r.parameters for r in rows))
         ]
-        return used, [[_COLUMNS[name](row) for name in used] for row in rows]
+        fold = fold and len(self.modules) > LINES
+        return used, [*module_lines(self.modules, fold=fold), Line("total", 0, (self.total,))]
 
     def _notes(self) -> Iterator[str]:
         if self.depth < self.deepest:
@@ -120,7 +128,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     Args:
         graph: a Graph, a recording, or what `trace` takes.
         depth: how many names of a module's path are told apart: 1 is the model's children. None:
-            as many as fit 40 lines.
+            as many as fit 40 lines, where blocks alike share one.
 
     The columns: the module with its class and how often it was called; the shape of its output;
     how many elements its parameters have, and those that learn where some do not; FLOPs of forward
@@ -149,31 +157,31 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     if depth is not None and depth < 1:
         raise ValueError(f"depth={depth}: pass 1 or more, or None for as deep as fits.")
     graph = graph_of(graph)
-    found = sums_by_module(graph)
-    deepest = max((path.count(".") + 1 for path in found if path), default=0)
-    wanted = depth
-    if wanted is None:
-        fits = (
-            d
-            for d in range(deepest, 1, -1)
-            if sum(path.count(".") < d for path in found) <= _ROWS + 1
-        )
-        wanted = next(fits, 1)
+    found, root = sums_by_module(graph)
     scale = graph.step.loss_scale or 1.0
-    rows = [
-        found[path].row(path, scale)
-        for path in in_order(found)
-        if path.count(".") < wanted and path
-    ]
-    return Summary(tuple(rows), found[""].row("", scale), min(wanted, deepest), deepest)
+    rows = [found[path].row(path, scale) for path in in_order(found) if path]
+    if root.kind:
+        rows.insert(0, root.row("", scale))
+    deepest = max((row.depth for row in rows), default=0)
+    wanted = min(_depth(rows, deepest) if depth is None else depth, deepest)
+    shown = tuple(row for row in rows if row.depth <= wanted)
+    return Summary(shown, found[""].row("", scale), wanted, deepest)
 
 
-def _name(row: ModuleSummary) -> str:
-    if not row.module:
-        return "total"
-    name = row.module.rpartition(".")[2]
-    name += f" · {row.module_class}" if row.module_class else ""
-    return name + (f" {TIMES}{row.calls}" if row.calls and row.calls > 1 else "")
+def _depth(rows: list[ModuleSummary], deepest: int) -> int:
+    """The deepest level of which each line fits, at least where blocks alike share one."""
+    for depth in range(deepest, 1, -1):
+        level = tuple(row for row in rows if row.depth <= depth)
+        if len(level) <= LINES:
+            return depth
+        if len(level) <= _MOST_ROWS and len(module_lines(level, fold=True)) <= LINES:
+            return depth
+    return 1
+
+
+def _indented(line: Line) -> str:
+    name = line.name if line.name.isprintable() else repr(line.name)[1:-1]
+    return "  " * line.indent + name
 
 
 def _flops(number: int, row: ModuleSummary) -> str:
@@ -182,6 +190,16 @@ def _flops(number: int, row: ModuleSummary) -> str:
 
 def _if(value: float | None, text: Callable[[float], str]) -> str:
     return "" if value is None else text(value)
+
+
+def _cell(name: str, rows: tuple[ModuleSummary, ...]) -> str:
+    """What stands in a column for modules that share a line: what they all have, or from to."""
+    text, measure = _COLUMNS[name], _MEASURES.get(name)
+    if measure is None or len({text(row) for row in rows}) == 1:
+        return text(rows[0])
+    ends = [(value, i) for i, row in enumerate(rows) if (value := measure(row)) is not None]
+    least, most = (text(rows[i]) for _, i in (min(ends), max(ends)))
+    return f"{least} … {most}"
 
 
 _COLUMNS: dict[str, Callable[[ModuleSummary], str]] = {
@@ -197,11 +215,11 @@ _COLUMNS: dict[str, Callable[[ModuleSummary], str]] = {
     "/weights": lambda row: _if(row.gradient_ratio, lambda x: number_text(x, 3)),
     "time": lambda row: _if(row.seconds, seconds_text),
 }
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
+_MEASURES: dict[str, Callable[[ModuleSummary], float | None]] = {
+    "saved": lambda row: row.saved_bytes,
+    "gradient": lambda row: row.gradient_norm,
+    "/weights": lambda row: row.gradient_ratio,
+    "time": lambda row: row.seconds,
+}
+# The most telling first; what is left out for want of room is the last.
+_TELLING = "module", "params", "gradient", "output", "FLOPs", "saved", "time", "trainable"

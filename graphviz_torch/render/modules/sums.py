@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..graph import Graph, Node, Parameter, TensorMeta
-from ..graph.flops import flops
+from ...graph import Graph, Node, Parameter, TensorMeta
+from ...graph.flops import Flops, flops
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
     """One module with all that lies below it. None: it was not recorded."""
 
-    module: str  # "" for the total
+    module: str  # "" for the total, and for the model itself
     module_class: str
     calls: int | None  # of its forward
     output: TensorMeta | None  # of its last call
@@ -31,7 +31,7 @@ class ModuleSummary:
 
     @property
     def depth(self) -> int:
-        """How many names its path has; 0 for the total."""
+        """How many names its path has; 0 for the total, and for the model itself."""
         return self.module.count(".") + 1 if self.module else 0
 
 
@@ -53,6 +53,19 @@ class Sums:
     gradient: float | None = None  # norms, of all together
     weights: float | None = None
     partial: int = 0
+
+    def add(self, node: Node, operations: Flops, moment: float, *, leaves: bool) -> None:
+        """Add an operation; `leaves` says whether its output is used outside."""
+        self.first = min(self.first, moment)
+        if leaves:
+            self.last = node
+        self.forward += operations.forward or 0
+        self.backward += operations.backward or 0
+        self.unknown += None in operations
+        if node.saved:
+            self.saved = (self.saved or 0) + node.saved_bytes
+        if node.seconds is not None:
+            self.seconds = (self.seconds or 0.0) + node.seconds
 
     def row(self, path: str, scale: float) -> ModuleSummary:
         norm = None if self.gradient is None else self.gradient / scale
@@ -77,48 +90,45 @@ class Sums:
         )
 
 
-def sums_by_module(graph: Graph) -> dict[str, Sums]:
-    """The sums of every module's path, and of all at ""."""
+def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
+    """The sums of every module's path, and of all at ""; and those of the model itself.
+
+    A model has a class, and so sums, where it makes nodes outside its modules.
+    """
     found: dict[str, Sums] = {"": Sums()}
+    root = Sums()
+    roots = {node.module_class for node in graph.nodes if not node.module and node.module_class}
+    root.kind = roots.pop() if len(roots) == 1 else ""
     leaving = _leaving(graph)
     backwards = any(node.order is not None for node in graph.nodes)
     for node, operations in zip(graph.nodes, flops(graph), strict=True):
         # Backward runs the forward's order in reverse; of a graph that did not run, its own.
         moment = node.id if node.order is None else -node.order if backwards else node.id
         kinds, scopes = node.module_class.split("/"), node.scope.split(".")
+        if root.kind and not node.leaf and (node.module or node.module_class):
+            root.add(node, operations, moment, leaves=leaving[node.id] <= 0)
         for depth, path in enumerate(_along(node.module)):
             sums = found.setdefault(path, Sums())
             if depth and len(kinds) >= depth:
                 sums.kind = sums.kind or kinds[depth - 1]
             if node.leaf:
                 continue
-            sums.first = min(sums.first, moment)
             if depth and node.scope:
                 sums.scopes.add(".".join(scopes[:depth]))
-            if leaving[node.id] <= depth:
-                sums.last = node
-            sums.forward += operations.forward or 0
-            sums.backward += operations.backward or 0
-            sums.unknown += None in operations
-            if node.saved:
-                sums.saved = (sums.saved or 0) + node.saved_bytes
-            if node.seconds is not None:
-                sums.seconds = (sums.seconds or 0.0) + node.seconds
+            sums.add(node, operations, moment, leaves=leaving[node.id] <= depth)
     for parameter, path in _parameters(graph):
         elements = math.prod(max(size, 0) for size in parameter.tensor.shape)
         node_id = parameter.node
         stats = None if node_id is None else next(iter(graph.nodes[node_id].grad_outputs), None)
-        for each in _along(path):
-            sums = found.setdefault(each, Sums())
+        for sums in (root, *(found.setdefault(each, Sums()) for each in _along(path))):
             sums.parameters += elements
             sums.trainable += elements if parameter.requires_grad else 0
             if stats is not None:
                 sums.gradient = math.hypot(sums.gradient or 0.0, stats.norm)
-                sums.partial += bool(stats.extent)
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
-    return found
+    return found, root
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
@@ -135,12 +145,13 @@ def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 def _leaving(graph: Graph) -> list[int]:
     """For each node, how deep the innermost module is that holds all that uses its output, plus 1.
 
-    A module at that depth or deeper gives the output away; 0 for an output of the graph.
+    A module at that depth or deeper gives the output away; 0 where that leaves the model itself.
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
+    inside = [bool(node.module or node.module_class) for node in graph.nodes]
     deepest = [len(path) + 1 for path in paths]
     for source, target in [(edge.source, edge.target) for edge in graph.edges]:
-        shared = 0
+        shared = 0 if inside[target] else -1
         for a, b in zip(paths[source], paths[target], strict=False):
             if a != b:
                 break
