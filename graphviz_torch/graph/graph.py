@@ -143,9 +143,12 @@ def _check(graph: Graph) -> None:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
         if node.order is not None and node.order < 0:
             raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
-        if any(saved.nbytes < 0 for saved in node.saved):
-            raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
-        for stats in filter(None, node.grad_outputs):
+        for saved in node.saved:
+            if saved.nbytes < 0:
+                raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")
+        for stats in node.grad_outputs:
+            if stats is None:
+                continue
             sizes = (stats.norm, stats.max_abs, stats.zero_fraction, stats.nan, stats.inf)
             if min(sizes) < 0 or stats.zero_fraction > 1:
                 raise ValueError(
@@ -165,13 +168,13 @@ def _check(graph: Graph) -> None:
             if seconds is not None and not 0 <= seconds < _FOREVER:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
     _check_paths(graph)
-    for i, edge in enumerate(graph.edges):
-        if not 0 <= edge.source < edge.target < count:
+    for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
+        if not 0 <= source < target < count:
             raise ValueError(
-                f"graph.edges[{i}] runs from node {edge.source} to {edge.target} among {count} "
+                f"graph.edges[{i}] runs from node {source} to {target} among {count} "
                 "nodes; an edge runs from a node to a later one."
             )
-        if edge.output_nr < 0 or edge.input_nr < 0:
+        if output_nr < 0 or input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
     for where, node_id in _mentioned(graph):
         if not 0 <= node_id < count:

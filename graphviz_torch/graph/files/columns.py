@@ -20,7 +20,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -89,7 +89,7 @@ class Numbers:
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         values: list[Any] = _list(data, count, where)
-        if float in self.allowed:
+        if float in self.allowed and not {str, list}.isdisjoint(map(type, values)):
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
             except (KeyError, OverflowError, TypeError, ValueError):
@@ -119,19 +119,25 @@ class Interned:
         self.nullable = nullable
 
     def encode(self, values: list[Any], where: str) -> Any:
-        at: dict[Any, int | None] = {None: None} if self.nullable else {}
-        count = -len(at)
-        positions = [at.setdefault(value, len(at) + count) for value in values]
-        distinct = [self.write(value) for value in at if value is not None or not self.nullable]
+        # Most of what repeats is one object, which is hashed once.
+        objects = dict(zip(map(id, values), values, strict=True))
+        at: dict[Any, int | None] = dict.fromkeys(objects.values())
+        if self.nullable:
+            at.pop(None, None)
+        at = {value: i for i, value in enumerate(at)}
+        distinct = list(map(self.write, at))
         self._read_all(distinct, where)
-        return {"distinct": distinct, "at": positions}
+        if self.nullable:
+            at[None] = None
+        places = {key: at[value] for key, value in objects.items()}
+        return {"distinct": distinct, "at": list(map(places.__getitem__, map(id, values)))}
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         distinct, at = _members(data, ("distinct", "at"), where)
         values = self._read_all(_list(distinct, None, where), where)
         positions = _integers(at, count, where, nullable=self.nullable)
         size = len(values)
-        if any(at is not None and at >= size for at in set(positions)):
+        if max(set(positions) - {None}, default=-1) >= size:
             raise ValueError(f"{where} has a position beyond its {size} distinct values.")
         if self.nullable:
             return [None if at is None else values[at] for at in positions]
@@ -139,6 +145,8 @@ class Interned:
 
     def _read_all(self, rows: list[Any], where: str) -> list[Any]:
         try:
+            if self.read is _text_in and set(map(type, rows)) == {str} and "".join(rows).isascii():
+                return rows
             return [self.read(row) for row in rows]
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where} holds a wrong value: {error}") from None
@@ -157,8 +165,9 @@ class Sequence:
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         lengths, items = _members(data, ("lengths", "items"), where)
         sizes = _integers(lengths, count, where)
-        flat = iter(self.inner.decode(items, sum(sizes), where))
-        return [tuple(islice(flat, size)) for size in sizes]
+        ends = list(accumulate(sizes, initial=0))
+        flat = tuple(self.inner.decode(items, ends[-1], where))
+        return list(map(flat.__getitem__, map(slice, ends, ends[1:])))
 
 
 class Optional:
@@ -172,7 +181,7 @@ class Optional:
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
         found = self.inner.decode(data, count, where)
-        if any(len(value) > 1 for value in found):
+        if max(map(len, found), default=0) > 1:
             raise ValueError(f"{where} holds several values for one.")
         return [value[0] if value else None for value in found]
 
@@ -230,7 +239,9 @@ class Record:
                 raise ValueError(f"{where} has no field {name!r}.")
             else:
                 columns.append([default] * count)
-        return list(map(self.cls, *columns))
+        if is_dataclass(self.cls):
+            return list(map(self.cls, *columns))
+        return list(map(tuple.__new__, repeat(self.cls), zip(*columns, strict=True)))
 
 
 def _optional(inner: Codec) -> Codec:

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
+from ..gc import uncollected
 from .columns import codec
 from .replacement import replacement
 from .versions import upgraded
@@ -69,7 +70,8 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     try:
-        return value_of(data.decode(), kind)
+        with uncollected():
+            return value_of(data.decode(), kind)
     except UnicodeDecodeError:
         raise ValueError(f"{path}: this is not JSON text.") from None
     except ValueError as error:
