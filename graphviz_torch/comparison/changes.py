@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from ..graph import GradientStats, Node
-from ..graph.column import declared, recorded
+from ..graph.column import Column, declared, recorded
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
@@ -30,6 +31,34 @@ class Change:
 
 def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) -> Iterator[Change]:
     """What changed from `a` to `b`; the tolerances are those of `diff`."""
+    if a.outputs != b.outputs:
+        yield from _outputs(a, b)
+    if a.attributes != b.attributes:
+        yield from _attributes(a, b)
+    # Only what both have is compared: a graph that was traced has no gradients to differ in.
+    for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
+        if before is not None and after is not None and _differs(before, after, gradient_tolerance):
+            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
+    if a.seconds is not None and b.seconds is not None:
+        longest = max(a.seconds, b.seconds)
+        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
+            yield Change(
+                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
+            )
+    for name, column in _compared():
+        values = getattr(a, name), getattr(b, name)
+        if all(map(recorded, values)) and values[0] != values[1]:
+            yield Change(a.id, b.id, column.title, *map(column.words, values))
+
+
+@cache
+def _compared() -> tuple[tuple[str, Column], ...]:
+    """The fields of a node that are compared as they are, with their declarations."""
+    return tuple(each for each in declared(Node).items() if each[1].compared)
+
+
+def _outputs(a: Node, b: Node) -> Iterator[Change]:
+    """The outputs whose shape, dtype or device differs."""
     many = len(a.outputs) > 1 or len(b.outputs) > 1
     for nr in range(max(len(a.outputs), len(b.outputs))):
         left = a.outputs[nr] if nr < len(a.outputs) else None
@@ -47,22 +76,6 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
             yield Change(a.id, b.id, "dtype", f"{where}{left.dtype}", right.dtype)
         if left.device != right.device:
             yield Change(a.id, b.id, "device", f"{where}{left.device}", right.device)
-    yield from _attributes(a, b)
-    # Only what both have is compared: a graph that was traced has no gradients to differ in.
-    for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
-        if before is not None and after is not None and _differs(before, after, gradient_tolerance):
-            yield Change(a.id, b.id, "gradient", _gradient(before), _gradient(after))
-    if a.seconds is not None and b.seconds is not None:
-        longest = max(a.seconds, b.seconds)
-        if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
-            yield Change(
-                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
-            )
-    for name, column in declared(Node).items():
-        if column.compared:
-            values = getattr(a, name), getattr(b, name)
-            if all(map(recorded, values)) and values[0] != values[1]:
-                yield Change(a.id, b.id, column.title, *map(column.words, values))
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:

@@ -16,6 +16,7 @@ from ..graph import Graph, Node
 
 # Differences after which a gap counts as rewritten: the alignment's time is its size times these.
 _MAX_EDITS = 400
+LEVELS = range(3)  # what must be equal of two nodes, from the most to the least
 
 
 class _Side:
@@ -23,41 +24,52 @@ class _Side:
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
-        ends: list[list[int]] = [[] for _ in graph.nodes]
+        self.roles = [_role(node) if node.leaf else "" for node in graph.nodes]
+        self._ends: list[list[int]] = [[] for _ in graph.nodes]
         for place, (node, output_nr) in enumerate(graph.outputs):
-            ends[node].append(place << 8 | output_nr)
-        names = [node.name for node in graph.nodes]
-        called = [(n.name, n.label, n.scope, *e) for n, e in zip(graph.nodes, ends, strict=True)]
-        shapes = [tuple(meta and meta.shape for meta in n.outputs) for n in graph.nodes]
-        # From the most that can be equal to the least.
-        self._keys: list[Sequence[Hashable]] = [
-            list(zip(called, shapes, strict=True)),
-            list(zip(names, shapes, strict=True)),
-            names,
-        ]
-        self.levels = range(len(self._keys))
+            self._ends[node].append(place << 8 | output_nr)
 
-    def hashes(
-        self, level: int, without: Container[int] = ()
-    ) -> tuple[list[int], list[int], list[int]]:
-        """For each node a hash of what it was computed from, of what was computed from it, and of
-        what that was computed from besides; all as if the nodes `without` were not there.
+    def keys(self, level: int) -> Sequence[Hashable]:
+        """What must be equal of two nodes: at level 0 the most, at the last of `LEVELS` the least.
+
+        That is name, shapes, label, scope and place among the outputs; name and shapes; the name.
         """
-        keys = self._keys[level]
+        names = [node.name for node in self.nodes]
+        if level == LEVELS[2]:
+            return names
+        shapes = [tuple([meta and meta.shape for meta in node.outputs]) for node in self.nodes]
+        if level == LEVELS[1]:
+            return list(map(hash, zip(names, shapes, strict=True)))
+        labels = [(n.label, n.scope, *e) for n, e in zip(self.nodes, self._ends, strict=True)]
+        return list(map(hash, zip(names, shapes, labels, strict=True)))
+
+    def down(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
+        """For each node a hash of its key and of the keys of all that it was computed from.
+
+        All is as if the nodes `without` were not there.
+        """
         down = [0] * len(keys)
         for i, key in enumerate(keys):
-            edges = self.inputs[i]
             ends = [
-                (down[e.source], e.output_nr, e.input_nr) for e in edges if e.source not in without
+                (down[source], output_nr, input_nr)
+                for source, _, output_nr, input_nr in self.inputs[i]
+                if source not in without
             ]
             down[i] = hash((key, *ends))
-        return down, self._upwards(keys, without), self._upwards(down, without)
+        return down
 
-    def _upwards(self, keys: Sequence[Hashable], without: Container[int]) -> list[int]:
+    def up(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
+        """For each node a hash of its key and of the keys of all that was computed from it."""
         up = [0] * len(keys)
         for i in reversed(range(len(keys))):
-            edges = [e for e in self.users[i] if e.target not in without]
-            up[i] = hash((keys[i], *sorted((up[e.target], e.output_nr, e.input_nr) for e in edges)))
+            ends = [
+                (up[target], output_nr, input_nr)
+                for _, target, output_nr, input_nr in self.users[i]
+                if target not in without
+            ]
+            if len(ends) > 1:
+                ends.sort()
+            up[i] = hash((keys[i], *ends))
         return up
 
     def parts(self, without: Container[int]) -> list[list[int]]:
@@ -96,13 +108,12 @@ class _Matching:
         self.a, self.b = a, b
         self.to_b: dict[int, int] = {}
         self.to_a: dict[int, int] = {}
+        self._most = min(len(a.nodes), len(b.nodes))
 
     def run(self) -> dict[int, int]:
-        for level in self.a.levels:
+        for level in LEVELS:
             self._by_hashes(level)
-            if (
-                level == 0
-            ):  # what uses a weight of the same name is surer than what only looks alike
+            if not level:  # what uses a weight of the same name is surer than what looks alike
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
         self._fill_gaps()
@@ -112,21 +123,25 @@ class _Matching:
     @property
     def _complete(self) -> bool:
         """True if one side has nothing left to pair."""
-        return len(self.to_b) in (len(self.a.nodes), len(self.b.nodes))
+        return len(self.to_b) == self._most
 
     def _by_hashes(self, level: int) -> None:
         if self._complete:
             return
-        (down_a, up_a, all_a), (down_b, up_b, all_b) = self.a.hashes(level), self.b.hashes(level)
-        self._alike(all_a, all_b)
+        a, b = self.a, self.b
+        keys_a, keys_b = a.keys(level), b.keys(level)
+        down_a, down_b = a.down(keys_a), b.down(keys_b)
+        self._alike(a.up(down_a), b.up(down_b))
+        if self._complete:
+            return
         # All that a pair was computed from is alike, too, and so is all that was computed from it.
         self._grow(self._unique(down_a, down_b), (_sources,))
-        self._grow(self._unique(up_a, up_b), (_targets,))
+        self._grow(self._unique(a.up(keys_a), b.up(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
         """Pairs two nodes, unless one is a weight and the other a bias."""
-        parts = _part(self.a.nodes[i]), _part(self.b.nodes[j])
-        if "" not in parts and parts[0] != parts[1]:
+        role, other = self.a.roles[i], self.b.roles[j]
+        if role != other and role and other:
             return False
         self.to_b[i], self.to_a[j] = j, i
         return True
@@ -182,8 +197,11 @@ class _Matching:
         while queue and not self._complete:
             i, j = queue.popleft()
             for neighbours in directions or (_sources, _targets):
+                left = neighbours(self.a, i)
+                if all(map(self.to_b.__contains__, left.values())):
+                    continue
                 right = neighbours(self.b, j)
-                for key, x in neighbours(self.a, i).items():
+                for key, x in left.items():
                     y = right.get(key)
                     if y is None or x in self.to_b or y in self.to_a:
                         continue
@@ -197,14 +215,11 @@ class _Matching:
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
-            for by_part in (True, False):  # then what only one side has a name for
+            for by_role in (True, False):  # then what only one side has a name for
                 left = [i for i in range(start, end) if i not in self.to_b]
                 right = [j for j in range(begin, stop) if j not in self.to_a]
                 keys = (
-                    [
-                        (n.name, _part(n) if by_part else "")
-                        for n in map(side.nodes.__getitem__, ids)
-                    ]
+                    [(side.nodes[n].name, side.roles[n] if by_role else "") for n in ids]
                     for side, ids in ((self.a, left), (self.b, right))
                 )
                 for p, q in align(*keys):
@@ -219,7 +234,7 @@ class _Matching:
         for groups, side, matched in zip(
             found, (self.a, self.b), (self.to_b, self.to_a), strict=True
         ):
-            _, _, keys = side.hashes(1, matched)
+            keys = side.up(side.down(side.keys(LEVELS[1]), matched), matched)
             for part in side.parts(matched):
                 part.sort(key=lambda node: (keys[node], node))
                 groups.setdefault(tuple(keys[node] for node in part), []).append(part)
@@ -232,9 +247,9 @@ class _Matching:
                         self._pair(i, j)
 
 
-def _part(node: Node) -> str:
+def _role(leaf: Node) -> str:
     """Which part of its module a parameter is, as far as its name tells: "weight", "bias"."""
-    name = node.label.rpartition(".")[2] if node.leaf else ""
+    name = leaf.label.rpartition(".")[2]
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
 
