@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
+from ..graph.gc import uncollected
 from ..graph.text import type_text
 from .findings import Checked, Findings, merged
 from .graph_reading import Reading
@@ -46,10 +47,12 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
-    found = [(i, f) for i, each in enumerate(graphs) for f in apply("graph", Reading(each))]
-    found += [(i, f) for f in apply("end", Reading(graphs[-1])) for i in range(len(graphs))]
-    if len(before) + len(graphs) > 1:
-        found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
+    readings = [Reading(each) for each in graphs]
+    with uncollected():
+        found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
+        found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
+        if len(before) + len(graphs) > 1:
+            found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, sum(entry.reads != "ranks" for entry in RULES))
     return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
 

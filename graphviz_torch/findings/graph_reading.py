@@ -52,7 +52,8 @@ class Reading:
         """Names of the parameters without a gradient that backward was not asked for one of, as
         with torch.autograd.grad(loss, others) or loss.backward(inputs=others)."""
         graph = self.graph
-        if graph.failure is not None or all(node.order is None for node in graph.nodes):
+        lost = [p for p in graph.parameters if p.name not in self.received]
+        if not lost or graph.failure is not None or not self.ran:
             return frozenset()
         # Backward that is not told what to reach runs every leaf that it can.
         chosen = all(node.order is None for node in graph.nodes if node.leaf)
@@ -62,21 +63,52 @@ class Reading:
                 reachable.add(node.id)
         return frozenset(
             p.name
-            for p in graph.parameters
-            if p.name not in self.received
-            and (
-                chosen
-                or (
-                    p.node is not None and p.node in reachable and graph.nodes[p.node].order is None
-                )
-            )
+            for p in lost
+            if chosen
+            or (p.node is not None and p.node in reachable and graph.nodes[p.node].order is None)
         )
 
     @cached_property
     def finite_left_out(self) -> bool:
         """Were only gradients described that are not finite, as by record(gradients="finite")."""
-        known = [s for node in self.graph.nodes for s in node.grad_outputs if s is not None]
-        return all(stats.nonfinite for stats in known)
+        return all(
+            stats.nonfinite
+            for node in self.graph.nodes
+            for stats in node.grad_outputs
+            if stats is not None
+        )
+
+    @cached_property
+    def nonfinite(self) -> frozenset[int]:
+        """The nodes that a gradient reached that is not finite."""
+        return frozenset(
+            node.id
+            for node in self.graph.nodes
+            for stats in node.grad_outputs
+            if stats is not None and (stats.nan or stats.inf)
+        )
+
+    @cached_property
+    def longest_chain(self) -> list[tuple[int, float]]:
+        """The longest chain of nodes with the norms of their gradients, from the loss to the
+        deepest leaf."""
+        nodes = self.graph.nodes
+        depth = [0] * len(nodes)
+        deepest: list[int | None] = [None] * len(nodes)
+        for node in nodes:  # inputs come before users
+            if node.order is None and not node.grad_outputs:
+                continue
+            for source, target, _, _ in self.inputs[node.id]:
+                if depth[source] >= depth[target]:
+                    depth[target], deepest[target] = depth[source] + 1, source
+        chain: list[tuple[int, float]] = []
+        step = max(range(len(nodes)), key=depth.__getitem__, default=None)
+        while step is not None:
+            norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
+            if deepest[step] is not None and any(norms):
+                chain.append((step, max(norms)))
+            step = deepest[step]
+        return chain
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
@@ -120,8 +152,7 @@ class Reading:
     @cached_property
     def backward_ran(self) -> bool:
         """Did a backward run, or fail because the way was cut in every place."""
-        ran = bool(self.received) or any(node.order is not None for node in self.graph.nodes)
-        return ran or self.blocked
+        return bool(self.received) or self.ran or self.blocked
 
     @cached_property
     def owned(self) -> frozenset[str]:

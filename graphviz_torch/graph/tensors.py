@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from .text import short_repr
@@ -17,6 +18,7 @@ _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
 
 
+@lru_cache(maxsize=256)
 def short_dtype(dtype: str) -> str:
     """`"float32"` -> `"f32"`, `"bfloat16"` -> `"bf16"`; an unknown name is returned as it is."""
     if dtype in _SHORT_DTYPES:
@@ -27,6 +29,7 @@ def short_dtype(dtype: str) -> str:
     return _LETTERS[match[1]] + match[2] + (match[3] or "").replace("_", "")
 
 
+@lru_cache(maxsize=256)
 def itemsize(dtype: str) -> int | None:
     """Bytes of one element of `dtype`; None for a dtype whose name does not tell."""
     if dtype == "bool":
@@ -57,7 +60,7 @@ class TensorMeta(NamedTuple):
         None where a dimension is ragged or the dtype has no whole number of bytes.
         """
         size = itemsize(self.dtype)
-        if size is None or any(n < 0 for n in self.shape):
+        if size is None or min(self.shape, default=0) < 0:
             return None
         return math.prod(self.shape) * size
 

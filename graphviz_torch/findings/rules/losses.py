@@ -62,6 +62,8 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
     not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
     sigmoid."""
     nodes = reading.graph.nodes
+    if _LOSSES.keys().isdisjoint([node.operation for node in nodes]):
+        return
     made: list[Node] = []  # for each node: what computed its values
     for node in nodes:
         first = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)

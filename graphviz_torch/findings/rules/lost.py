@@ -74,6 +74,13 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got a gradient of zeros only: on its way lies a step such as round or sign."""
     nodes = reading.graph.nodes
+    zeros = [
+        (p.node, p)
+        for p in reading.graph.parameters
+        if p.requires_grad and p.node is not None and _zeros_only(nodes[p.node])
+    ]
+    if not zeros:
+        return
     step: dict[int, int] = {}  # for each node behind a step, that step
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:
@@ -85,12 +92,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
                 step[node.id] = user.id
             elif user.id in step:
                 step.setdefault(node.id, step[user.id])
-    starved = [
-        (step[p.node], p)
-        for p in reading.graph.parameters
-        if p.requires_grad and p.node in step and _zeros_only(nodes[p.node])
-    ]
-    for flat, parameters in grouped(starved):
+    for flat, parameters in grouped((step[node], p) for node, p in zeros if node in step):
         node = nodes[flat]
         yield finding(
             "warning",

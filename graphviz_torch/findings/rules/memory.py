@@ -27,10 +27,13 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     kept: Counter[tuple[str, str]] = Counter()
     keepers: dict[tuple[str, str], list[Node]] = {}
     alike = _alike(reading)
+    parts_of = {node.module: "" for node in reading.graph.nodes}
+    for module in parts_of:
+        parts_of[module] = _part(module, alike)
     for node in reading.graph.nodes:
-        nbytes = _activation_bytes(node)
+        nbytes = _activation_bytes(node) if node.saved else 0
         if nbytes:
-            place = (_part(node.module, alike), "" if node.module else node.title)
+            place = (parts_of[node.module], "" if node.module else node.title)
             kept[place] += nbytes
             keepers.setdefault(place, []).append(node)
     total = sum(kept.values())
@@ -54,12 +57,12 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 def _alike(reading: Reading) -> dict[str, str]:
     """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
     inside: dict[str, set[tuple[str, str]]] = {}
-    for node in reading.graph.nodes:
-        path = node.module.split(".")
+    for module, title in dict.fromkeys((node.module, node.title) for node in reading.graph.nodes):
+        path = module.split(".")
         for end, segment in enumerate(path[:-1], 1):
             if segment.isdigit():
                 block = ".".join(path[:end])
-                inside.setdefault(block, set()).add((".".join(path[end:]), node.title))
+                inside.setdefault(block, set()).add((".".join(path[end:]), title))
     groups: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
     for block, parts in inside.items():
         groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
@@ -93,8 +96,8 @@ def _less_memory(reading: Reading, places: list[tuple[str, str]], alike: dict[st
     and a batch norm that runs again counts the batch twice in its running statistics."""
     repeated = places[0][0].rpartition(".")[0]
     if repeated in alike.values():
-        inside_all = {n.title for n in reading.graph.nodes if _part(n.module, alike) != n.module}
-        if not any("batch_norm" in title for title in inside_all):
+        normed = {n.module for n in reading.graph.nodes if "batch_norm" in n.title}
+        if all(_part(module, alike) == module for module in normed):
             return f"To trade time for memory, run each of {repeated} under torch.utils.checkpoint."
     blocks = [module for module, _ in places if module and "*" not in module]
     blocks = [".".join(m.split(".")[:n]) for m in blocks for n in range(m.count(".") + 1, 0, -1)]
@@ -169,7 +172,7 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
         for n in graph.nodes
         if n.leaf == "parameter" and (meta := reading.meta(n.id)) is not None
     }
-    wide = {n.id for n in graph.nodes if any(m and m.dtype == "float64" for m in n.outputs)}
+    wide = {n.id for n in graph.nodes for m in n.outputs if m and m.dtype == "float64"}
     if "float64" in dtypes or not dtypes or not wide:
         return
     origins = [i for i in sorted(wide) if not any(e.source in wide for e in reading.inputs[i])]
@@ -191,25 +194,29 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
 @rule()
 def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
     """A small view saved for backward keeps alive a large storage that nothing else needs."""
+    large = [
+        (node, saved)
+        for node in reading.graph.nodes
+        for saved in node.saved
+        if saved.nbytes >= WORTH and saved.kind == "activation"
+    ]
     largest: Counter[int] = Counter()  # tensor saved from the storages counted at a node
-    for node in reading.graph.nodes:
+    for node in reading.graph.nodes if large else ():
         for saved in node.saved:
             if saved.shared_with is not None:
-                seen = largest[saved.shared_with]
-                largest[saved.shared_with] = max(seen, saved.tensor.nbytes or 0)
-    for node in reading.graph.nodes:
-        for saved in node.saved:
-            needed = max(saved.tensor.nbytes or 0, largest[node.id])
-            waste = saved.nbytes - needed
-            if saved.kind != "activation" or waste < WORTH or needed * VIEW_SHARE > saved.nbytes:
-                continue
-            yield finding(
-                "warning",
-                f"{reading.call(node.id)}{at(node.source)} saves {saved.name or 'a tensor'} "
-                f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
-                f"{bytes_text(saved.nbytes)} alive.",
-                cause="a view keeps its whole storage",
-                advice="Use clone() on the slice, so that the rest can be freed.",
-                where=node.source,
-                nodes=(node.id,),
-            )
+                known = largest[saved.shared_with]
+                largest[saved.shared_with] = max(known, saved.tensor.nbytes or 0)
+    for node, saved in large:
+        needed = max(saved.tensor.nbytes or 0, largest[node.id])
+        if saved.nbytes - needed < WORTH or needed * VIEW_SHARE > saved.nbytes:
+            continue
+        yield finding(
+            "warning",
+            f"{reading.call(node.id)}{at(node.source)} saves {saved.name or 'a tensor'} "
+            f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
+            f"{bytes_text(saved.nbytes)} alive.",
+            cause="a view keeps its whole storage",
+            advice="Use clone() on the slice, so that the rest can be freed.",
+            where=node.source,
+            nodes=(node.id,),
+        )

@@ -15,6 +15,8 @@ from .cuts import explained, module_of, severity_of, upstream, without_gradient
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
     lost = [p for p in without_gradient(reading) if p.module_called is False and p.node is None]
+    if not lost:
+        return
     alive = _around_all(p for p in reading.graph.parameters if p.module_called is not False)
     choices = _choices(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
@@ -54,6 +56,8 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     lost = [p for p in ran if p.name not in known and p.node not in reading.last_with_gradient]
     if any(operand.node is None for e in reading.events("data") for operand in e.operands):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
+    if not lost:
+        return
     alive = _around_all(p for p in reading.graph.parameters if p.name in reading.received)
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):

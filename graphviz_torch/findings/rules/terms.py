@@ -60,6 +60,8 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss reaches only parameters that the optimizer of this step does not hold."""
     nodes, parameters = reading.graph.nodes, reading.graph.parameters
     idle = {p.node: p for p in parameters if p.requires_grad and p.stepped is False}
+    if not idle:
+        return
     loss: set[int] = set()
     for output, _ in reading.graph.outputs:
         upstream(reading, output, loss)

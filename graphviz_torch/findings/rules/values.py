@@ -67,7 +67,7 @@ _VALUE_ADVICE = {
 @rule()
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
-    chain = _chain(reading)
+    chain = reading.longest_chain
     ratio = _growth(chain)
     if ratio is None or ratio >= SHRINKS:
         return
@@ -92,7 +92,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 @rule()
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows along depth by orders of magnitude."""
-    chain = _chain(reading)
+    chain = reading.longest_chain
     ratio = _growth(chain)
     if ratio is None or ratio <= EXPLODES:
         return
@@ -175,13 +175,13 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 
 def _nonfinite_values(reading: Reading) -> list[Event]:
     """The first NaN or Inf of the forward, where it came to the loss or to a gradient."""
-    spoilt = any(s is not None and s.nonfinite for n in reading.graph.nodes for s in n.grad_outputs)
     # Where a parameter is so already, an earlier backward made it so.
     inherited = reading.graph.step.nonfinite_since is not None
     return [
         event
         for event in reading.events("nonfinite")
-        if (event.label or spoilt) and not (inherited and SPOILT_PARAMETER in event.detail)
+        if (event.label or reading.nonfinite)
+        and not (inherited and SPOILT_PARAMETER in event.detail)
     ][:1]
 
 
@@ -240,27 +240,6 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-def _chain(reading: Reading) -> list[tuple[int, float]]:
-    """The longest chain of nodes with their gradients' norms, from the loss to the deepest leaf."""
-    nodes = reading.graph.nodes
-    depth = [0] * len(nodes)
-    deepest: list[int | None] = [None] * len(nodes)
-    for node in nodes:  # inputs come before users
-        if node.order is None and not node.grad_outputs:
-            continue
-        for edge in reading.inputs[node.id]:
-            if depth[edge.source] + 1 > depth[node.id]:
-                depth[node.id], deepest[node.id] = depth[edge.source] + 1, edge.source
-    chain: list[tuple[int, float]] = []
-    step = max(range(len(nodes)), key=depth.__getitem__, default=None)
-    while step is not None:
-        norms = [s.norm for s in nodes[step].grad_outputs if s is not None and not s.nonfinite]
-        if deepest[step] is not None and any(norms):
-            chain.append((step, max(norms)))
-        step = deepest[step]
-    return chain
-
-
 def _growth(chain: list[tuple[int, float]]) -> float | None:
     """How much larger the gradient is at the deep end of a chain; None if it is too short."""
     quarter = len(chain) // 4
@@ -300,9 +279,10 @@ def _dead_units(reading: Reading, node: int) -> float:
 
 def _first_nonfinite(reading: Reading) -> int | None:
     """The node that made the first NaN or Inf of the backward run."""
-    nodes = reading.graph.nodes
+    nodes, bad = reading.graph.nodes, reading.nonfinite
+    if not bad:
+        return None
     order = {node.id: node.order for node in nodes if node.order is not None}
-    bad = {n.id for n in nodes if any(s is not None and s.nonfinite for s in n.grad_outputs)}
     first: tuple[int, int] | None = None
     for node in bad:
         users = {e.target for e in reading.users[node] if e.target in order}
