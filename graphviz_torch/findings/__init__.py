@@ -22,6 +22,7 @@ _FOLLOWS = {"lost-gradient": "optimizer-never-stepped"}
 _LONGEST = 400  # characters of a line of a note
 
 
+@uncollected
 def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     """What is wrong in a recording, or worth knowing: errors first, then warnings, then the rest.
 
@@ -48,11 +49,10 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
     readings = [Reading(each) for each in graphs]
-    with uncollected():
-        found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
-        found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
-        if len(before) + len(graphs) > 1:
-            found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
+    found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
+    found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
+    if len(before) + len(graphs) > 1:
+        found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, sum(entry.reads != "ranks" for entry in RULES))
     return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
 

@@ -199,9 +199,9 @@ def _of_module(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]
         try:
             for owner, name, tensor in unsharded(module):
                 whole.setdefault(id(owner), []).append((name, tensor))
-            for name, tensor in module._parameters.items():
-                if tensor is not None:
-                    found.append((ParameterName(start + name), tensor))
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    found.append((ParameterName(start + name), parameter))
             for name, tensor in whole.get(id(module), ()):
                 found.append((ParameterName(start + name), tensor))
             for name, buffer in module._buffers.items():

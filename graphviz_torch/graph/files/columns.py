@@ -239,9 +239,9 @@ class Record:
                 raise ValueError(f"{where} has no field {name!r}.")
             else:
                 columns.append([default] * count)
-        if is_dataclass(self.cls):
-            return list(map(self.cls, *columns))
-        return list(map(tuple.__new__, repeat(self.cls), zip(*columns, strict=True)))
+        if hasattr(self.cls, "_fields"):
+            return list(map(tuple.__new__, repeat(self.cls), zip(*columns, strict=True)))
+        return list(map(self.cls, *columns))
 
 
 def _optional(inner: Codec) -> Codec:

@@ -70,8 +70,7 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     try:
-        with uncollected():
-            return value_of(data.decode(), kind)
+        return value_of(data.decode(), kind)
     except UnicodeDecodeError:
         raise ValueError(f"{path}: this is not JSON text.") from None
     except ValueError as error:
@@ -83,6 +82,7 @@ def text_of(value: Checked) -> str:
     return "".join(_parts(value))
 
 
+@uncollected
 def value_of(text: str, kind: type[Kind]) -> Kind:
     """The value of class `kind` that `text_of` gave.
 
