@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from textwrap import wrap
 
 from ..graph import GradientStats, Node, TensorMeta, short_dtype
 from ..graph.column import details as declared_details
@@ -15,6 +16,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 _LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
 _WIDEST = 60  # characters of a line of a name
+_NARROW = 26  # the same of what a unit computes
 
 
 # Of an operation's attributes, those that tell it from another of its kind: by what its name starts
@@ -76,6 +78,16 @@ def wrapped(name: str) -> str:
             rest = rest[cut:]
         lines.append(rest)
     return "\n".join(lines)
+
+
+@lru_cache(maxsize=4096)
+def in_lines(text: str) -> list[str]:
+    """What a unit computes, in lines that are not much wider than the name of an operation.
+
+    >>> in_lines("view → transpose 1, 2 → expand → clone → unsafe_view")
+    ['view → transpose 1, 2 →', 'expand → clone →', 'unsafe_view']
+    """
+    return wrap(text, _NARROW, break_long_words=False) or [text]
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..graph import Graph, GraphLike, whole_of
 from . import labels, wording
 from .cuts import CutLine, cut_lines
-from .drawing.drawing import Drawing
+from .data import entries
+from .drawing.drawing import Drawing, Unit
 from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
 from .drawing.steps import draw
@@ -124,7 +125,15 @@ class _Nodes:
 
     def _line(self, part: Leaf | Box) -> str:
         drawing = self.drawing
-        if isinstance(part, Box):
+        if isinstance(part, Box) and (unit := drawing.unit(~part.group)) is not None:
+            key, what = ~part.group, self._unit_role(unit)
+            names, told = wording.unit(drawing, part.group, unit)
+            said = [*names, *told]
+            for i in unit.nodes:
+                node = drawing.graph.nodes[i]
+                inside = drawing.inner.inside.get(i, ())
+                said += [wording.written_inside(drawing, node, edge.source) for edge in inside]
+        elif isinstance(part, Box):
             key, what = ~part.group, "group"
             said = [drawing.described(part.group), *wording.box_figures(drawing, part.group)]
             if key in drawing.shading.values:
@@ -138,9 +147,12 @@ class _Nodes:
             inside = drawing.inner.inside.get(key, ())
             said += [wording.written_inside(drawing, node, edge.source) for edge in inside]
         said += [sign.text for sign in drawing.marks.signs.get(key, ())]
-        self.roles[key] = what  # type: ignore[assignment]
+        self.roles[key] = what
         before, behind = _SHAPES[self.roles[key]]
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
+
+    def _unit_role(self, unit: Unit) -> Role:
+        return "output" if unit.node in self.outputs else "operation"
 
     def styles(self) -> Iterator[str]:
         """The colours of what was written."""
@@ -170,13 +182,15 @@ class _Nodes:
 
 def _edges(drawing: Drawing) -> Iterator[str]:
     for line in drawing.all_lines:
-        label = wording.passing(drawing.graph, line)
+        label = wording.passing(drawing, line)
         between = f'-->|"{_text([label])}"|' if label else "-->"
         yield f"{_id(line.source)} {between} {_id(line.target)}"
 
 
 def _stubs(drawing: Drawing) -> Iterator[str]:
-    """The other ends, by name, of edges that are not drawn."""
+    """Data that enters, and the other ends, by name, of edges that are not drawn."""
+    for key, texts in entries(drawing).items():
+        yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"] -.-> {_id(key)}'
     for key, others in drawing.before.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'

@@ -8,7 +8,8 @@ from functools import lru_cache
 from ..graph import Graph, Node, TensorMeta
 from ..graph.units import bytes_text, seconds_text
 from . import labels
-from .drawing.drawing import Contents, Drawing, Line
+from .drawing.drawing import Contents, Drawing, Line, Unit
+from .drawing.units import called
 from .style import role
 
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
@@ -69,6 +70,20 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
     return f"{name}{after}{labels.leaf_gradient(leaf)}"
 
 
+def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str]]:
+    """The lines of a group that is drawn as one operation: names, then what it computes."""
+    assert drawing.groups is not None
+    node = drawing.graph.nodes[unit.node]
+    names = [node.label] if node.label else []
+    if drawing.groups.groups[number].kind == "module":
+        names.append(drawing.described(number))
+    said = [called(drawing, unit), labels.tensors(node.outputs)]
+    said += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
+    values = drawing.shading.values
+    said += [values[~number]] if ~number in values else []
+    return names, said
+
+
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
     return _figures(drawing.contents[number])
@@ -101,13 +116,18 @@ def _many(number: int, noun: str) -> str:
     return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def passing(graph: Graph, line: Line) -> str | None:
-    """What passes along an edge; None where one of its ends tells."""
-    outputs = graph.nodes[line.edge.source].outputs
+def passing(drawing: Drawing, line: Line) -> str | None:
+    """What passes along an edge; None where its source tells."""
+    outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
-    if line.source >= 0 and line.target >= 0 and line.times == 1 and not several:
+    if tells(drawing, line.source) and line.times == 1 and not several:
         return None
     return _passing(outputs, line.edge.output_nr, several, line.times, line.alike)
+
+
+def tells(drawing: Drawing, key: int) -> bool:
+    """Does what is drawn say which tensor it makes: a node, or a unit?"""
+    return key >= 0 or drawing.unit(key) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -150,7 +170,7 @@ def _closed(drawing: Drawing) -> str:
     """Which groups are closed, the largest first, and how to open them."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
-    boxes = sorted(drawing.boxes, key=lambda number: (-groups[number].size, number))
+    boxes = sorted(drawing.closed, key=lambda number: (-groups[number].size, number))
     names = [_short(drawing.title(number).partition("  ")[0]) for number in boxes[:_MOST_CLOSED]]
     if len(boxes) > len(names):
         names.append(f"{len(boxes) - len(names):,} more")
@@ -179,7 +199,7 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if not count:
         return "this graph has no nodes"
     parts = []
-    if drawing.boxes:
+    if drawing.closed:
         parts.append(_closed(drawing))
     if drawing.tree.repeated:
         parts.append("of blocks alike only the first is drawn (fold=False draws each)")

@@ -14,6 +14,7 @@ from ..style import FORMS, Theme, palette
 from .clusters import clustered
 from .connectors import Connectors
 from .cuts import cut_lines
+from .data import data_lines
 from .edges import edge_lines, stub_lines
 from .failure import failure_lines
 from .legend import legend
@@ -69,7 +70,9 @@ def _written(graph: Graph, options: Any, note: str) -> str:
         below = legend(drawing, frozenset(nodes.roles), notes)
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
-    return "\n".join([head, *body, *edges, *cuts.edges, *failure_lines(drawing), "}", ""])
+    return "\n".join(
+        [head, *body, *edges, *data_lines(drawing), *cuts.edges, *failure_lines(drawing), "}", ""]
+    )
 
 
 @lru_cache

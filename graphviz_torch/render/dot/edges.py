@@ -49,7 +49,7 @@ def _attributed(drawing: Drawing, line: Line, long: dict[tuple[int, int], int]) 
     ends = f"\t{dot_id(line.source)} -> {dot_id(line.target)}"
     span = long.get((line.source, line.target))
     length = "" if span is None else f"minlen={span}"
-    label = wording.passing(drawing.graph, line)
+    label = wording.passing(drawing, line)
     if label is None:
         return f"{ends} [{length}]"
     beside = markup.quote(f" {label} ")  # the spaces keep it off its own line

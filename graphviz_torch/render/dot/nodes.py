@@ -8,7 +8,8 @@ from functools import lru_cache
 from ...graph import Node, TensorMeta
 from ...graph.column import details, recorded
 from .. import labels, wording
-from ..drawing.drawing import Drawing
+from ..data import entries
+from ..drawing.drawing import Drawing, Unit
 from ..style import FORMS, Role, Theme, palette, pick, role
 from . import markup
 
@@ -31,13 +32,16 @@ class Nodes:
         # have none, what follows it, and what ends the line: by kind and what follows.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = set()
+        # By key, what the data that enters it says, where it has no stub.
+        columns = len(drawing.columns.parts) > 1
+        self.entries = entries(drawing) if columns else {}
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
-        special.update(drawing.alone)
+        special.update(drawing.alone, self.entries)
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
@@ -77,7 +81,7 @@ class Nodes:
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for edge in self.drawing.inner.inside.get(i, ()):
             lines[-1] += self._inner(node, edge.source)
-        lines += self._signs(i)
+        lines += [*self._entries(i), *self._signs(i)]
         text = "<BR/>".join(lines)
         attributes = _attributes(what, self.theme) + self._added(i, what)
         if node.scope or node.source:
@@ -87,6 +91,9 @@ class Nodes:
 
     def _small(self, line: str) -> str:
         return markup.small(markup.escape(line), self.colors["muted"])
+
+    def _entries(self, key: int) -> list[str]:
+        return [self._small(f"{text}, no gradient") for text in self.entries.get(key, ())]
 
     def _signs(self, key: int) -> list[str]:
         """The lines that findings and differences add."""
@@ -134,11 +141,36 @@ class Nodes:
             name = markup.escape(labels.wrapped(labels.within(node, leaf.label)))
         return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
+    def _unit(self, number: int, unit: Unit) -> str:
+        """A group that is drawn as one operation."""
+        drawing, key = self.drawing, ~number
+        assert drawing.groups is not None
+        what: Role = "output" if unit.node in self.outputs else "operation"
+        self.roles.add(what)
+        names, (called, *small) = wording.unit(drawing, number, unit)
+        lines = [f"<B>{markup.escape(labels.wrapped(name))}</B>" for name in names]
+        lines += map(markup.escape, labels.in_lines(called))
+        small = [*map(self._small, small)]
+        lines.append(f"{markup.SPACE}{small[0]}")
+        lines += small[1:]
+        for i in unit.nodes:
+            for edge in drawing.inner.inside.get(i, ()):
+                lines[-1] += self._inner(drawing.graph.nodes[i], edge.source)
+        lines += [*self._entries(key), *self._signs(key)]
+        text = self._inked(key, "<BR/>".join(lines))
+        attributes = _attributes(what, self.theme) + self._added(key, what)
+        attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
+        return f"\tg{number} [label=<{text}>{attributes}]"
+
     def _box(self, number: int) -> str:
         drawing = self.drawing
+        unit = drawing.unit(~number)
+        if unit is not None:
+            return self._unit(number, unit)
         assert drawing.groups is not None
         self.roles.add("group")
-        figures = [*map(self._small, wording.box_figures(drawing, number)), *self._signs(~number)]
+        figures = [*map(self._small, wording.box_figures(drawing, number))]
+        figures += [*self._entries(~number), *self._signs(~number)]
         title = f"<B>{markup.escape(labels.wrapped(drawing.described(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(figures)}"
         attributes = _attributes("group", self.theme) + self._added(~number, "group")

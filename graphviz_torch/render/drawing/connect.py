@@ -37,7 +37,9 @@ def connect(drawing: Drawing) -> Drawing:
     found = _sorted_out(drawing, keys)
     edges, lines = _lines(drawing, found)
     inner = drawing.inner
-    inside = {i: users for i, users in inner.inside.items() if i in keys.shown}
+    units = [drawing.unit(~number) for number in drawing.boxes]
+    shown = keys.shown.union(*[unit.nodes for unit in units if unit is not None])
+    inside = {i: users for i, users in inner.inside.items() if i in shown}
     made = drawing.having(
         inner=replace(inner, inside=inside),
         edges=tuple(edges),

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ...graph import Edge, Finding, Graph
 from .. import labels
-from ..groups.groups import Groups
+from ..groups.groups import Group, Groups
 from ..groups.keys import Keys
 from ..options import DrawingOptions
 from ..style import Pair
 from .tree import Leaf, Open
+
+Fold = bool | Literal["loops"]
+_MOST_NAMES = 3  # of what is in the body of a loop, in its title
 
 
 class Line(NamedTuple):
@@ -56,6 +59,13 @@ class Inner:
         while node in self.carried:
             node = self.carried[node]
         return node
+
+
+class Unit(NamedTuple):
+    """A group that is drawn as one operation."""
+
+    node: int  # that makes its one output
+    nodes: tuple[int, ...]  # all of it that is not written inside others, in topological order
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class Drawing:
     options: DrawingOptions
     findings: tuple[Finding, ...] = ()
     inner: Inner = field(default_factory=Inner)
-    fold: bool = False  # are blocks that are alike drawn once
+    fold: Fold = False  # are blocks that are alike drawn once, or the steps of a loop
     size: int | None = None  # things directly in a group, at most; None: there are no groups
     rows: int | None = None  # modules in a row, at most
     limit: int | None = None  # things that are drawn, at most
@@ -146,6 +156,7 @@ class Drawing:
     groups: Groups | None = None
     # Of a group: findings that name its nodes, copies between devices, bytes kept for backward.
     worth: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    units: Mapping[int, Unit] = field(default_factory=dict)  # by group
     start: int | None = None  # the group that is drawn; None: all
     # What is directly inside a group, None for the top: groups alike that follow each other as one.
     families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -178,6 +189,7 @@ class Drawing:
         fields.update(self.__dict__, **changes)
         fields.pop("ends", None)  # what follows from the fields
         fields.pop("alone", None)
+        fields.pop("closed", None)
         return made
 
     @property
@@ -231,6 +243,15 @@ class Drawing:
             key = self.keys.of(node)
         return key if key is None or key == node or key < 0 else None
 
+    def unit(self, key: int) -> Unit | None:
+        """What is drawn as one operation under a key; None for a node, and any other group."""
+        return None if key >= 0 or ~key in self.tree.repeated else self.units.get(~key)
+
+    @cached_property
+    def closed(self) -> list[int]:
+        """The closed groups whose inside a reader does not see."""
+        return [number for number in self.boxes if self.unit(~number) is None]
+
     def place(self, key: int) -> int:
         """Where a key stands in the topological order."""
         tree = self.groups
@@ -256,9 +277,21 @@ class Drawing:
             name = f"{groups[outer].name}.{name}"
         alike = self.tree.repeated.get(number)
         if alike:
-            name += f" … {groups[alike[-1]].name}  {labels.TIMES}{len(alike)}"
-            name += self.linked.get(number, "")
+            loop = part.kind == "run" and name.startswith("repeat ")
+            name = self._body(part) if loop else f"{name} … {groups[alike[-1]].name}"
+            name += f"  {labels.TIMES}{len(alike)}{self.linked.get(number, '')}"
         return name
+
+    def _body(self, part: Group) -> str:
+        """What the body of a loop computes: its modules, or else its operations."""
+        assert self.groups is not None
+        inner = (self.groups.groups[child] for child in part.children)
+        names = [child.name.partition("#")[0] for child in inner if child.kind != "chain"]
+        if not names:
+            names = [self.graph.nodes[i].title for i in part.nodes if i not in self.inner.folded]
+        distinct = list(dict.fromkeys(names))
+        more = ", …" if len(distinct) > _MOST_NAMES else ""
+        return ", ".join(distinct[:_MOST_NAMES]) + more
 
     def described(self, number: int) -> str:
         """The title of a group with the class of its module, where that was recorded."""

@@ -12,6 +12,7 @@ from .drawing import Drawing
 _SHORT = 12
 # So few graphs of a step are drawn each, though they are alike: their names tell what they are.
 _GRAPHS = 3
+_LOOP = 3  # groups that feed each other are drawn as a loop
 _NUMBER = re.compile(r"[#\d]+")  # of a module in a row, and of a call of one
 
 
@@ -25,9 +26,27 @@ def fold_repeats(drawing: Drawing) -> Drawing:
     for number in waiting:  # only the first of a family is ever opened
         children = tree.roots if number is None else tree.groups[number].children
         if children:
-            families[number] = _families(tree, _unpacked(tree, children))
-            waiting += [members[0] for members in families[number]]
+            found = _families(tree, _unpacked(tree, children))
+            if drawing.fold == "loops":
+                found = [part for family in found for part in _as_loop(drawing, family)]
+            families[number] = found
+            waiting += [members[0] for members in found]
     return drawing.having(families=families)
+
+
+def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The family, where its groups are the steps of a loop or each feeds the next; else each."""
+    tree = drawing.groups
+    assert tree is not None
+    if len(family) >= _LOOP:
+        one, other = (tree.groups[number] for number in family[-2:])
+        first = set(tree.operations[slice(*one.span)])
+        then = set(tree.operations[slice(*other.span)])
+        if one.kind == "run" or any(
+            edge.source in first and edge.target in then for edge in drawing.inner.edges
+        ):
+            return [family]
+    return [(number,) for number in family]
 
 
 def _unpacked(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,7 +85,7 @@ def _families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def _follows(last: Group, part: Group) -> bool:
-    adjacent = last.span[1] == part.span[0]
+    adjacent = last.span[1] == part.span[0] and part.kind != "chain"
     return adjacent and last.like == part.like and _stem(last) == _stem(part)
 
 

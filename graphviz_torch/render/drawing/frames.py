@@ -16,7 +16,8 @@ def frame(drawing: Drawing) -> Drawing:
         return drawing
     # A run that is drawn for itself only means nothing to a reader.
     kinds, repeated = drawing.groups.groups, drawing.tree.repeated
-    runs = {n for n in drawing.tree.opened if kinds[n].kind == "run" and n not in repeated}
+    runs = {n for n in drawing.tree.opened if kinds[n].kind in ("run", "chain")}
+    runs.difference_update(repeated)
     drawing = _without(drawing, runs)
     drawing = _without(drawing, _scattered(drawing))
     return _without(drawing, *_single(drawing))

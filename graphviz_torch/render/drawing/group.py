@@ -16,8 +16,10 @@ def group_nodes(drawing: Drawing) -> Drawing:
     """
     if drawing.size is None:
         return drawing
-    tree = group(drawing.graph, limit=drawing.size, rows=drawing.rows)
-    module = drawing.options["module"]
+    options = drawing.options
+    loops = options["fold"] is not False and options["depth"] is None
+    tree = group(drawing.graph, limit=drawing.size, rows=drawing.rows, loops=loops)
+    module = options["module"]
     return drawing.having(groups=tree, start=None if module is None else _find(tree, module))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ...graph import Edge, Graph, Node
+from ..groups.chains import RESHAPING
 from ..groups.order import by_target
 from ..options import Parameters
 from .drawing import Drawing, Inner
@@ -23,11 +24,6 @@ _MOST_LEAVES = 20
 # A leaf with more users than this is written inside each, and its own node stands alone: with all
 # these edges it would pull the whole drawing out of shape.
 _MOST_USERS = 8
-# Forwards that hand on all elements of their one input, and nothing else.
-_CARRYING = {
-    *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
-    *("transpose", "unsafe_view", "unsqueeze", "view"),
-}
 
 
 def inline_parameters(drawing: Drawing) -> Drawing:
@@ -46,7 +42,7 @@ def _alone(drawing: Drawing) -> set[int]:
     for leaf in (i for i in marks if nodes[i].leaf):
         ends = [edge.target for edge in users[leaf]]
         for end in ends:  # which grows
-            if nodes[end].operation in _CARRYING:
+            if nodes[end].operation in RESHAPING:
                 ends += [edge.target for edge in users[end]]
             elif marks.get(end) != marks[leaf]:
                 found.add(leaf)
@@ -76,7 +72,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inne
         if source not in user:
             user[source] = target
         if (
-            nodes[target].operation in _CARRYING
+            nodes[target].operation in RESHAPING
             and fed[target] == uses[target] == 1
             and source in folded
             and _only_carries(graph, nodes[target], nodes[source].device)

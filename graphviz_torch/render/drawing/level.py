@@ -7,12 +7,13 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from ..color_by import in_values
-from .drawing import Drawing
+from .drawing import Drawing, Fold
 
 # How many things a drawing may show: the first of these that fits a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 # With more nodes than this it draws blocks that are alike once.
 _MANY = 100
+_SMALL = 40  # with no more nodes it draws each step of a loop
 _LEVEL = 100  # things directly in a group, at most
 _SMALL_LEVEL = 25  # the same where a level of the usual size does not fit a page
 _ROWS = (50, 25, 12)  # the longest row of modules, each in its turn where too little is drawn:
@@ -25,8 +26,9 @@ class Level(NamedTuple):
     size: int | None  # things directly in a group, at most; None: every node, and no groups
     rows: int | None  # modules in a row, at most: a longer row is drawn as runs of a few
     limits: tuple[int, ...]  # things that are drawn, at most
-    fold: bool  # are blocks that are alike drawn once
+    fold: Fold  # are blocks that are alike drawn once, or the steps of a loop
     whole: bool = False  # must all of them be open
+    cut: bool = False  # are levels cut that have room for all
 
 
 def paged(drawing: Drawing) -> bool:
@@ -48,21 +50,25 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     closing = fold or _count(drawing) > most or options["depth"] is not None
     made_by = attrgetter("scope", "module_class")
     scoped = drawing.graph.parts or any(map(any, map(made_by, drawing.graph.nodes)))
+    small = _count(drawing) <= _SMALL
     if not (scoped or closing or options["module"]):
+        if not (small or asked):
+            yield Level(nodes, nodes, (most,), fold="loops", whole=True)
         yield Level(None, _LEVEL, (most,), fold=False)
         if asked:
             return
         fold, closing = fold is None, True
     elif fold is None:  # before a block is closed, those that are alike are drawn once
-        yield Level(_LEVEL if closing else nodes, nodes, (most,), fold=False, whole=True)
+        loops: Fold = False if small or asked else "loops"
+        yield Level(_LEVEL if closing else nodes, nodes, (most,), fold=loops, whole=True)
         fold = closing = True
     limits = (most,) if asked else LIMITS
     size = _LEVEL if closing else nodes
     yield Level(size, _LEVEL, limits, fold)
     if not asked:
-        yield Level(min(size, _SMALL_LEVEL), None, limits, fold)
+        yield Level(min(size, _SMALL_LEVEL), None, limits, fold, cut=True)
         for rows in _ROWS:
-            yield Level(size, rows, limits, fold)
+            yield Level(size, rows, limits, fold, cut=True)
 
 
 def _fold(drawing: Drawing) -> bool | None:

@@ -14,6 +14,7 @@ from .tree import Box, Leaf, Open
 # bytes that they keep for backward.
 _Worth = tuple[int, int, int]
 _NOTHING: _Worth = (0, 0, 0)
+_Waiting = tuple[tuple[float, ...], int, int]  # rank, levels around it, group
 
 
 def open_groups(drawing: Drawing) -> Drawing:
@@ -40,6 +41,11 @@ class _Opening:
         self.opened: dict[int | None, list[tuple[int, ...]]] = {}  # the families in each
         self.around: dict[int, int | None] = {}  # the open group in which the first of a family is
         self.worth = drawing.worth
+        ends = [end for cut in drawing.graph.cuts for end in (cut.before, *cut.after)]
+        inner = {self.groups.of[end] for end in ends if end is not None}
+        self.cut = {outer for number in inner for outer in self.groups.around(number)}
+        self.repeated: set[int] = set()  # groups that stand for others
+        self.passed: set[int] = set()  # groups that there was not room for
 
     def open(self, start: int | None) -> None:
         depth, limit = self.drawing.options["depth"], self.drawing.limit
@@ -50,30 +56,55 @@ class _Opening:
         shown = len(waiting) + len(self._leaves(start))
         while waiting:
             _, below, number = heappop(waiting)
-            if number in self.opened:
+            if number in self.opened or number in self.passed:
                 continue
-            together = [number] if depth is not None else self._together(number)
+            together = [number] if depth is not None else self._together(number, waiting)
             more = sum(len(self._leaves(n)) + len(self._families(n)) - 1 for n in together)
             if depth is not None:
                 if below >= depth:
                     continue
             elif (limit is not None and shown + more > limit) or self._tells_all(number):
+                self.passed.update(together)
                 continue
             shown += more
             for opened in together:
                 for alike in self._show(opened):
                     heappush(waiting, (self._rank(alike, below + 1), below + 1, alike[0]))
 
-    def _together(self, number: int) -> list[int]:
-        """A group with those that are opened at once: all runs of its row, if none stands out."""
+    def _together(self, number: int, waiting: list[_Waiting]) -> list[int]:
+        """A group with those that are opened at once, if none stands out.
+
+        These are all runs of its row, and all modules of its class at its depth.
+        """
+        found, moved, _ = self.worth.get(number, _NOTHING)
+        part = self.groups.groups[number]
         if not self._plain_run(number):
-            return [number]
+            if found or moved or not part.module_class:
+                return [number]
+            level = self._class(number)
+            alike = [
+                n
+                for _, _, n in waiting
+                if self._class(n) == level and n not in self.opened and not self._tells_all(n)
+                if not any(self.worth.get(n, _NOTHING)[:2])
+            ]
+            return [number, *alike]
         row = self.opened[self.around[number]]
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
 
+    def _class(self, number: int) -> tuple[str, int]:
+        """The class of a module without its arguments, and how many modules are around it."""
+        groups = self.groups.groups
+        around = [groups[outer].kind == "module" for outer in self.groups.around(number)]
+        return groups[number].module_class.partition("(")[0], sum(around)
+
     def _tells_all(self, number: int) -> bool:
-        """Is it a chain whose name says what is inside?"""
+        """Is it drawn as one operation, or a chain whose name says what is inside?"""
         found, moved, _ = self.worth.get(number, _NOTHING)
+        if number in self.drawing.units:
+            return number not in self.repeated
+        if number in self.cut:
+            return False
         return self.groups.groups[number].kind == "chain" and not (found or moved)
 
     def _plain_run(self, number: int) -> bool:
@@ -101,10 +132,12 @@ class _Opening:
         """Smaller is opened sooner."""
         worth = [self.worth.get(number, _NOTHING) for number in alike] if self.worth else [_NOTHING]
         found, moved, saved = (sum(column) for column in zip(*worth, strict=True))
-        return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
+        run = self.groups.groups[alike[0]].kind == "run"  # it tells nothing while it is closed
+        return -min(found, 1), -min(moved, 1), below - run, -saved, alike[0]
 
     def _show(self, number: int | None) -> list[tuple[int, ...]]:
         self.opened[number] = found = self._families(number)
+        self.repeated.update([alike[0] for alike in found if len(alike) > 1])
         self.around.update(dict.fromkeys([alike[0] for alike in found], number))
         return found
 

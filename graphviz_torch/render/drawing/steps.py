@@ -23,12 +23,14 @@ from .mark import failed, mark
 from .open import open_groups, weigh
 from .shade import shade
 from .shorten import shorten_edges
+from .units import find_units
 
+_FEW_JUMPS = 4
 Step = Callable[[Drawing], Drawing]
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
 # For each level that is tried and groups the nodes anew, and for each limit of it.
-GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh)
+GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, find_units)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
 AFTER: Final[tuple[Step, ...]] = (count_contents, mark, shade)
 
@@ -48,14 +50,16 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 
 
 def _level(start: Drawing) -> Drawing:
-    """The first level that fits a page and shows enough, else the one that shows much more.
+    """The first level that fits a page, shows enough and has few jumps.
 
-    The last one where none fits.
+    Else of those that fit the first that shows enough, or the one that shows much more. The last
+    one where none fits.
     """
     tried, best, most = start, None, 0
+    enough: Drawing | None = None
     known = set()
     for level in levels(start):
-        if best is not None and level.rows is None:
+        if (enough is not None and level.cut) or (best is not None and level.rows is None):
             continue  # cutting everything small is for what does not fit in any other way
         grouped = group_nodes(start.having(size=level.size, rows=level.rows, fold=level.fold))
         # Another size may cut nothing else.
@@ -70,19 +74,40 @@ def _level(start: Drawing) -> Drawing:
                 continue  # there was room for more, and nothing more to open
             tried = _taken(grouped.having(limit=limit), LEVEL)
             shown = len(tried.nodes) + len(tried.boxes)
-            if tried.columns.fits and not (level.whole and tried.boxes):
-                if shown >= ENOUGH or _tells_all(tried):
+            told = _tells_all(tried)
+            if not tried.columns.fits or (level.whole and not told):
+                continue
+            if shown >= ENOUGH or told:
+                if _jumps(tried) <= _FEW_JUMPS and (enough is None or _in_modules(tried)):
                     return tried
-                if shown > 2 * most:
-                    best, most = tried, shown
+                enough = enough or tried
+            elif shown > 2 * most:
+                best, most = tried, shown
                 break
-    return best or tried
+            else:
+                break
+    return enough or best or tried
 
 
 def _tells_all(drawing: Drawing) -> bool:
     """Is every node drawn, or told by the name of its chain?"""
     groups = drawing.groups.groups if drawing.groups else ()
-    return all(groups[number].kind == "chain" for number in drawing.boxes)
+    return all(groups[number].kind == "chain" for number in drawing.closed)
+
+
+def _in_modules(drawing: Drawing) -> bool:
+    """Do closed groups have names that mean something to a reader?"""
+    groups = drawing.groups.groups if drawing.groups else ()
+    return all(groups[number].kind != "run" for number in drawing.closed)
+
+
+def _jumps(drawing: Drawing) -> int:
+    """How many results go on in another column, at a circle with a number."""
+    columns = drawing.columns.parts
+    if len(columns) < 2:
+        return 0
+    column = {key: at for at, part in enumerate(columns) for key in part}
+    return len({source for source, target in drawing.ends if column[source] != column[target]})
 
 
 def _taken(drawing: Drawing, steps: tuple[Step, ...]) -> Drawing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import ceil, isqrt
@@ -12,6 +13,11 @@ from ..labels import TIMES
 from .attributes import distinguishing, only_part_used
 from .repeats import find_repeats
 
+# In a level of so many items a loop is looked for, where loops are asked for.
+_LOOP = 12
+# The number of a call, in the name of a module.
+_CALL = re.compile(r"#\d+$")
+_NUMBER = re.compile(r"[#\d]+")  # the same, and that of a module in a row
 # The name of a run tells at most so many classes of its modules.
 _CLASSES = 3
 # A row is one of modules where so many of its items are.
@@ -21,7 +27,7 @@ _SMALLEST_BODY = 3
 
 
 # A graph is a part of one that was joined from several; a run is what follows each other; a chain
-# is one operation, or two in turn, again and again.
+# is operations in a row that its name tells: one, or two in turn, again and again, or views.
 Kind = Literal["graph", "module", "run", "chain"]
 
 
@@ -62,12 +68,19 @@ class Cutter:
     """
 
     def __init__(
-        self, graph: Graph, edges: Sequence[Edge], order: list[int], limit: int, rows: int | None
+        self,
+        graph: Graph,
+        edges: Sequence[Edge],
+        order: list[int],
+        limit: int,
+        rows: int | None,
+        loops: bool,
     ) -> None:
         nodes = graph.nodes
         self.nodes = nodes
         self.limit = limit
         self.rows = rows
+        self.loops = loops
         self.known: dict[object, int] = {}  # structure -> its number
         self.operations = [i for i in order if not nodes[i].leaf]
         count = len(self.operations)
@@ -76,7 +89,7 @@ class Cutter:
         self.reads: list[list[tuple[Any, ...]]] = [[] for _ in range(count)]
         self.first = list(range(count))
         self.last = [-1] * count
-        steps = [0] * (count + 1)
+        farthest = list(range(count))  # of each position: the last that reads it
         reads, first, last = self.reads, self.first, self.last
         alone = only_part_used(nodes, edges)
         for edge in edges:
@@ -89,14 +102,17 @@ class Cutter:
             start = position[edge.source]
             output_nr = 0 if edge.source in alone else edge.output_nr
             reads[end].append((end - start, output_nr, edge.input_nr))
-            if start < end:
-                steps[start + 1] += 1
-                steps[end + 1] -= 1
+            if end > farthest[start]:
+                farthest[start] = end
             if start < first[end]:
                 first[end] = start
             if start > last[end]:
                 last[end] = start
-        # How many edges pass between each position and the one before it.
+        # How many results pass between each position and the one before it.
+        steps = [0] * (count + 2)
+        for start, end in enumerate(farthest):
+            steps[start + 1] += 1
+            steps[end + 1] -= 1
         self.crossing = list(accumulate(steps))
         known = self.known
         # Of each position: the number of what it computes, and of that with all that it reads.
@@ -115,8 +131,9 @@ class Cutter:
         """Fill in where the part lies and its structure, once its items are final."""
         part.parts, part.nodes = split(part.items)
         part.span = start, end = self._span(part.items)
+        number = _NUMBER if part.kind == "run" else _CALL
         groups = [
-            ("" if inner.kind in ("run", "chain") else inner.name.text, inner.structure)
+            (number.sub("", inner.name.text) if inner.kind == "module" else "", inner.structure)
             for inner in part.parts
         ]
         leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
@@ -149,7 +166,7 @@ class Cutter:
     def cut(self, items: list[Item]) -> list[Item]:
         """The items of one level, put into groups until there are at most `limit`."""
         size = self.limit
-        if len(items) > self.limit:
+        if len(items) > (_LOOP if self.loops else self.limit):
             items, size = self._repeats(items)
         if self.rows is not None:
             items = self._handfuls(items, self.rows)
@@ -191,34 +208,44 @@ class Cutter:
         size = self.limit
         result: list[Item] = []
         done = number = 0
-        for start, period, length in find_repeats(tokens, shortest=self.limit):
-            if period < _SMALLEST_BODY:
+        shortest = _LOOP if self.loops else self.limit
+        for start, period, length in find_repeats(tokens, shortest=shortest):
+            begin = self._first_operation(items, ends[start])
+            row = items[begin : ends[start + length - length % period]]
+            plain = not any(type(item) is Part for item in row)
+            if period < _SMALLEST_BODY and (plain or period == 1 or not self.loops):
                 size = self.limit - self.limit % period
-                begin = self._first_operation(items, ends[start])
-                row = items[begin : ends[start + length - length % period]]
-                if not any(type(item) is Part for item in row):
+                if plain and self._in_step(row, period):
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # The body starts where the fewest edges enter it; of such places, where the last body
+            # The body starts where the fewest results enter it; of such places, where the last body
             # ends with the loop.
             units = pairwise(ends[start : start + period + 1])
             crossing = [self.crossing[self._span(items[a:b])[0]] for a, b in units]
             shift = min(range(period), key=lambda s: (crossing[s], (length - s) % period))
-            result += items[ends[done] : ends[start + shift]]
-            bodies: list[Item] = []
-            for done in range(start + shift + period, start + length + 1, period):
+            bodies: list[Part] = []
+            for end in range(start + shift + period, start + length + 1, period):
                 number += 1
                 name = Name(f"repeat {number}", "repeat ", number, number)
-                body = items[ends[done - period] : ends[done]]
+                body = items[ends[end - period] : ends[end]]
                 bodies.append(self._close(Part("run", name, body)))
-            result += self._runs(bodies, self.limit)
+            if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
+                continue  # they are hardly alike, and there is room for them
+            result += items[ends[done] : ends[start + shift]]
+            result += self._runs([*bodies], self.limit)
+            done = start + shift + len(bodies) * period
         return result + items[ends[done] :], size
 
     def _first_operation(self, items: list[Item], start: int) -> int:
         """Where a chain begins: the leaves that its first operation reads stand before it."""
         leaf = (type(item) is int and item not in self.position for item in items[start:])
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
+
+    def _in_step(self, items: list[Item], period: int) -> bool:
+        """Does each operation read as many tensors as its like before it?"""
+        reads = [len(self.reads[self.position[i]]) for i in flatten(items) if i in self.position]
+        return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
         """The group of a row that does one operation, or two in turn; its name counts them."""

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
 from ...graph.gc import uncollected
+from .chains import gather
 from .cutting import Cutter, Item, Kind, Name, Part, flatten, split
-from .order import by_target, order_of, places_of
+from .order import by_target, left_and_entered, order_of, places_of
 
 
 class Group(NamedTuple):
@@ -65,7 +66,9 @@ class Groups:
 
 
 @uncollected
-def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
+def group(
+    graph: Graph, *, limit: int = 100, rows: int | None = None, loops: bool = False
+) -> Groups:
     """The groups of a graph; no level has more than `limit` groups and nodes directly inside.
 
     A leaf belongs to the group of its first user. Two groups are alike when the operations inside,
@@ -76,6 +79,8 @@ def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
         rows: where a row of modules is longer than this, cut it into so many runs of a few modules,
             which a picture can show side by side. None: one that is longer than `limit` is cut into
             few runs of many modules, to be opened one by one.
+        loops: put the repeats of a body in groups where they would fit the limit, too, and what
+            only reshapes in chains.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -83,9 +88,12 @@ def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
     if limit < 4:
         raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
     edges = by_target(graph)
-    top, parts = _modules(graph, edges, order_of(graph, edges))
+    made, order = order_of(graph, edges)
+    top, parts = _modules(graph, edges, order, made)
+    if loops:
+        parts += gather(graph, edges, [top, *[part.items for part in parts]])
     order = flatten(top)
-    cutter = Cutter(graph, edges, order, limit, rows)
+    cutter = Cutter(graph, edges, order, limit, rows, loops)
     for part in reversed(parts):
         part.items = cutter.cut(part.items)
         cutter.close(part)
@@ -93,9 +101,13 @@ def group(graph: Graph, *, limit: int = 100, rows: int | None = None) -> Groups:
 
 
 def _modules(
-    graph: Graph, edges: Sequence[Edge], order: list[int]
+    graph: Graph, edges: Sequence[Edge], order: list[int], made: bool
 ) -> tuple[list[Item], list[Part]]:
-    """The top level and all modules, outer ones first; a leaf stands just before its first user."""
+    """The top level and all modules, outer ones first; a leaf stands just before its first user.
+
+    Where the order is that in which the program made the operations, a list of modules between
+    which it computes is not a group: as a box it would feed what it reads.
+    """
     places = places_of(order)
     is_leaf = [node.leaf for node in graph.nodes]
     first: dict[int, int] = {}
@@ -116,23 +128,34 @@ def _modules(
     # The level of each scope: of the nodes before the first part, of those in it, and so on.
     tables: list[dict[str, list[Item]]] = [{"": top}, *({"": part.items} for part in parts)]
 
+    nodes = graph.nodes
+    scopes = _scopes(nodes)
+    rows: list[list[str]] = [[] for _ in range(len(starts) + 1)]
+    for i in order if made else ():
+        if i not in first:
+            rows[bisect_right(starts, i)].append(scopes[i])
+    apart = set().union(*map(left_and_entered, rows))
+
     def enter(levels: dict[str, list[Item]], scope: str, node: Node) -> list[Item]:
         segments, classes = scope.split("."), node.module_class.split("/")
         known = len(classes) if len(segments) == node.module.count(".") + 1 else 0
         level = levels[""]
+        outer = ""
         for depth, segment in enumerate(segments, 1):
             path = ".".join(segments[:depth])
+            if path in apart:
+                outer += f"{segment}."
+                continue
             if path not in levels:
                 kind = classes[depth - 1] if depth <= known else ""
-                part = Part("module", _named(segment), [], kind)
+                part = Part("module", _named(outer + segment), [], kind)
                 level.append(part)
                 parts.append(part)
                 levels[path] = part.items
             level = levels[path]
+            outer = ""
         return level
 
-    nodes = graph.nodes
-    scopes = _scopes(nodes)
     for i in order:
         if i not in first:
             scope = scopes[i]
@@ -145,11 +168,30 @@ def _modules(
 
 
 def _scopes(nodes: Sequence[Node]) -> list[str]:
-    """The scope of each node. Of a model that has no modules inside, the model itself is one."""
+    """The scope of each node.
+
+    Of a model that has no modules inside, or is called several times, the model itself is one: its
+    calls are "Policy", "Policy#2".
+    """
     scopes = [node.scope for node in nodes]
-    if any(scopes):
+    classes = (node.module_class for node in nodes if not (node.module or node.leaf))
+    model = next(filter(None, classes), "").partition("(")[0].replace(".", "_")
+    if not any(scopes):
+        return [model if node.module_class else "" for node in nodes]
+    calls = [scope for scope in scopes if scope.startswith("#")]
+    if not calls:
         return scopes
-    return [node.module_class.partition("(")[0].replace(".", "_") for node in nodes]
+    inside = {scope.split(".")[1].partition("#")[0] for scope in calls if "." in scope}
+    found = []
+    for node in nodes:
+        scope, first = node.scope, node.scope.partition(".")[0].partition("#")[0]
+        if scope.startswith("#"):
+            found.append(model + scope)
+        elif first in inside or (not scope and node.module_class):
+            found.append(f"{model}.{scope}" if scope else model)
+        else:
+            found.append(scope)
+    return found
 
 
 def _named(text: str) -> Name:

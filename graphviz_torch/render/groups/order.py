@@ -1,8 +1,15 @@
-"""The order of nodes in which groups are cut: what a step of a loop reads stands in that step."""
+"""The order of nodes in which groups are cut: what a step of a loop reads stands in that step.
+
+Where backward was recorded it is that in which the program made them, for backward ran them in
+reverse: what follows each other in it, as a box, never feeds what it reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from math import inf
 from operator import attrgetter
 
 from ...graph import Edge, Graph
@@ -18,8 +25,70 @@ def by_target(graph: Graph) -> Sequence[Edge]:
     return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
 
 
-def order_of(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    """All nodes in a topological order in which what a step of a loop reads stands in that step."""
+def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
+    """All nodes in a topological order, and whether it is that in which the program made them.
+
+    Else what a step of a loop reads stands in that step.
+    """
+    if any(node.order is not None for node in graph.nodes):
+        return True, _as_made(graph, edges)
+    return False, _by_edges(graph, edges)
+
+
+def left_and_entered(scopes: Iterable[str]) -> set[str]:
+    """The paths of modules, never called themselves, that a program leaves and enters again.
+
+    >>> left_and_entered(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
+    True
+    """
+    found: set[str] = set()
+    left: set[str] = set()
+    paths: dict[str, set[str]] = {"": set()}
+    around: set[str] = set()
+    for scope in scopes:
+        if scope not in paths:
+            segments = scope.split(".")
+            paths[scope] = set(accumulate(segments, lambda outer, inner: f"{outer}.{inner}"))
+        here = paths[scope]
+        if here is not around:
+            found |= (here - around) & left
+            left |= around - here
+            around = here
+    return found.difference(paths)
+
+
+def _as_made(graph: Graph, edges: Sequence[Edge]) -> list[int]:
+    """The reverse of the order in which backward ran the nodes.
+
+    A node that it did not run stands right before what reads it.
+    """
+    ran = [node.order for node in graph.nodes]
+    if None not in ran:
+        order = sorted(range(len(ran)), key=ran.__getitem__, reverse=True)  # type: ignore[arg-type]
+        places = places_of(order)
+        if all(places[edge.source] < places[edge.target] for edge in edges):
+            return order
+    waiting = [0] * len(ran)
+    sources: list[list[int]] = [[] for _ in ran]
+    for edge in edges:
+        waiting[edge.source] += 1
+        sources[edge.target].append(edge.source)
+    ends = [i for i, users in enumerate(waiting) if not users]
+    ready = [(inf if (own := ran[i]) is None else float(own), -i) for i in ends]
+    heapify(ready)
+    last_first: list[int] = []
+    while ready:
+        when, i = heappop(ready)
+        last_first.append(-i)
+        for source in sources[-i]:
+            waiting[source] -= 1
+            if not waiting[source]:
+                own = ran[source]
+                heappush(ready, (when if own is None else float(own), -source))
+    return last_first[::-1]
+
+
+def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     if not any(node.scope for node in graph.nodes):
         backwards = [edge for edge in reversed(edges) if not graph.nodes[edge.source].leaf]
         first = {edge.source: edge.target for edge in backwards}  # user of each operation

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ..cuts import cut_lines
 from ..drawing.drawing import Drawing
 from ..drawing.tree import Path
+from ..wording import tells
 from .edge_lengths import lengths
 from .sizes import sizes
 
@@ -78,7 +79,7 @@ def flow_of(drawing: Drawing) -> Flow:
         above, below = places[source], places[target]
         outer, inner = paths[above], paths[below]
         same = _common(outer, inner) if outer and inner else 0
-        labelled = source < 0 or target < 0
+        labelled = not tells(drawing, source)
         ranks = long.get((source, target), 1)
         edge = _Source(above, len(inner) - same, len(outer) - same, labelled, ranks)
         sources[below].append(edge)

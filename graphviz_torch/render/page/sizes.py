@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ...graph import Node
-from .. import labels
+from .. import labels, wording
 from ..cuts import cut_lines
-from ..drawing.drawing import Drawing
+from ..drawing.drawing import Drawing, Unit
 
 Size = tuple[float, float]  # width and height
 
@@ -57,6 +57,10 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             letters = max(letters, len(labels.within(node, leaf.label)) + known)
         found[i] = letters * _LETTER + 2 * 10, high
     for number in drawing.boxes:
+        unit = drawing.unit(~number)
+        if unit is not None:
+            found[~number] = _of_unit(drawing, number, unit)
+            continue
         lines = labels.wrapped(drawing.described(number)).split("\n")
         letters = _BOLD * max(map(len, lines))
         high = TITLE * len(lines) + 3 * SMALL + MARGIN
@@ -70,6 +74,19 @@ def sizes(drawing: Drawing) -> dict[int, Size]:
             width, height = found[cut.key]
             found[cut.key] = width + _LETTER * max(map(len, cut.text)) + 20, height
     return found
+
+
+def _of_unit(drawing: Drawing, number: int, unit: Unit) -> Size:
+    names, said = wording.unit(drawing, number, unit)
+    titles = [line for name in names for line in labels.wrapped(name).split("\n")]
+    titles += labels.in_lines(said[0])
+    small = said[1:]
+    for i in unit.nodes:
+        node = drawing.graph.nodes[i]
+        edges = drawing.inner.inside.get(i, ())
+        small += [wording.written_inside(drawing, node, edge.source) for edge in edges]
+    letters = max([_BOLD * len(title) for title in titles] + [len(line) for line in small])
+    return letters * _LETTER + 2 * 10, TITLE * len(titles) + SMALL * len(small) + MARGIN
 
 
 def _shapes(leaf: Node) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from tests.support.recorded import blocks, trained
 F32 = TensorMeta((3,), "float32", "cpu")
 
 
-def test_blocks_drawn_as_one_that_feed_each_other_in_a_circle_are_laid_out() -> None:
+def test_blocks_drawn_as_one_never_feed_what_they_read() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -39,12 +39,10 @@ def test_blocks_drawn_as_one_that_feed_each_other_in_a_circle_are_laid_out() -> 
 
     drawn = visible(trained(Net(), torch.ones(2, 8)), fold=True, limit=1000)
     assert drawn.tree.repeated
-    assert not drawn.boxes
     users = TopologicalSorter[int]()
     for source, target in drawn.ends:
         users.add(target, source)
-    with pytest.raises(CycleError):
-        users.prepare()
+    users.prepare()  # raises for a circle
 
 
 class Collecting(nn.Module):
@@ -91,9 +89,8 @@ class Twice(nn.Module):
     ("depth", "times", "modules"),
     [
         (0, 4, [r"\d.*"]),
-        (1, 4, [r"\d\.parts\.\d.*"]),
-        (2, 8, [r"\d\.parts\.\d.*"]),
-        (3, 8, [r"\d\.parts\.\d\.fc1", r"\d\.parts\.\d\.fc2"]),
+        (1, 4, [r"\d\.parts\.0.*", r"\d\.parts\.1.*"]),
+        (2, 4, [rf"\d\.parts\.{part}\.fc{layer}" for part in (0, 1) for layer in (1, 2)]),
     ],
 )
 def test_all_figures_of_a_folded_block_are_those_of_all_its_repeats(
@@ -130,9 +127,7 @@ def test_a_folded_block_is_coloured_by_the_gradients_of_all_its_repeats() -> Non
     for depth in range(3):
         assert NONFINITE[0] not in to_dot(graph, depth=depth, fold=True, color_by="gradient")
         dot = to_dot(spoilt, depth=depth, fold=True, color_by="gradient")
-        boxes = [line for line in dot.splitlines() if "box3d" in line]
-        assert len(boxes) == 1
-        assert NONFINITE[0] in boxes[0]
+        assert dot.count(f'fillcolor="{NONFINITE[0]}"') == 1
 
 
 class Fan(nn.Module):

@@ -11,6 +11,7 @@ from torch import nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, to_dot, trace
 from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
+from graphviz_torch.render.dot.markup import dot_id
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.wording import omissions
@@ -94,16 +95,19 @@ def test_findings_on_what_is_not_drawn_itself_mark_what_stands_for_it() -> None:
     drawn = visible(graph)
     hidden = [i for i in range(len(graph.nodes)) if i not in drawn.nodes]
     assert drawn.tree.repeated  # blocks are folded
-    assert {drawn.key(i) for i in hidden} <= set(drawn.nodes)
+    assert {drawn.key(i) for i in hidden} <= {*drawn.nodes, *(~box for box in drawn.boxes)}
     for i in hidden:
-        key = graph.nodes[drawn.key(i)]
+        unit = drawn.unit(drawn.key(i))
+        key = graph.nodes[drawn.key(i) if unit is None else unit.node]
         assert key.scope.split(".")[2:] == graph.nodes[_user(graph, i)].scope.split(".")[2:]
     # The weight of the last block, its transpose and their user are all drawn in the first.
     weight = next(i for i in hidden if graph.nodes[i].label == "layers.7.mlp.2.weight")
     finding = Finding("frozen", "error", "It is frozen.", nodes=(weight,))
     dot = to_dot(graph, findings=[finding])
-    assert "✖ frozen" in lines(dot, drawn.key(weight))
-    assert graph.nodes[drawn.key(weight)].module == "layers.0.mlp.2"
+    assert "✖ frozen" in lines(dot, dot_id(drawn.key(weight)))
+    unit = drawn.unit(drawn.key(weight))
+    assert unit is not None
+    assert graph.nodes[unit.node].module == "layers.0.mlp.2"
 
 
 def _user(graph: Graph, node: int) -> int:

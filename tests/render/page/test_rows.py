@@ -105,7 +105,9 @@ def test_many_graphs_alike_are_drawn_once_with_their_number(count: int) -> None:
 
 def test_three_graphs_alike_are_drawn_each() -> None:
     drawing = draw(draw_graph(losses(*[50] * 3)).graph, {"fold": True})
-    assert len(drawing.tree.opened) + len(drawing.boxes) == 3
+    assert drawing.groups is not None
+    assert drawing.tree.opened == set(drawing.groups.roots)
+    assert len(drawing.tree.opened) == 3
 
 
 def test_hundreds_of_graphs_that_differ_are_listed() -> None:

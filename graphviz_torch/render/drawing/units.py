@@ -1,0 +1,111 @@
+"""The step that finds groups which are drawn as one operation: a linear layer, an activation.
+
+Such a group makes one tensor, and its title tells how: a layer whose one computation stands between
+views, a module that computes element by element from one tensor, views in a row. Of a large graph
+so is any module of a few operations that reads one tensor. A group that a finding, a difference, a
+copy between devices or a name points into is none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from .. import labels
+from ..groups.chains import RESHAPING
+from ..groups.groups import Group
+from .drawing import Drawing, Unit
+
+_MOST = 12  # operations of a module that is drawn as one in a large graph
+_LARGE = 100  # nodes
+_Output = tuple[int, int]  # a node and an output_nr
+
+
+def find_units(drawing: Drawing) -> Drawing:
+    """The drawing with its units, by group."""
+    tree = drawing.groups
+    if tree is None or drawing.options["fold"] is False:
+        return drawing
+    folded = drawing.inner.folded
+    inside: dict[int, list[int]] = {}
+    home: dict[int, int] = {}  # of a node, the group that may be a unit
+    for part in tree.groups:
+        if not _may_be_one(drawing, part):
+            continue
+        nodes = [i for inner in tree.below(part.id) for i in tree.groups[inner].nodes]
+        nodes = [i for i in nodes if i not in folded]
+        if len(nodes) > 1 and (part.kind == "chain" or len(nodes) <= _MOST):
+            inside[part.id] = sorted(nodes, key=tree.places.__getitem__)
+            home.update(dict.fromkeys(nodes, part.id))
+    if not inside:
+        return drawing
+    reads: dict[int, set[_Output]] = defaultdict(set)
+    makes: dict[int, set[_Output]] = defaultdict(set)
+    for edge in drawing.inner.edges:
+        start, end = home.get(edge.source), home.get(edge.target)
+        if start != end:
+            if start is not None:
+                makes[start].add((edge.source, edge.output_nr))
+            if end is not None:
+                reads[end].add((edge.source, edge.output_nr))
+    for node, output_nr in drawing.graph.outputs:
+        if node in home:
+            makes[home[node]].add((node, output_nr))
+    pointed = {node for finding in drawing.findings for node in finding.nodes}
+    pointed.update(drawing.options["marks"] or ())
+    pointed.update([copy.node for copy in drawing.graph.transfers if copy.node is not None])
+    units: dict[int, Unit] = {}
+    for number, ids in inside.items():
+        if len(makes[number]) == 1 and pointed.isdisjoint(ids):
+            [(node, _)] = makes[number]
+            if _tells_all(drawing, tree.groups[number], ids, node, len(reads[number])):
+                units[number] = Unit(node, tuple(ids))
+    return drawing.having(units=units)
+
+
+def _may_be_one(drawing: Drawing, part: Group) -> bool:
+    """Is it a module, or views in a row, with no more than that inside?"""
+    assert drawing.groups is not None
+    groups = drawing.groups.groups
+    if part.kind == "module":
+        return part.size <= 3 * _MOST and all(groups[n].kind == "chain" for n in part.children)
+    return part.kind == "chain" and not part.children
+
+
+def _tells_all(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads: int) -> bool:
+    nodes, inside = drawing.graph.nodes, drawing.inner.inside
+    made = nodes[end].outputs
+    if len(made) != 1 or any(nodes[i].leaf or (nodes[i].label and i != end) for i in ids):
+        return False
+    if part.kind == "chain":
+        return all(nodes[i].operation in RESHAPING for i in ids)
+    if len(computing(drawing, ids)) < 2:
+        return True
+    if reads > 1:
+        return False
+    alike = not any(i in inside for i in ids) and all(nodes[i].outputs == made for i in ids)
+    assert drawing.groups is not None
+    around = drawing.groups.groups[drawing.start].size if drawing.start is not None else len(nodes)
+    return alike or around > _LARGE
+
+
+def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:
+    """Those of the nodes that do more than reshape."""
+    return [i for i in ids if drawing.graph.nodes[i].operation not in RESHAPING]
+
+
+def called(drawing: Drawing, unit: Unit) -> str:
+    """What a unit computes, in short.
+
+    Of views in a row each stands there, of a layer the one computation, of others all they do.
+    """
+    nodes = drawing.graph.nodes
+    ids = computing(drawing, unit.nodes)
+    titles = [nodes[i].title + labels.telling(nodes[i].title, nodes[i].attributes) for i in ids]
+    if len(ids) == 1:
+        return titles[0]
+    if not ids:
+        views = [nodes[i] for i in unit.nodes]
+        return " → ".join([v.title + labels.telling(v.title, v.attributes) for v in views])
+    distinct = ", ".join(dict.fromkeys(nodes[i].title for i in ids))
+    return f"{len(ids)} operations: {distinct}"

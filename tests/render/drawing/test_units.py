@@ -1,0 +1,196 @@
+"""Groups that are drawn as one operation, and loops that are drawn once."""
+
+from __future__ import annotations
+
+import math
+from graphlib import TopologicalSorter
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphviz_torch import record, to_dot
+from graphviz_torch.graph import Finding, Graph
+from graphviz_torch.render import labels
+from graphviz_torch.render.drawing.drawing import Drawing
+from graphviz_torch.render.drawing.units import called
+from tests.support.drawn import lines, visible
+from tests.support.recorded import trained
+
+
+class GELU(nn.Module):
+    """The approximation by tanh, written with operators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return 0.5 * x * (1 + torch.tanh(inner))
+
+
+class Cells(nn.Module):
+    """A cell and a layer that take turns."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self.cell, self.shared = nn.GRUCell(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, found = torch.zeros(2, 8), []
+        for _ in range(self.steps):
+            h = self.cell(x, h)
+            x = torch.tanh(self.shared(h))
+            found.append(x)
+        return torch.stack(found)
+
+
+def titles(drawing: Drawing) -> list[str]:
+    """The titles of the units."""
+    return [drawing.title(number) for number in drawing.boxes if drawing.unit(~number)]
+
+
+def in_circles(drawing: Drawing) -> bool:
+    """Is there a way from something that is drawn back to itself?"""
+    users = TopologicalSorter[int]()
+    for source, target in drawing.ends:
+        users.add(target, source)
+    try:
+        users.prepare()
+    except ValueError:  # a CycleError
+        return True
+    return False
+
+
+def test_an_activation_of_eight_operations_is_one_box_that_names_them() -> None:
+    graph = trained(nn.Sequential(nn.Linear(4, 4), GELU(), nn.Linear(4, 2)), torch.ones(3, 4))
+    drawing = visible(graph)
+    (number,) = drawing.boxes
+    unit = drawing.unit(~number)
+    assert unit is not None
+    assert len(unit.nodes) == 8
+    assert called(drawing, unit) == "8 operations: pow, mul, add, tanh"
+    inside = [i for i, node in enumerate(graph.nodes) if node.module == "1"]
+    assert not set(inside) & set(drawing.nodes)
+    assert set(inside) <= set(visible(graph, fold=False).nodes)
+    assert set(inside) <= set(visible(graph, depth=9).nodes)
+
+
+def test_a_linear_layer_over_a_batch_of_sequences_is_one_box_with_its_weights() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    graph = trained(model, torch.ones(2, 3, 4))
+    (number,) = visible(graph).boxes
+    said = lines(to_dot(graph), f"g{number}")
+    norm = labels.number(model[0].weight.grad.norm().item())  # type: ignore[union-attr]
+    assert "0 · Linear(4, 5)" in said
+    assert "addmm<" in said
+    assert "f32[2, 3, 5] cpu" in said
+    assert f"weight f32[5, 4] grad {norm}" in said
+
+
+def test_views_in_a_row_are_one_box_that_names_each() -> None:
+    x = torch.ones(4, 6, requires_grad=True)
+    with record() as recording:
+        (x * 2).view(2, 2, 6).transpose(0, 1).unsqueeze(0).exp().sum().backward()
+        torch.stack([x * i for i in range(1, 60)]).sum().backward()
+    drawing = visible(recording.graphs[0], limit=1000)
+    assert drawing.boxes == []  # so small a graph has no groups
+    model = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Tanh())
+    with record(model) as recording:
+        model(torch.ones(4, 6)).view(4, 2, 3).transpose(1, 2).exp().sum().backward()
+    drawing = visible(recording.graph)
+    units = [drawing.unit(~number) for number in drawing.boxes]
+    assert [called(drawing, unit) for unit in units if unit] == ["view → transpose 1, 2"]
+
+
+def test_a_unit_that_a_finding_points_into_is_open() -> None:
+    graph = trained(nn.Sequential(nn.Linear(4, 4), GELU(), nn.Linear(4, 2)), torch.ones(3, 4))
+    tanh = next(node.id for node in graph.nodes if node.title == "tanh")
+    finding = Finding("nonfinite", "error", "It is NaN.", nodes=(tanh,))
+    assert tanh in visible(graph, findings=[finding]).nodes
+
+
+def test_a_loop_is_drawn_once_under_the_names_of_its_modules() -> None:
+    drawing = visible(trained(Cells(60), torch.ones(2, 4)))
+    ((number, steps),) = drawing.tree.repeated.items()
+    assert len(steps) == 60
+    assert drawing.title(number) == f"cell, shared  {labels.TIMES}60, each feeds the next"
+    assert len(drawing.nodes) + len(drawing.boxes) < 30
+    assert not in_circles(drawing)
+
+
+def test_a_short_loop_is_drawn_step_by_step() -> None:
+    drawing = visible(trained(Cells(2), torch.ones(2, 4)))
+    assert drawing.tree.repeated == {}
+
+
+def test_calls_of_a_model_in_a_loop_are_one_block_with_its_class() -> None:
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.softmax(self.two(F.relu(self.one(x))), dim=1)
+
+    model = Policy()
+    with record(model) as recording:
+        found = [model(torch.randn(1, 4)).log()[0, 0] * 2 for _ in range(18)]
+        torch.stack(found).sum().backward()
+    drawing = visible(recording.graph)
+    ((number, steps),) = drawing.tree.repeated.items()
+    assert (drawing.title(number), len(steps)) == (f"Policy  {labels.TIMES}18", 18)
+    assert not in_circles(drawing)
+
+
+def test_branches_stand_beside_each_other_each_with_its_name() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Linear(8, 8)
+            self.rows = nn.ModuleList(
+                nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+                for _ in range(6)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            return torch.cat([row(x) for row in self.rows])
+
+    drawing = visible(trained(Branches(), torch.ones(3, 8)))
+    assert drawing.tree.repeated == {}
+    assert drawing.boxes == []
+
+
+def test_modules_of_a_class_at_one_depth_are_all_open_or_all_closed() -> None:
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(8, width), nn.Linear(width, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.two(torch.tanh(self.one(x)).exp().sin().sigmoid())
+
+    model = nn.Sequential(*(Block(9 + i) for i in range(40)))  # no two are alike
+    for limit in (60, 100, 200, 400):
+        drawing = visible(trained(model, torch.ones(2, 8)), limit=limit)
+        assert drawing.groups is not None
+        groups = drawing.groups.groups
+        closed = [n for n in drawing.boxes if groups[n].module_class == "Block"]
+        opened = [n for n in drawing.tree.opened if groups[n].module_class == "Block"]
+        assert not (closed and opened)
+
+
+def test_a_list_of_modules_that_the_flow_leaves_is_never_a_box_in_a_circle() -> None:
+    class Turns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.norms = nn.ModuleList(nn.LayerNorm(4) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for conv, norm in zip(self.convs, self.norms, strict=True):
+                x = norm(conv(x))
+            return x
+
+    graph: Graph = trained(Turns(), torch.ones(2, 4))
+    for depth in range(3):
+        assert not in_circles(visible(graph, depth=depth))
