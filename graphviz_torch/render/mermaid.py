@@ -190,7 +190,8 @@ def _edges(drawing: Drawing) -> Iterator[str]:
 def _stubs(drawing: Drawing) -> Iterator[str]:
     """Data that enters, and the other ends, by name, of edges that are not drawn."""
     for key, texts in entries(drawing).items():
-        yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"] -.-> {_id(key)}'
+        yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
+        yield f"data_{_id(key)} -.-> {_id(key)}"
     for key, others in drawing.before.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.far_ends(drawing, others)}"])}"]'

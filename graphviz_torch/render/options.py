@@ -87,7 +87,8 @@ class DrawingOptions(TypedDict, total=False):
         Option(
             None,
             "draw blocks that compute the same and follow each other as one; None does so where "
-            "there are more than 100 nodes to draw, or not room for each.",
+            "there are more than 100 nodes to draw, or not room for each, and for the steps of a "
+            "loop where there are more than 40; False draws each operation, too.",
         ),
     ]
     findings: Annotated[

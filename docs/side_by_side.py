@@ -1,0 +1,133 @@
+"""Draws the sheet beside other tools: `python -m docs.side_by_side`, in a checkout.
+
+Each cell is the default picture of a model: what one call draws, without an option. A tool that is
+not installed has no column. `docs/images/side_by_side.png` is written anew. It needs torchviz, torchview, torchvista, Pillow and a Chromium.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor, nn
+
+from graphviz_torch import draw_graph, record
+from graphviz_torch.render.dot.layout import FONTS, layout
+from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.models import MLP, gpt2, tokens
+from tests.support.zoo import CharRNN, DenseNet121, ResNet18, Tagger, UNet, bert
+
+DOCS = Path(__file__).parent
+WIDE, HIGH, HEAD, SIDE = 430, 430, 26, 12  # pixels of a cell, of the text above it, between cells
+SECONDS = 60.0  # for a layout
+Size = tuple[float, float]
+
+Make = Callable[[], tuple[nn.Module, tuple[Any, ...]]]
+MODELS: dict[str, Make] = {
+    "MLP": lambda: (MLP(), (torch.randn(4, 4),)),
+    "ResNet-18": lambda: (ResNet18(), (torch.randn(2, 3, 32, 32),)),
+    "DenseNet-121": lambda: (DenseNet121(), (torch.randn(2, 3, 64, 64),)),
+    "UNet": lambda: (UNet(), (torch.randn(2, 3, 32, 32),)),
+    "GPT-2": lambda: (gpt2(12), (tokens(),)),
+    "BERT": lambda: (bert(), (tokens(),)),
+    "LSTM": lambda: (Tagger(), (tokens(),)),
+    "LSTM cell, 30 steps": lambda: (CharRNN(), (torch.randn(2, 4),)),
+}
+
+
+def _loss(outputs: Any) -> Tensor:
+    return getattr(outputs, "logits", outputs).square().mean()
+
+
+def _drawn(dot: str) -> tuple[bytes, Size]:
+    """A DOT text as PNG, and its size in points."""
+    svg = layout(dot, "svg", timeout=SECONDS).decode()
+    width, height = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', svg).groups()  # type: ignore[union-attr]
+    return layout(dot, "png", timeout=SECONDS), (float(width), float(height))
+
+
+def ours(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
+    """The picture of a recorded step."""
+    with record(model) as recording:
+        _loss(model(*inputs)).backward()
+    return _drawn(draw_graph(recording).source)
+
+
+def torchviz(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
+    """The picture of `make_dot`."""
+    from torchviz import make_dot
+
+    dot = make_dot(_loss(model(*inputs)), params=dict(model.named_parameters()))
+    return _drawn(re.sub(r'\bsize="[^"]*"', "", dot.source))  # the size of a page, not of the graph
+
+
+def torchview(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
+    """The picture of torchview's `draw_graph`."""
+    from torchview import draw_graph as draw
+
+    return _drawn(draw(model, input_data=inputs, graph_dir="TB").visual_graph.source)
+
+
+def torchvista(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
+    """What a notebook shows of `trace_model`, as a browser draws it."""
+    from playwright.sync_api import sync_playwright
+    from torchvista import trace_model
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        file = Path(folder) / "graph.html"
+        trace_model(model, inputs, export_format="html", export_path=str(file))
+        page = browser.new_page(viewport={"width": 900, "height": 800})
+        page.goto(file.as_uri())
+        page.wait_for_selector("svg g[class*=node_]", timeout=SECONDS * 1000)
+        page.wait_for_timeout(1500)  # it moves into view
+        return page.screenshot(), (900 * 0.75, 800 * 0.75)
+
+
+TOOLS = {"graphviz_torch": ours, "torchviz": torchviz, "torchview": torchview}
+TOOLS |= {"torchvista": torchvista}
+
+
+def main() -> None:
+    """Draw the sheet: a row for each model, a column for each tool."""
+    tools = {n: draw for n, draw in TOOLS.items() if draw is ours or find_spec(n) is not None}
+    sheet = Image.new("RGB", _place(len(tools), len(MODELS)), "white")
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.truetype(str(FONTS / "DejaVuSans.ttf"), 13)
+    for row, (title, make) in enumerate(MODELS.items()):
+        for column, (tool, draw) in enumerate(tools.items()):
+            left, top = _place(column, row)
+            torch.manual_seed(0)
+            said, size = "", None
+            try:
+                png, size = draw(*make())
+            except Exception as error:
+                said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:40]}"
+            else:
+                picture = Image.open(io.BytesIO(png)).convert("RGB")
+                picture.thumbnail((WIDE, HIGH), Image.Resampling.LANCZOS)
+                sheet.paste(picture, (left + (WIDE - picture.width) // 2, top + HEAD))
+                said = f"{size[0]:,.0f} x {size[1]:,.0f} points"
+            pen.text((left, top + 6), f"{title} · {tool} · {said}", "#1c2630", font)
+            pen.rectangle((left - 4, top, left + WIDE + 4, top + HEAD + HIGH + 4), None, "#ccd5dd")
+            print(f"{title:20} {tool:15} {said}", flush=True)
+    (DOCS / "images").mkdir(exist_ok=True)
+    sheet.quantize(128).save(DOCS / "images" / "side_by_side.png", optimize=True)
+
+
+def _place(column: int, row: int) -> tuple[int, int]:
+    """The corner of a cell; of the one behind the last the size of the sheet."""
+    return SIDE + column * (WIDE + 2 * SIDE), SIDE + row * (HEAD + HIGH + 2 * SIDE)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main()
