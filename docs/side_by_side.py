@@ -1,7 +1,8 @@
 """Draws the sheet beside other tools: `python -m docs.side_by_side`, in a checkout.
 
 Each cell is the default picture of a model: what one call draws, without an option. A tool that is
-not installed has no column. `docs/images/side_by_side.png` is written anew. It needs torchviz, torchview, torchvista, Pillow and a Chromium.
+not installed has no column. `docs/images/side_by_side.png` is written anew. It needs
+torchviz, torchview, torchvista, Pillow and a Chromium.
 """
 
 from __future__ import annotations

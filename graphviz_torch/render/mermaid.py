@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..graph import Graph, GraphLike, whole_of
 from . import labels, wording
 from .cuts import CutLine, cut_lines
-from .data import entries
 from .drawing.drawing import Drawing, Unit
 from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
@@ -189,7 +188,7 @@ def _edges(drawing: Drawing) -> Iterator[str]:
 
 def _stubs(drawing: Drawing) -> Iterator[str]:
     """Data that enters, and the other ends, by name, of edges that are not drawn."""
-    for key, texts in entries(drawing).items():
+    for key, texts in wording.entries(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
     for key, others in drawing.before.items():

@@ -12,6 +12,7 @@ from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
 from .style import role
 
+_MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every step, the first
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
 
@@ -82,6 +83,38 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
     return names, said
+
+
+def entries(drawing: Drawing) -> dict[int, list[str]]:
+    """What data enters each key: what a model was called with, and needs no gradient.
+
+    Autograd has no node for it. Where an operation kept it for backward, a recording tells.
+    """
+    nodes = drawing.graph.nodes
+    readers = [n for n in nodes if n.saved and any(saved.kind == "input" for saved in n.saved)]
+    ids = {node.id for node in readers}
+    known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
+    for edge in drawing.graph.edges if ids else ():
+        if edge.target in ids:
+            known[edge.target].update(nodes[edge.source].outputs)
+    drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
+    found: dict[int, list[str]] = {}
+    for node in readers:
+        key = drawing.key(node.id)
+        if key not in drawn or (key not in found and len(found) == _MOST_ENTRIES):
+            continue
+        for text in _read(node, known[node.id]):
+            if text not in found.setdefault(key, []):
+                found[key].append(text)
+    return {key: texts for key, texts in found.items() if texts}
+
+
+def _read(node: Node, known: set[object]) -> list[str]:
+    return [
+        f"{'target' if saved.name == 'target' else 'data'} {labels.shape(saved.tensor)}"
+        for saved in node.saved
+        if saved.kind == "input" and saved.tensor not in known
+    ]
 
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:

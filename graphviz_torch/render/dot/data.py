@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..data import entries
+from .. import wording
 from ..drawing.drawing import Drawing
 from ..style import palette
 from . import markup
@@ -19,7 +19,7 @@ def data_lines(drawing: Drawing) -> list[str]:
     colors = palette(drawing.options["theme"])
     lines = []
     line = f'color="{colors["cluster_line"]}" arrowsize=0.5'
-    for key, texts in entries(drawing).items():
+    for key, texts in wording.entries(drawing).items():
         said = "<BR/>".join(map(markup.escape, (*texts, "no gradient")))
         label = markup.small(said, colors["muted"])
         name = f"data_{dot_id(key)}"

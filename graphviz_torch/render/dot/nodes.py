@@ -8,7 +8,6 @@ from functools import lru_cache
 from ...graph import Node, TensorMeta
 from ...graph.column import details, recorded
 from .. import labels, wording
-from ..data import entries
 from ..drawing.drawing import Drawing, Unit
 from ..style import FORMS, Role, Theme, palette, pick, role
 from . import markup
@@ -34,7 +33,7 @@ class Nodes:
         self.roles: set[Role] = set()
         # By key, what the data that enters it says, where it has no stub.
         columns = len(drawing.columns.parts) > 1
-        self.entries = entries(drawing) if columns else {}
+        self.entries = wording.entries(drawing) if columns else {}
 
     def lines(self) -> dict[int, str]:
         """A line of DOT for each key, in the order of the drawing."""
