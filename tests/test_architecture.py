@@ -34,17 +34,6 @@ MAY_IMPORT = {
 }
 # Rooms in which nothing imports torch: what reads a saved graph.
 WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
-# Listeners of a recording stand side by side: recording.py alone knows them all.
-LISTENERS = (
-    "modules.call_stack",
-    "modules.arguments",
-    "gradients.recorder",
-    "memory",
-    "transfers.transfers",
-    "cuts.cuts",
-)
-LISTENERS += ("failures.in_place", "failures.operands", "steps.history", "steps.optimizers")
-
 # Words that tell nobody what a thing is.
 RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}
 RIDDLES |= {"seen", "several", "stuck", "told"}
@@ -152,11 +141,22 @@ def test_the_values_stand_on_the_standard_library_alone() -> None:
             assert used <= sys.stdlib_module_names, name
 
 
-@pytest.mark.parametrize("name", LISTENERS)
+def listeners() -> list[str]:
+    """The files with a class that listens to a recording."""
+    found = []
+    for name, tree in TREES.items():
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        bases = {ast.unparse(base) for node in classes for base in node.bases}
+        if room(name) == "recording" and bases & {"Listener", "PairListener"}:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("name", listeners())
 def test_a_listener_does_not_know_the_other_listeners(name: str) -> None:
-    others = {f"graphviz_torch.recording.{other}" for other in LISTENERS if other != name}
+    others = set(listeners()) - {name, "graphviz_torch.recording.events.pairs"}
     others |= {f"graphviz_torch.recording.{each}" for each in ("recording", "session")}
-    assert not ARROWS[f"graphviz_torch.recording.{name}"] & others
+    assert not ARROWS[name] & others
 
 
 def test_the_app_uses_public_names_only() -> None:

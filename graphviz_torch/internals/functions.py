@@ -5,9 +5,11 @@ Private (2.13): all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -20,3 +22,24 @@ foreach_norm: Any = torch._foreach_norm
 # What behaves otherwise in training than in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm
 DROPOUT: type[Any] = _DropoutNd
+
+_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
+
+
+def _metadata_calls() -> frozenset[Callable[..., Any]]:
+    names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
+    names += (
+        " is_floating_point is_complex is_pinned is_shared get_device register_hook retain_grad"
+    )
+    names += (
+        " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
+    )
+    methods = [getattr(Tensor, name) for name in names.split()]
+    properties = {k: v for k, v in vars(Tensor.__base__).items() if hasattr(v, "__set__")}
+    reads = [value.__get__ for name, value in properties.items() if name not in _VALUES]
+    writes = [value.__set__ for value in properties.values()]
+    return frozenset(methods + reads + writes)
+
+
+# Calls that read what a tensor is, and not its values.
+METADATA_CALLS = _metadata_calls()

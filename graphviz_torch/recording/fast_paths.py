@@ -8,55 +8,57 @@ what it would have told of cuts is told of the layer as one call.
 from __future__ import annotations
 
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..internals.frames import variables
+from ..internals.hooks.calls import Called, CallWatch
 from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.modes import FUNCTIONS, leave, unseen_calls
+from ..internals.hooks.modes import FUNCTIONS, leave
+from ..internals.hooks.modules import ModuleBegan, ModuleEnded
 from ..internals.tensors.pytree import tensors
-from .calls import Calls
-from .cuts.cuts import Cuts
+from .listener import Listener
+from .program import Program
 
 _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
-class FastPaths:
+class FastPaths(Listener):
     """Takes the mode away before such a layer runs, and brings it back after.
 
     Args:
-        calls: the mode.
-        cuts: are told of the layer's call.
+        calls: the mode. It tells of the layer as of one call.
     """
 
-    def __init__(self, calls: Calls, cuts: Cuts) -> None:
+    def __init__(self, program: Program, calls: CallWatch) -> None:
+        super().__init__(program)
         self._calls = calls
-        self._cuts = cuts
-        self.layer: nn.Module | None = None  # that runs without the mode
+        self._layer: nn.Module | None = None  # that runs without the mode
 
-    def before(self, module: nn.Module, frame: FrameType) -> None:
-        """A module's forward is about to be called from `frame`."""
-        if self.layer is None and isinstance(module, _LAYERS) and not module.training:
-            with unseen_calls():
-                if not _may_be_taken(module, frame):
-                    return
+    def module_began(self, event: ModuleBegan) -> None:
+        module = event.module
+        if self._layer is None and isinstance(module, _LAYERS) and not module.training:
+            if not _may_be_taken(module, event.frame):
+                return
             # Where another mode watches, PyTorch would not take that way without this one either.
             modes = FUNCTIONS.now()
-            if self._calls in modes and all(isinstance(mode, Calls) for mode in modes):
-                self.layer = module
+            if self._calls in modes and all(isinstance(mode, CallWatch) for mode in modes):
+                self._layer = module
                 leave(self._calls, FUNCTIONS)
 
-    def after(self, module: nn.Module, output: Any, frame: FrameType) -> None:
-        """The layer has run; `output` is None if it raised."""
-        self.layer = None
+    def module_ended(self, event: ModuleEnded) -> None:
+        layer, output, frame = self._layer, event.output, event.frame
+        if layer is None or event.module is not layer:
+            return
+        self._layer = None
         FUNCTIONS.push(self._calls)
         if output is not None:
             number = sequence_number()
             args, kwargs = variables(frame, "args", "kwargs")
-            given = (*(args or ()), *module.parameters()), kwargs
-            self._cuts.see(type(module).forward, given, (number, number), output, frame)
+            given = (*(args or ()), *layer.parameters())
+            call = type(layer).forward, given, kwargs, output, frame, number, number
+            self._calls.tell(Called(*call))
 
 
 def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:

@@ -15,6 +15,7 @@ in its nodes, and its nodes say so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.memory import PLAIN, parts, storage_bytes, storage_id
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import tensors
-from ..internals.tensors.saved_tensors import SAVED_NAMES
+from ..internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 
 CHECKPOINTED = "checkpointed: keeps nothing, its forward runs again in backward"
 _new: Any = tuple.__new__  # a SavedTensor from a row of its fields, without a call of Python's
@@ -37,19 +38,56 @@ _STRONGER = {
 }
 
 
-def saved(
-    fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
-) -> tuple[dict[int, tuple[SavedTensor, ...]], dict[int, str], list[Tensor]]:
-    """What each node keeps, notes on those that keep nothing because they are checkpointed, and the
-    tensors themselves that are kept, but for parameters, buffers and inputs.
+Rows = dict[int, tuple[SavedTensor, ...]]  # by node
+
+
+class Memory:
+    """What the nodes of a live graph keep, read when it is first asked for.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
         known: parameters, buffers and inputs: a saved tensor that shares memory with one is of its
             kind, the first one's.
     """
+
+    def __init__(self, fns: Iterable[Any], known: Iterable[tuple[SavedKind, Tensor]]) -> None:
+        self._fns = fns
+        self._known = known
+
+    @cached_property
+    def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
+        if not TELLS:
+            return {}, {}, []
+        with unseen_calls():  # no subclass is to see what is read
+            return _saved(list(self._fns), self._known)
+
+    @property
+    def rows(self) -> Rows:
+        """What each node keeps."""
+        return self._read[0]
+
+    @property
+    def notes(self) -> dict[int, str]:
+        """Notes on the nodes that keep nothing because they are checkpointed."""
+        return self._read[1]
+
+    @property
+    def activations(self) -> list[Tensor]:
+        """The tensors themselves, but for parameters, buffers and inputs, until the release."""
+        return self._read[2]
+
+    def release(self) -> None:
+        """Backward may free what the nodes keep."""
+        if "_read" in vars(self):
+            self._read[2].clear()
+        self._fns, self._known = (), ()
+
+
+def _saved(
+    fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
+) -> tuple[Rows, dict[int, str], list[Tensor]]:
     kept = _Tensors(known)
-    rows: dict[int, tuple[SavedTensor, ...]] = {}
+    rows: Rows = {}
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
         row: list[SavedTensor] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import partial
 from threading import get_ident
 from types import FrameType
@@ -14,54 +13,108 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.nn import Module
 
+from ..internals import tasks
 from ..internals.frames import OTHER, local_variables, outwards, user_frame
+from ..internals.hooks.calls import Called, Calling, Raised
 from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.modules import ModuleBegan, ModuleEnded
 from ..internals.tensors.pytree import flatten, is_nesting
 from ..tracing.names import caller_names, outwards_names
-from .modules.arguments import Arguments
+from .failures.in_place import Changes
+from .live_nodes import End, ends_of
 from .modules.call_stack import CallStack
 from .modules.origins import Origins
 from .modules.parameters import ParameterTable
+from .options import Options
 from .source_lines import Place, Source, lines, sources
+from .steps.optimizers import Steps
+from .steps.scaling import Scaling
+from .tracking import Tracker
 
 Answer = TypeVar("Answer")
 _MISSED = 10  # reasons
 _TEXT = 200  # characters of one
-# Keys of what is recorded here: a task of asyncio has its own, and those of its parent.
-_recorded: ContextVar[frozenset[object]] = ContextVar("graphviz_torch", default=frozenset())
-recorded = _recorded.get
 
 
 class Program:
     """A context: what one thread runs while it is recorded, and in asyncio one task.
 
+    It is told of every event before the listeners, with its services: `stack` and `origins` know
+    the modules and lines, `table` the parameters, `steps` what optimizers do, `changes` what is
+    changed in place, `scaling` the loss scale; `tracker` recognises a tensor that comes again.
+
     Args:
         model: gives modules and parameters their names; None: the first module called is it.
         frame: the one that enters the recording.
+        options: of the recording.
     """
 
-    def __init__(self, model: Module | None, frame: FrameType | None) -> None:
+    def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
         self.frame = frame
+        self.options = options
         self.origins: Origins[Source] = Origins(sequence_number())
-        self.arguments = Arguments()
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
+        self.steps = Steps()
+        self.changes = Changes(self.stack.place, self.steps)
+        self.scaling = Scaling()
+        self.tracker = Tracker()
+        self.function: Any = None  # what the program calls of torch's
+        self.ends: list[End] = []  # outputs of the last outermost module call
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._model = model
         self.thread = get_ident()
-        self.key = object()  # is in `recorded()` where this program runs
+        self.key = object()  # is among `tasks.programs()` where this program runs
 
     def __enter__(self) -> Program:
         """What runs from here on, and in tasks that are made here, is this program."""
-        _recorded.set(recorded() | {self.key})
+        tasks.enter(self.key)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _recorded.set(recorded() - {self.key})
+        tasks.leave(self.key)
 
     def is_here(self) -> bool:
         """Is it this program that runs, and not another thread or another task."""
-        return self.key in recorded() and get_ident() == self.thread
+        return self.key in tasks.programs() and get_ident() == self.thread
+
+    @property
+    def services(self) -> tuple[object, ...]:
+        """Those that listen, this one first."""
+        return self, self.steps, self.changes, self.scaling
+
+    def calling(self, event: Calling) -> None:
+        """A call into torch is about to be made."""
+        self.function = event.func
+
+    def called(self, event: Called) -> None:
+        """It has been made, and may have made nodes."""
+        self.function = None
+        if event.start != self.origins.end:
+            self.stack.skipped(event.start, event.frame)
+        if event.end != event.start:
+            self.stack.made(event.start, event.end, event.frame)
+
+    def raised(self, event: Raised) -> None:
+        """It has raised."""
+        self.function = None
+
+    def module_began(self, event: ModuleBegan) -> None:
+        """A module's forward is about to run."""
+        self.stack.before(event.module, event.args, event.frame)
+
+    def module_ended(self, event: ModuleEnded) -> None:
+        """It has run."""
+        if self.stack.after(event.module, event.frame) and event.output is not None:
+            plain = type(event.output) is Tensor
+            tensors = [("", event.output)] if plain else flatten(event.output, ask=False)
+            self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
+
+    def graph_read(self, live: object) -> None:
+        """A graph has been read: what comes now belongs to the next one."""
+        self.ends = []
+        self.table.begin_step()
+        self.stack.begin_step()
 
     @property
     def module(self) -> str:
@@ -156,8 +209,3 @@ class Program:
     def leave_out(self, what: str) -> None:
         """Say that something is not recorded, in words that follow "not recorded:"."""
         self.missed[f"not recorded: {what}"] = None
-
-    def begin_step(self) -> None:
-        """A backward has been read."""
-        self.table.begin_step()
-        self.stack.begin_step()

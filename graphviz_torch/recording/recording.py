@@ -4,10 +4,10 @@ Seen: what the thread that enters it does. Not seen: the forwards of other threa
 region compiled by `torch.compile` does inside.
 
     record() ─► Recording     opens the seams of internals/, which tell
-                Session       what listens, until the block ends
-                LiveBackward  one backward while its nodes are alive
+                Session       the listeners, until the block ends
+                Live          a graph while its nodes are alive
                 Backward      the same when it is over, as plain values
-                graphs_of     ─► Graph
+                graphs_of     ─► Graph, with what the listeners give
 """
 
 from __future__ import annotations
@@ -17,23 +17,17 @@ from typing import Any, Literal
 
 import torch
 
-from ..graph import Graph, Transfer, findings_of
+from ..graph import Graph, findings_of
 from ..graph.graph import shown
 from ..graph.text import type_text
 from ..graph.units import count_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
-from ..internals.hooks.dispatch import Watch
-from ..internals.hooks.engine import EngineWatch
-from ..internals.hooks.modules import ModuleWatch
-from ..internals.hooks.optimizers import StepWatch
-from ..internals.tensors.weak import Uncounted
-from ..internals.warning_lines import WarningLines
-from .calls import Calls
 from .failures.note import add_note
-from .profiler import Clock, match
-from .session import Options, Session
-from .transfers.operators import OPERATORS
+from .options import Options
+from .profiler import Clock
+from .session import Session
+from .transfers.copies import Copies
 
 
 def record(
@@ -199,19 +193,9 @@ class Recording:
 
     def _open(self, session: Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
-        seams: list[Any] = [
-            Uncounted(session.release),
-            session.program,
-            WarningLines(Calls.__torch_function__),
-            ModuleWatch(session.before_module, session.after_module),
-            EngineWatch(session.begin, session.end),
-            StepWatch(session.begin_step, session.end_step),
-        ]
+        seams = session.seams()
         if self._clock is not None:
-            seams.append(self._clock)
-        if self._options.transfers:
-            seams.append(Watch(OPERATORS, session.copied))
-        seams.append(session.calls)
+            seams.insert(0, self._clock)
         for seam in seams:
             self._seams.append(seam)  # first: an interrupt may come between the two
             seam.__enter__()
@@ -221,11 +205,12 @@ class Recording:
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             self._unplug()
-            unmatched = self._unmatched(session)
+            if self._clock is not None and (copies := session.listener(Copies)) is not None:
+                copies.time(self._clock.copies)
             if error is not None:
                 session.fail(error)
             attempt = session.program.attempt
-            self._graphs = attempt(session.graphs, unmatched) or []
+            self._graphs = attempt(session.graphs) or []
             self._missed = list(session.program.missed)
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
@@ -240,10 +225,6 @@ class Recording:
         while self._seams:
             self._seams[-1].__exit__(None, None, None)
             self._seams.pop()
-
-    def _unmatched(self, session: Session) -> list[Transfer]:
-        """The copies that the clock alone has seen; the others learn their durations."""
-        return [] if self._clock is None else match(session.copies.records, self._clock.copies)
 
     def _close(self) -> None:
         """The block is over, or was interrupted: hold nothing of the program any more."""

@@ -1,83 +1,61 @@
-"""All that lives inside a recording's block alone: what listens, and what it has noted so far.
+"""All that lives inside a recording's block alone: the program, and the tuple of listeners.
 
-The seams tell the session what happens; it tells the listeners, in an order that stands here:
-
-    a module's call   before_module · after_module      an optimizer   begin_step · end_step
-    a call into torch Calls                             a copy         copied
-    a backward        begin ─► LiveBackward ─► end ─► Backward
-    an exception      fail
-    at the end        graphs ─► Graph, one for each backward
+seams of internals/hooks ─► Session ─► the program's services, then the listeners, in order
+                              │
+                              ├─ a backward begins: read ─► Live ─► told ─► it ends ─► Backward
+                              └─ at the end: graphs_of(backwards, listeners) ─► Graphs
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial, wraps
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.nn import Module
 
-from ..graph import NO_PARAMETERS, Graph, SavedKind, Transfer
+from ..graph import Graph, SavedKind
 from ..graph.gc import uncollected
 from ..internals.frames import user_frame
-from ..internals.grad_scaler import loss_scale
-from ..internals.hooks.dispatch import Call, sequence_number
-from ..internals.hooks.engine import EngineCall
+from ..internals.hooks.calls import CallWatch
+from ..internals.hooks.dispatch import Dispatched, OperatorWatch, sequence_number
+from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
 from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.pytree import flatten
-from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
+from ..internals.hooks.modules import ModuleWatch
+from ..internals.hooks.optimizers import StepWatch
+from ..internals.hooks.stream import methods, tell
+from ..internals.tensors.weak import Uncounted
 from ..internals.tracers import is_trial
-from .backward import Backward
-from .calls import Calls
-from .cuts.cuts import Cuts
-from .events.listener import EventListener
-from .events.training import look_at_attributes, look_for_plain_lists, look_for_steps
-from .failures.in_place import Changes
-from .failures.node import FailingNode
-from .failures.operands import Error, Failed, FailedCalls, refused_operands
+from ..internals.warning_lines import WarningLines
+from ..tracing.nodes import GradFn, read
+from ..tracing.tracer import connected
+from . import listeners
+from .backward import Backward, BackwardCall
+from .failures.failures import Failures
 from .fast_paths import FastPaths
-from .gradients.finite import FiniteResults
 from .graphs import graphs_of
-from .live import BackwardCall, InnerBackward, LiveBackward
-from .live_nodes import End, ends_of, sinks
+from .listener import Began, BlockRaised, Ended, InnerBackwardRaised, Listener, Reach
+from .live import Live
+from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
+from .memory import Memory
+from .options import Options
 from .program import Program
 from .source_lines import raised
-from .steps.history import GraphHistory
-from .steps.optimizers import Steps
-from .tracking import Tracker
-from .transfers.copies import Copies
 
-_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
+Kind = TypeVar("Kind", bound=Listener)
 
 
-class Options(NamedTuple):
-    """What is noted beside modules and lines."""
+class _InnerBackward(NamedTuple):
+    """A backward that a node of another one runs."""
 
-    gradients: bool | Literal["finite"]
-    transfers: bool
-    memory: bool
-    notes: bool
-
-
-def _harmless(listen: Any) -> Any:
-    """A listener whose reads no mode sees, and of which no exception reaches the program."""
-
-    @wraps(listen)
-    def guarded(session: Session, *event: Any) -> Any:
-        try:
-            with unseen_calls():
-                return listen(session, *event)
-        except Exception as error:
-            session.program.miss(error)
-
-    return guarded
+    ends: list[End]
 
 
 class Session:
-    """All that lives inside the block alone: what listens, and what it has noted so far.
+    """The program, and those who listen to it.
 
     Args:
         model: as `record` is given it.
@@ -85,199 +63,138 @@ class Session:
         options: of `record`.
     """
 
-    def __init__(
-        self, model: torch.nn.Module | None, frame: FrameType | None, options: Options
-    ) -> None:
-        self._options = options
-        self.program = program = Program(model, frame)
-        self.steps = Steps()
-        self.tracker = tracker = Tracker()
-        self.cuts = Cuts(tracker, program)
-        self.copies = Copies(program, tracker)
-        self.changes = Changes(program.place)
-        self.failed_calls = FailedCalls(program)
-        self.events = EventListener(program, self.changes)
-        self.history = GraphHistory(program.variable, program.source)
-        self.results = FiniteResults() if options.gradients == "finite" else None
-        self.calls = Calls(
-            *(program, self.steps, tracker, self.cuts, self.copies),
-            *(self.changes, self.failed_calls, self.results, self.events),
-        )
-        self._fast_paths = FastPaths(self.calls, self.cuts)
+    def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
+        self.program = program = Program(model, frame, options)
         self.backwards: list[Backward] = []
-        self.reached: set[int] = set()  # id() of the variables that they reached
-        self.live: LiveBackward | None = None
-        self.failed: Failed | None = None  # the exception that ended the block
-        self._inner: FailingNode | None = None  # of a backward that the live one runs
+        kinds = [kind for kind in listeners.LISTENERS if kind.wanted(options)]
+        found = [kind(program) for kind in kinds]
+        self._calls = CallWatch((*program.services, *found), program.key, program.miss)
+        fast_paths = FastPaths(program, self._calls)
+        self.listeners: tuple[Listener, ...] = (fast_paths, *found)
+        self._listening = (fast_paths, *program.services, *found)
+        self._live: Live | None = None
+        self._reached: set[int] = set()  # id() of the variables that backwards reached
         self._first = sequence_number()  # nodes from this number on are in no backward yet
-        self._ends: list[End] = []  # outputs of the last outermost module call
 
-    # What the seams tell.
+    def listener(self, kind: type[Kind]) -> Kind | None:
+        """The listener of this kind, if there is one."""
+        return next((one for one in self.listeners if isinstance(one, kind)), None)
 
-    def before_module(self, module: torch.nn.Module, args: Any, frame: FrameType) -> None:
-        """A module's forward is about to run."""
-        program = self.program
-        if program.is_here():
-            try:
-                program.stack.before(module, args, frame)
-                self._fast_paths.before(module, frame)
-            except Exception as error:
-                program.miss(error)
+    def seams(self) -> list[Any]:
+        """What tells of the program, in the order in which it is opened."""
+        found: list[Any] = [
+            Uncounted(self._release),
+            self.program,
+            WarningLines(CallWatch.__torch_function__),
+            ModuleWatch(self._telling("module_began"), self._telling("module_ended")),
+            EngineWatch(self._begin, self._end),
+            StepWatch(self._telling("stepping"), self._telling("stepped")),
+        ]
+        for listener in self.listeners:
+            if listener.operators:
+                hand_on = self._telling_operators(listener)
+                watch = OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere)
+                found.append(watch)
+        return [*found, self._calls]
 
-    def after_module(self, module: torch.nn.Module, output: Any, frame: FrameType) -> None:
-        """It has run; `output` is None if it raised."""
-        program = self.program
-        if program.is_here():
-            try:
-                if module is self._fast_paths.layer:
-                    program.attempt(self._fast_paths.after, module, output, frame)
-                if program.stack.after(module, frame) and output is not None:
-                    plain = type(output) is torch.Tensor
-                    tensors = [("", output)] if plain else flatten(output, ask=False)
-                    self._ends = [end for _, tensor in tensors for end in ends_of(tensor)]
-            except Exception as error:
-                program.miss(error)
+    def _telling(self, event: str) -> Callable[[Any], None]:
+        """What tells the listeners of an event of this program."""
+        listening, program = methods(self._listening, event), self.program
+        is_here, miss = program.is_here, program.miss
 
-    @_harmless
-    def begin_step(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], frame: FrameType
-    ) -> None:
-        """An optimizer is about to step."""
-        if self.program.is_here():
-            place = self.program.place(frame)
-            self.changes.steps(optimizer, place)
-            self.events.step(optimizer, place, frame)
-            if self.steps.begin(optimizer, args, frame, place):
-                self._use_again()
+        def hand_on(happened: Any) -> None:
+            if is_here():
+                tell(listening, happened, miss)
 
-    @_harmless
-    def end_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has stepped."""
-        if self.program.is_here():
-            self.changes.stepped(optimizer)
-            self.events.life.stepped()
-            if self.steps.end(optimizer):
-                self._use_again()
+        return hand_on
 
-    @_harmless
-    def copied(self, call: Call) -> None:
-        """An operator was dispatched that may copy between devices."""
-        live = self.live  # read once: another thread's call may find that it has just ended
-        self.copies.see(call, self.calls.calling, live, len(self.backwards) + (live is not None))
+    def _telling_operators(self, listener: Listener) -> Callable[[Dispatched], None]:
+        # The engine's threads for devices work for this program too: whose operator one is, the
+        # listener finds out.
+        listening, miss = methods((listener,), "dispatched"), self.program.miss
+        return lambda happened: tell(listening, happened, miss)
 
-    @_harmless
-    def release(self) -> None:
+    def _tell(self, event: str, happened: object) -> None:
+        tell(methods(self._listening, event), happened, self.program.miss)
+
+    def _release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
-        self._ends = []
-        self.cuts.release()
+        self.program.ends = []
+        self._tell("release", None)
 
-    @_harmless
     @uncollected
-    def begin(self, called: EngineCall) -> LiveBackward | InnerBackward | None:
+    def _begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
         """Backward is about to run."""
-        if not self.program.is_here():
+        program = self.program
+        if not program.is_here():
             return None
-        attempt = self.program.attempt
-        ends = [end for output in called.outputs for end in attempt(ends_of, output) or ()]
-        if not ends or is_trial():
-            return None  # the engine will object
-        if self.live is not None:
-            return InnerBackward(ends)
-        self.steps.count += self.changes.take_step_by_hand()
-        attempt(self.steps.begin_backward)
-        live = self.live = self._read(ends, sys._getframe(1), called)
-        self.events.events.begin_backward()
-        if self._options.gradients is True:
-            frame = user_frame(sys._getframe(1))
-            attempt(self.events.begin_backward, called.outputs, live, frame)
-        elif live.has_notes:
-            attempt(self.events.look_at_values, called.outputs, live)
-        if self._options.gradients:
-            asked = [end for value in called.inputs for end in attempt(ends_of, value) or ()]
-            attempt(partial(live.hook, asked, finite=self._options.gradients == "finite"))
-        if self.results is None:
-            attempt(live.look, self.history)
+        attempt = program.attempt
+        with unseen_calls():
+            ends = [end for output in event.outputs for end in attempt(ends_of, output) or ()]
+            if not ends or is_trial():
+                return None  # the engine will object
+            if self._live is not None:
+                return _InnerBackward(ends)
+            live = self._live = attempt(self._read, ends, event.frame, event)
+            if live is not None:
+                asked = [end for value in event.inputs for end in attempt(ends_of, value) or ()]
+                frame = user_frame(event.frame)
+                self._tell("backward_began", Began(live, event.outputs, asked, frame))
+                live.memory.release()
         return live
 
-    @_harmless
     @uncollected
-    def end(
-        self,
-        live: LiveBackward | InnerBackward | None,
-        gradients: Any,
-        error: BaseException | None,
-    ) -> None:
+    def _end(self, event: BackwardEnded) -> None:
         """Backward has run, or raised."""
-        if live is None:
-            return
-        if isinstance(live, InnerBackward):
+        live, error = event.run, event.error
+        if isinstance(live, _InnerBackward):
             if error is not None:
-                self._inner = self.program.attempt(live.failing_node, error, self.changes)
-            return
-        try:
-            if error is not None:
-                failure = error, self.changes, self.backwards, self._inner
-                self.program.attempt(live.fail, *failure)
-            self.backwards.append(live.finish(gradients or ()))
-            self.reached |= self.backwards[-1].reached
-            self.events.end_backward(self.backwards[-1])
-        finally:
-            live.unhook()
-            self.live = self._inner = None
-            self.program.attempt(self.steps.end_backward)
-            self._first = sequence_number()
+                self._tell("inner_backward_raised", InnerBackwardRaised(live.ends, error))
+        elif live is not None:
+            try:
+                backward = live.plain(failed=error is not None)
+                self.backwards.append(backward)
+                self._reached |= backward.reached
+                self._tell("backward_ended", Ended(live, backward, event.gradients, error))
+            finally:
+                live.release()
+                self._live = None
+                self._first = sequence_number()
 
-    @_harmless
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
-        failed, place = self.failed_calls.last, raised(error, self.program.stack.files)
-        known = Error.of(error)
-        if failed is None or failed.error != known:
-            failed = Failed(known, place=place)
-            if _REFUSED in known.message:
-                failed = replace(failed, operands=refused_operands(error))
-            if NO_PARAMETERS in known.message:
-                self.program.attempt(look_for_plain_lists, self.events.events, self.program)
-        if self.backwards and self.backwards[-1].error == known:
-            failed = replace(failed, raised=None if place == failed.place else place)
-        else:
-            ends = [(part.fn, part.output_nr) for part in failed.operands if part.fn is not None]
-            ends = ends or self._last_ends()
-            if ends or not self.backwards:
-                live = self._read(ends, sys._getframe(1), failed=True)
-                failed = failed.among(live.ids)
-                self.backwards.append(live.finish())
-        self.failed = failed
+        place = raised(error, self.program.stack.files)
+        self._tell("block_raised", BlockRaised(error, place))
+        failures = self.listener(Failures)
+        if failures is not None and not failures.in_backward:
+            with unseen_calls():
+                ends = failures.ends() or self._last_ends()
+                if ends or not self.backwards:
+                    live = self._read(ends, sys._getframe(1), failed=True)
+                    failures.attach(live.position, live.ids)
+                    self.backwards.append(live.plain())
+                    live.release()
+                else:
+                    failures.attach(len(self.backwards) - 1, {})
 
     def close(self) -> None:
         """The block is over, or was interrupted."""
-        if self.live is not None:
-            self.live.unhook()
-        self.tracker.clear()  # what is cut in place holds its own node, which holds it
+        for listener in self.listeners:
+            listener.close()
 
     @uncollected
-    def graphs(self, unmatched: list[Transfer] | None = None) -> list[Graph]:
+    def graphs(self) -> list[Graph]:
         """A graph for each backward so far; where there is none, of what the forward made."""
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls():
             if not backwards and (ends := self._last_ends()):
-                backwards = [self._read(ends, frame).finish()]
-            updated, events, program = self.steps.updated, self.events.events, self.program
-            program.attempt(look_at_attributes, events, program)
-            program.attempt(look_for_steps, events, program, backwards, updated)
-            return graphs_of(
-                *(backwards, self.program, self.copies.records, unmatched or []),
-                *(updated, self.failed, self.events.events),
-            )
-
-    def _use_again(self) -> None:
-        """Gradients are used that an optimizer has used before."""
-        if self.backwards:
-            last = self.backwards.pop()
-            self.backwards.append(replace(last, uncleared=self.steps.uncleared))
+                live = self._read(ends, frame)
+                backwards = [live.plain()]
+                live.release()
+            return graphs_of(backwards, self.program, self.listeners)
 
     def _last_ends(self) -> list[End]:
-        ends = list(self._ends)
+        ends = list(self.program.ends)
         with suppress(Exception):
             for _, tensor in self.program.names_in(self.program.frame):
                 if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
@@ -288,49 +205,56 @@ class Session:
         self,
         ends: list[End],
         frame: FrameType,
-        called: EngineCall | None = None,
+        began: BackwardBegan | None = None,
         *,
         failed: bool = False,
-    ) -> LiveBackward:
+    ) -> Live:
         """Read what leads to these ends, while it is alive; the next step begins."""
-        program = self.program
-        here = user_frame(frame)
-        named = program.names_in(here)
-        parameters = program.table.known()
-        live = LiveBackward(
-            ends,
-            parameters + named,
-            parameters,
-            self.cuts.take(failed=failed),
-            BackwardCall(
-                program.place(here),
-                program.callers(here),
-                self.steps.count,
-                called is not None and called.keeps,
-                called is None or called.accumulates,
-                self._loss_scale(),
-                self.steps.uncleared,
-            ),
-            position=len(self.backwards),
-            reached=self.reached,
-            failed=failed,
+        program, here = self.program, user_frame(frame)
+        call = BackwardCall(
+            program.place(here),
+            program.callers(here),
+            program.steps.count if began is None else program.steps.begin_backward(),
+            began is not None and began.retains,
+            began is None or began.accumulates,
+            program.scaling.scale(),
         )
-        if self._options.memory:
-            known: list[tuple[SavedKind, torch.Tensor]] = []
-            known += [("parameter", tensor) for _, tensor in parameters]
-            known += [("buffer", tensor) for tensor in program.table.buffers()]
-            known += [("input", tensor) for tensor in program.stack.inputs()]
-            if TELLS:
-                program.attempt(live.keep, known)
-            else:
-                program.leave_out(NOT_TOLD)
-        if self.results is not None:
-            live.note(self.results.take())
-        self._ends = []
-        for listener in (self.calls, self.failed_calls, program):
-            listener.begin_step()
+        named, parameters = program.names_in(here), program.table.known()
+        named = parameters + named
+        ids, edges = own, _ = connected([fn for fn, _ in ends])
+        hidden: list[GradFn] = []
+        reach = Reach(own, self._reached, failed)
+        for listener in self.listeners:
+            hidden += program.attempt(listener.hidden, reach) or []
+        if hidden:  # what lies before a cut is drawn too, before what came after
+            ids, edges = connected(hidden + [fn for fn, _ in ends])
+        reading = read(ids, edges, ends, named)
+        leaves = reading.leaves
+        reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves
+        names = {id(tensor): name for name, tensor in reversed(parameters)}
+        live = Live(
+            position=len(self.backwards),
+            call=call,
+            ends=ends,
+            ids=ids,
+            own=own,
+            reading=reading,
+            numbers=numbers_of(ids, leaves),
+            reached=frozenset(reached),
+            # By name, for another tensor may take the place of one.
+            parameters={names[key]: i for key, i in leaves.items() if key in names},
+            named=named,
+            failed=failed,
+            memory=Memory(ids, self._known_tensors()),
+        )
+        self._tell("graph_read", live)
         return live
 
-    def _loss_scale(self) -> torch.Tensor | None:
-        """What the last backward's loss was multiplied by."""
-        return None if self.calls.scaler is None else loss_scale(self.calls.scaler)
+    def _known_tensors(self) -> list[tuple[SavedKind, torch.Tensor]]:
+        """What a node may keep that the forward did not make."""
+        program = self.program
+        known: list[tuple[SavedKind, torch.Tensor]] = []
+        known += [("parameter", tensor) for _, tensor in program.table.known()]
+        known += [("buffer", tensor) for tensor in program.table.buffers()]
+        known += [("input", tensor) for tensor in program.stack.inputs()]
+        return known

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from ..internals.tensors.weak import Ref
@@ -136,28 +135,6 @@ class Tracker:
             del self.known[followed.key]
             for copy in followed.copies:
                 copy.on_free()
-
-
-_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that give the values
-
-
-def _metadata_calls() -> frozenset[Callable[..., Any]]:
-    names = "size dim ndimension numel nelement stride storage_offset element_size is_contiguous"
-    names += (
-        " is_floating_point is_complex is_pinned is_shared get_device register_hook retain_grad"
-    )
-    names += (
-        " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
-    )
-    methods = [getattr(torch.Tensor, name) for name in names.split()]
-    properties = {k: v for k, v in vars(Tensor.__base__).items() if hasattr(v, "__set__")}
-    reads = [value.__get__ for name, value in properties.items() if name not in _VALUES]
-    writes = [value.__set__ for value in properties.values()]
-    return frozenset(methods + reads + writes)
-
-
-# Calls that read what a tensor is, and not its values.
-METADATA_CALLS = _metadata_calls()
 
 
 def name_of(func: Any) -> str:

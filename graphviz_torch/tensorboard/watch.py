@@ -16,7 +16,7 @@ import torch
 
 from ..graph.text import type_text
 from ..internals.hooks.modes import unseen_calls
-from ..internals.hooks.optimizers import StepWatch
+from ..internals.hooks.optimizers import Stepping, StepWatch
 from ..internals.tensors.memory import elements
 from .series import NormSeries
 
@@ -118,7 +118,8 @@ class Watching:
         self._watch.close()
         self._flush()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _before_step(self, event: Stepping) -> None:
+        optimizer = event.optimizer
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = dict(self._model.named_parameters())
         mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in optimized}

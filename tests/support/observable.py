@@ -88,9 +88,26 @@ def observable() -> dict[str, Any]:
 
 
 # What is alive only while something is recorded or simulated.
-_RECORDING = {"Session", "Program", "CallStack", "ParameterTable", "_ModuleCall", "LiveBackward"}
-_RECORDING |= {"Calls", "Cuts", "CutRecord", "Tracker", "Copies", "Changes", "Steps", "Gradients"}
-_RECORDING |= {"ModuleWatch", "EngineWatch", "StepWatch", "Watch", "_Placement", "_Construction"}
+_RECORDING = {"Session", "Program", "CallStack", "ParameterTable", "_ModuleCall", "Live", "Memory"}
+_RECORDING |= {
+    "CallWatch",
+    "Cuts",
+    "CutRecord",
+    "Tracker",
+    "Copies",
+    "Changes",
+    "Steps",
+    "Gradients",
+    "Failures",
+}
+_RECORDING |= {
+    "ModuleWatch",
+    "EngineWatch",
+    "StepWatch",
+    "OperatorWatch",
+    "_Placement",
+    "_Construction",
+}
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

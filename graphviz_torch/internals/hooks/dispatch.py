@@ -1,4 +1,4 @@
-"""Seeing a few operators as PyTorch dispatches them, at no cost to all the others.
+"""The seam of operators: a few, as PyTorch dispatches them, at no cost to all the others.
 
 A `TorchDispatchMode` takes every operator of forward and backward through Python and doubles a step
 that is small. Here only the watched operators take that way: a dispatch key that no device uses any
@@ -6,8 +6,9 @@ more is switched on for the thread, every operator falls through it, and the wat
 kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
 whatever is entered before or after, in the engine's threads too.
 
-Where there is no device but the CPU nothing can be copied to another, and no kernel is registered:
-one that is called hundreds of times a step from inside others would cost a quarter of a small step.
+A watch of copies has no kernel where there is no device but the CPU, for nothing can be copied to
+another: one that is called hundreds of times a step from inside others would cost a quarter of a
+small step.
 
 What stays after the last watch: that every operator falls through the key, registered once. The key
 itself is switched off for the thread, and the kernels of the watched operators are taken away.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from .installation import Installation
 
 _NAME = "AutocastIPU"
 _KEY = getattr(torch._C.DispatchKey, _NAME)
-_libraries: list[Library] = []
+_libraries: dict[str, Library] = {}  # by operator
 
 # Private (2.13).
 sequence_number: Callable[[], int] = (
@@ -45,8 +46,8 @@ sequence_number: Callable[[], int] = (
 )  # of this thread's next node
 
 
-class Call(NamedTuple):
-    """One dispatched operator: what went in, what came out."""
+class Dispatched(NamedTuple):
+    """An operator was dispatched: what went in, what came out."""
 
     operator: str  # "aten::_to_copy"
     args: tuple[Any, ...]
@@ -66,24 +67,31 @@ def unseen() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
 
 
-class Watch:
-    """A context in which `see` is called after each watched operator of this thread.
+class OperatorWatch:
+    """A context that tells of each watched operator of this thread.
 
-    An operator that runs inside another watched one is not seen. Exceptions pass unseen.
+    An operator that runs inside another one that somebody watches is not seen. Exceptions pass
+    unseen.
 
     Args:
-        operators: their names, and a test of arguments and result: is it worth a call of `see`.
-        see: what to call.
+        operators: their names ("aten::copy_"), and a test of arguments and result: is it told.
+        dispatched: takes the event.
+        everywhere: also where there is no device but the CPU.
     """
 
     def __init__(
-        self, operators: dict[str, Callable[..., bool]], see: Callable[[Call], None]
+        self,
+        operators: Mapping[str, Callable[[Any, Any], bool]],
+        dispatched: Callable[[Dispatched], object],
+        *,
+        everywhere: bool = False,
     ) -> None:
         self.operators = operators
-        self.see = see
+        self.dispatched = dispatched
+        self.everywhere = everywhere
         self._key = _here.key
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> OperatorWatch:
         _fall_through()
         self._key = _here.key
         try:
@@ -103,23 +111,23 @@ class Watch:
 
 def _install_kernels() -> None:
     devices = DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules
-    if not devices or _libraries:
-        return
-    watched = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    _libraries.append(watched)
-    for name, worth in _KERNELS.watchers[0].operators.items():
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        watched.impl(name, _kernel(operator, worth), _NAME)  # type: ignore[no-untyped-call]
+    watches = [watch for watch in _KERNELS.watchers if devices or watch.everywhere]
+    for name in {name: None for watch in watches for name in watch.operators}:
+        if name not in _libraries:
+            namespace, _, operator = name.partition("::")
+            # First: an interrupt may come between the two.
+            library = _libraries[name] = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
+            library.impl(operator, _kernel(name), _NAME)  # type: ignore[no-untyped-call]
 
 
 def _remove_kernels() -> None:
     while _libraries:
-        _libraries[-1]._destroy()  # type: ignore[no-untyped-call]
-        _libraries.pop()
+        name = next(reversed(_libraries))
+        _libraries[name]._destroy()  # type: ignore[no-untyped-call]
+        del _libraries[name]
 
 
-_KERNELS: Installation[Watch] = Installation(_install_kernels, _remove_kernels)
+_KERNELS: Installation[OperatorWatch] = Installation(_install_kernels, _remove_kernels)
 
 
 class _Key:
@@ -151,7 +159,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         key = _Key()
-        self.key: Installation[Watch] = Installation(key.switch_on, key.switch_back)
+        self.key: Installation[OperatorWatch] = Installation(key.switch_on, key.switch_back)
 
 
 def _state() -> tuple[bool, bool]:
@@ -178,7 +186,10 @@ def _fall_through() -> Library:
     return everything
 
 
-def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
+def _kernel(watched: str) -> Callable[..., Any]:
+    namespace, _, rest = watched.partition("::")
+    packet, _, overload = rest.partition(".")
+    operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     below = torch._C.DispatchKeySet(_KEY)
     exclude = torch._C._ExcludeDispatchKeyGuard
     name = operator._schema.name
@@ -187,14 +198,15 @@ def _kernel(operator: Any, worth: Callable[..., bool]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         # Most calls come from inside kernels, and are over before the first comparison.
         with exclude(below):
-            if type(args[0]) in _NUMBERS:
+            if args and type(args[0]) in _NUMBERS:
                 return _of_number(name, run, args, kwargs)
             start = sequence_number()
             result = run(*args, **kwargs)
-            if worth(args, result) and TracingContext.try_get() is None:
-                call = Call(name, args, kwargs, result, start, sequence_number())
-                for watch in _KERNELS.watchers:
-                    watch.see(call)
+            for watch in _KERNELS.watchers:
+                worth = watch.operators.get(watched)
+                if worth is not None and worth(args, result) and TracingContext.try_get() is None:
+                    end = sequence_number()
+                    watch.dispatched(Dispatched(name, args, kwargs, result, start, end))
             return result
 
     return kernel

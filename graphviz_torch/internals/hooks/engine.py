@@ -1,4 +1,4 @@
-"""Noticing that backward runs: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
+"""The seam of backwards: `Tensor.backward`, `autograd.backward` and `autograd.grad`.
 
 Private: all three go through `torch.autograd.graph._engine_run_backward`, which `torch.autograd`
 holds by name too (2.13); it is replaced while anybody watches. Whoever replaces it in turn keeps
@@ -9,10 +9,12 @@ from C++.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,32 +24,44 @@ from ..frames import hide
 from .installation import Installation
 
 
-class EngineCall(NamedTuple):
-    """What the engine is called with."""
+class BackwardBegan(NamedTuple):
+    """A backward is about to run."""
 
     outputs: Any
     inputs: Any  # that were asked for
-    keeps: bool  # is the graph retained
+    retains: bool  # is the graph retained
     accumulates: bool  # into `.grad`; else it is autograd.grad
+    frame: FrameType  # that calls the engine
 
 
-Begin = Callable[[EngineCall], Any]  # called before a run
-# EngineCall after it with what `Begin` returned, the gradients, and what it raised: one of the two.
-End = Callable[[Any, "tuple[torch.Tensor | None, ...] | None", BaseException | None], None]
+class BackwardEnded(NamedTuple):
+    """A backward has run, or raised."""
+
+    run: Any  # what was returned when it began
+    gradients: tuple[torch.Tensor | None, ...]  # of `autograd.grad`
+    error: BaseException | None
+
 
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _here = threading.local()  # .outputs: of the run that this thread was last told of
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
-# EngineCall in a node: has a function called when the run is over. Private (2.13).
+# Called in a node, it has a function called when the run is over. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 
 class EngineWatch:
-    """Calls `begin` and `end` around each backward of the thread that opens it, until `close()`."""
+    """Tells of each backward of the thread that opens it, until `close()`.
 
-    def __init__(self, begin: Begin, end: End) -> None:
-        self.begin, self.end = begin, end
+    Args:
+        began: takes the event; what it returns stands in the event of the end.
+        ended: takes the event.
+    """
+
+    def __init__(
+        self, began: Callable[[BackwardBegan], Any], ended: Callable[[BackwardEnded], object]
+    ) -> None:
+        self.began, self.ended = began, ended
         self.thread = 0
 
     def open(self) -> None:
@@ -97,7 +111,7 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
-            return _run(theirs, outputs, args, kwargs)
+            return _run(theirs, outputs, args, kwargs, sys._getframe(1))
         except BaseException as error:
             # An interrupt may have come just where we had switched one of these off.
             torch._C._set_grad_enabled(enabled)
@@ -110,22 +124,31 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any) -> Any:
+def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame: FrameType) -> Any:
     """Run backward, and tell this thread's watchers before and after."""
     thread = threading.get_ident()
     _, keeps, _, inputs = args[:4]
-    called = EngineCall(outputs, inputs, bool(keeps), kwargs.get("accumulate_grad", True))
+    accumulates = kwargs.get("accumulate_grad", True)
+    began = BackwardBegan(outputs, inputs, bool(keeps), accumulates, frame)
     results: list[Any] = []  # none if it raises
     with ExitStack() as stack:
         for watch in _INSTALLATION.watchers:
             if watch.thread == thread:
-                run = watch.begin(called)
-                stack.push(partial(_end, watch.end, run, results))
+                run = watch.began(began)
+                stack.push(partial(_end, watch.ended, run, results))
         outer, _here.outputs = getattr(_here, "outputs", None), outputs
         stack.callback(setattr, _here, "outputs", outer)
         results.append(theirs(outputs, *args, **kwargs))
     return results[0]
 
 
-def _end(end: End, run: Any, results: list[Any], kind: Any, error: Any, traceback: Any) -> None:
-    end(run, (results[0] or ()) if results else None, error)  # `backward` returns None
+def _end(
+    ended: Callable[[BackwardEnded], object],
+    run: Any,
+    results: list[Any],
+    kind: Any,
+    error: Any,
+    traceback: Any,
+) -> None:
+    gradients = results[0] or () if results else ()  # `backward` returns None
+    ended(BackwardEnded(run, gradients, error))

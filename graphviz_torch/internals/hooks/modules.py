@@ -1,4 +1,4 @@
-"""Hooks on the calls of all modules, at the same key whenever they are there.
+"""The seam of modules: hooks on the calls of all, at the same key whenever they are there.
 
 PyTorch counts the keys of its hooks up, and torch.compile looks at them: it would compile a module
 again in every recording, and after eight of them leave it uncompiled. `torch.export` refuses such
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -23,25 +23,39 @@ from torch.nn.modules import module as nn_module
 from ..dynamo import uncompiled
 from .installation import Installation
 
-Before = Callable[[Any, Any, FrameType], None]
-After = Callable[[Any, Any, FrameType], None]
-
 _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
 
 
+class ModuleBegan(NamedTuple):
+    """A module's forward is about to run."""
+
+    module: Any
+    args: Any
+    frame: FrameType  # that calls its forward
+
+
+class ModuleEnded(NamedTuple):
+    """A module's forward has run."""
+
+    module: Any
+    output: Any  # None if it raised
+    frame: FrameType  # that called its forward
+
+
 class ModuleWatch:
-    """Calls `before` and `after` around every module's forward, of any thread, until `close()`.
+    """Tells of every module's forward, of any thread, until `close()`.
 
     Args:
-        before: takes the module, its arguments, and the frame that calls its forward.
-        after: takes the module, its output, which is None if it raised, and the same frame.
+        began, ended: take the events.
     """
 
-    def __init__(self, before: Before, after: After) -> None:
-        self.before, self.after = before, after
+    def __init__(
+        self, began: Callable[[ModuleBegan], object], ended: Callable[[ModuleEnded], object]
+    ) -> None:
+        self.began, self.ended = began, ended
 
     def open(self) -> None:
         """Watch from now on."""
@@ -62,17 +76,17 @@ class ModuleWatch:
 @uncompiled
 def _before(module: Any, args: Any) -> None:
     if not is_dynamo_compiling():
-        frame = sys._getframe(1)
+        event = ModuleBegan(module, args, sys._getframe(1))
         for watch in _INSTALLATION.watchers:
-            watch.before(module, args, frame)
+            watch.began(event)
 
 
 @uncompiled
 def _after(module: Any, args: Any, output: Any) -> None:
     if not is_dynamo_compiling():
-        frame = sys._getframe(1)
+        event = ModuleEnded(module, output, sys._getframe(1))
         for watch in _INSTALLATION.watchers:
-            watch.after(module, output, frame)
+            watch.ended(event)
 
 
 def _any_other_hook() -> bool:

@@ -1,4 +1,4 @@
-"""Noticing that an optimizer is about to step, and that it has stepped.
+"""The seam of steps: an optimizer is about to step, and it has stepped.
 
 PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
 another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -25,24 +25,34 @@ from torch.optim.optimizer import (
 
 from .installation import Installation
 
-Begin = Callable[[Optimizer, tuple[Any, ...], FrameType], None]
+
+class Stepping(NamedTuple):
+    """An optimizer is about to step."""
+
+    optimizer: Optimizer
+    args: tuple[Any, ...]  # what `step` is called with
+    frame: FrameType  # PyTorch's around the step
+
+
+class Stepped(NamedTuple):
+    """An optimizer has stepped. Of a step that raised nothing is told."""
+
+    optimizer: Optimizer
 
 
 class StepWatch:
-    """Calls `begin` and `end` with each optimizer, of any thread, that steps, until `close()`.
-
-    No `end` after a step that raises.
+    """Tells of each optimizer, of any thread, that steps, until `close()`.
 
     Args:
-        begin: takes the optimizer, what `step` is called with, and the frame of PyTorch's around
-            the step.
-        end: takes the optimizer.
+        stepping, stepped: take the events.
     """
 
     def __init__(
-        self, begin: Begin, end: Callable[[Optimizer], None] = lambda optimizer: None
+        self,
+        stepping: Callable[[Stepping], object],
+        stepped: Callable[[Stepped], object] = lambda event: None,
     ) -> None:
-        self.begin, self.end = begin, end
+        self.stepping, self.stepped = stepping, stepped
 
     def open(self) -> None:
         """Watch from now on."""
@@ -92,14 +102,15 @@ def _register() -> None:
 
 
 def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    frame = sys._getframe(1)
+    event = Stepping(optimizer, (*args, *kwargs.values()), sys._getframe(1))
     for watch in _INSTALLATION.watchers:
-        watch.begin(optimizer, (*args, *kwargs.values()), frame)
+        watch.stepping(event)
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    event = Stepped(optimizer)
     for watch in _INSTALLATION.watchers:
-        watch.end(optimizer)
+        watch.stepped(event)
 
 
 _INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)

@@ -17,13 +17,14 @@ which knows the cut at this call and the trails of what the call took:
 
 An Origin lives as long as a tensor that was computed from the cut's result does, or until the next
 backward where such a tensor was used by a node or read into Python; what made the operands may then
-go. `take`, before a backward, follows the trails from their uses to the cuts, once.
+go. `_take`, before a backward, follows the trails from their uses to the cuts, once.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, islice
 from types import FrameType
 from typing import Any
@@ -31,86 +32,148 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...internals.dynamo import uncompiled
+from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
-from ...internals.hooks.modes import unseen_calls
+from ...internals.functions import METADATA_CALLS
+from ...internals.hooks.calls import Called, Calling, Raised
+from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, made_by
+from ..backward import Backward
+from ..listener import Listener, Reach
+from ..live import Live
+from ..live_nodes import behind, hidden_behind
 from ..program import Program
-from ..tracking import Tracker, Trail, inwards, name_of
+from ..tracking import Trail, inwards, name_of
 from .names import READS, cut_name
 from .record import CutRecord, LiveCut, Origin
 
+_DETACH_: Any = Tensor.detach_
+_Row = tuple[CutRecord, str, int | None]  # with the label and the node of an operand
 _PARAMETER = frozenset((torch.nn.Parameter,))
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
 _PENDING_READS = 32  # numbers read: how many graphs they may keep until the next backward
 _USES = 32  # nodes that used the result of one cut: the last ones are noted
 
 
-class Cuts:
-    """The cuts since the last backward.
+class Cuts(Listener):
+    """The cuts since the last backward."""
 
-    Args:
-        tracker: to recognise the results of cuts.
-        program: what names modules, parameters and lines.
-    """
-
-    def __init__(self, tracker: Tracker, program: Program) -> None:
-        self._tracker = tracker
-        self._program = program
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._tracker = program.tracker
+        self._rows: dict[int, list[_Row]] = {}  # by graph
+        self._taken: list[LiveCut] = []  # for the graph that is being read
+        self._hidden: list[GradFn] = []
+        self._detached: dict[GradFn, Tensor] = {}  # operands of the detach_() that is running
         self._records: list[CutRecord] = []
         # Of calls that took nothing but parameters, by function, line and those.
         self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
         self._used: dict[Trail, None] = {}
         self._reads: dict[Origin, None] = {}
 
-    @uncompiled
-    def see(
-        self,
-        func: Any,
-        arguments: tuple[Any, ...],
-        numbers: tuple[int, int],
-        result: Any,
-        frame: FrameType,
-        *,
-        cuts: bool = True,
-    ) -> None:
+    def calling(self, event: Calling) -> None:
+        if event.func is _DETACH_:  # after it nothing tells that the tensor needed a gradient
+            self._detached = _sources(event.args)
+
+    def raised(self, event: Raised) -> None:
+        self._detached = {}
+
+    def called(self, event: Called) -> None:
+        func, _, _, result, frame, start, end = event
+        if end == start:
+            if func in METADATA_CALLS:
+                return
+            if self._detached:
+                operands, self._detached = list(self._detached), {}
+                cut = self._new("detach_", operands, [result], [result], frame)
+                self._lead([result], cut, {})
+                return
+            # What an optimizer does with its parameters cuts nothing.
+            own = self.program.steps.own(frame)
+            if self._tracker.known or not own:
+                self._look(event, cuts=not own)
+            return
+        plain = type(result) is Tensor and not others() and result.requires_grad
+        if self._tracker.known or not plain:
+            self._look(event, cuts=not plain)
+
+    def _look(self, event: Called, *, cuts: bool) -> None:
         """Look at a call: what it cut off, and which results of cuts it took.
 
         Args:
-            func, arguments, result: the call.
-            numbers: start and end: it made the nodes start <= n < end.
-            frame: that made it.
+            event: the call.
             cuts: may it have cut anything.
         """
-        with unseen_calls():
-            args, kwargs = arguments
-            given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
-            behind = self._tracker.trails(given) if self._tracker.known else {}
-            operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
-            if not (operands or behind):
-                return
-            made = [result] if type(result) is Tensor else tensors(result)
-            if behind:
-                self._use(behind, func, numbers, made)
-            start: tuple[Origin, ...] = ()
-            if operands:
-                cut_off = made
-                if any(tensor.requires_grad for tensor in made):
-                    # Beside values with a gradient, what can have none: the indices of topk.
-                    cut_off = [t for t in made if not (t.requires_grad or t.is_floating_point())]
-                    if not cut_off or not all(t.is_floating_point() for t in given):
-                        return  # what was an integer before is cut off from nothing
-                start = self._cut(func, operands[:_OPERANDS], cut_off, frame)
-            self._lead(made, start, behind if numbers[0] == numbers[1] else {})
+        func, args, kwargs, result, frame, begin, end = event
+        given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
+        behind = self._tracker.trails(given) if self._tracker.known else {}
+        operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
+        if not (operands or behind):
+            return
+        made = [result] if type(result) is Tensor else tensors(result)
+        if behind:
+            self._use(behind, func, (begin, end), made)
+        start: tuple[Origin, ...] = ()
+        if operands:
+            cut_off = made
+            if any(tensor.requires_grad for tensor in made):
+                # Beside values with a gradient, what can have none: the indices of topk.
+                cut_off = [t for t in made if not (t.requires_grad or t.is_floating_point())]
+                if not cut_off or not all(t.is_floating_point() for t in given):
+                    return  # what was an integer before is cut off from nothing
+            start = self._cut(func, operands[:_OPERANDS], cut_off, frame)
+        self._lead(made, start, behind if begin == end else {})
 
-    def detached(self, operands: dict[GradFn, Tensor], result: Tensor, frame: FrameType) -> None:
-        """Note a cut in place, of which the operands are known from before it."""
-        with unseen_calls():
-            self._lead(
-                [result], self._new("detach_", list(operands), [result], [result], frame), {}
+    def hidden(self, event: Reach) -> list[GradFn]:
+        """What lies before a cut. After a failure any of the cuts may be why."""
+        graph, reached, failed = event
+        self._taken = cuts = self._take(failed=failed)
+        hidden = behind(cuts)
+        if hidden and not failed:
+            names = {id(tensor): "" for _, tensor in self.program.table.known()}
+            logged = behind(one for one in cuts if one.cut.pending and not one.cut.after)
+            cut_off = [fn for fn in hidden if fn not in logged]
+            # A number read of what an earlier backward reached, as a loss to log it, cut nothing.
+            hidden = hidden_behind(cut_off, graph, names, set())
+            hidden += hidden_behind(logged, graph, names, reached)
+        self._hidden = hidden
+        return hidden
+
+    def graph_read(self, live: Live) -> None:
+        shown = set(self._hidden)
+        rows = [
+            (cut, label, live.ids.get(fn))
+            for cut, operands in self._taken
+            for label, fn in operands
+            if live.failed or cut.after or fn in shown
+        ]
+        if live.failed:  # a cut of which nothing is left may be the reason too
+            rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
+        self._rows[live.position] = rows
+        self._taken, self._hidden = [], []
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        line = self.program.line()
+        cuts = [
+            Cut(
+                cut.name,
+                cut.tensor,
+                before,
+                tuple(dict.fromkeys(backward.made(cut.after))),
+                line(cut.place),
+                cut.module,
+                label,
+                cut.in_forward,
             )
+            for cut, label, before in self._rows.get(backward.position, ())
+        ]
+        return replace(graph, cuts=tuple(cuts))
+
+    def close(self) -> None:
+        # What is cut in place holds its own node, which holds it.
+        self._tracker.clear()
 
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
@@ -136,10 +199,10 @@ class Cuts:
         key: Any = None
         if _PARAMETER.issuperset(map(type, operands)):
             # In a loop the same cut many times.
-            place = self._program.place(frame)
+            place = self.program.place(frame)
             code, position = (0, 0) if place is None else (id(place[0]), place[1])
             mode = bool(made), torch.is_grad_enabled()
-            key = (func, mode, code, position, self._program.module, *map(id, operands))
+            key = (func, mode, code, position, self.program.module, *map(id, operands))
             if (known := self._of_parameters.get(key)) is not None:
                 return known
         name = cut_name(func, made)
@@ -160,7 +223,7 @@ class Cuts:
     ) -> tuple[Origin]:
         origin = Origin(made_by)
         outer = user_frame(frame)
-        place, module = self._program.place(outer), self._program.module
+        place, module = self.program.place(outer), self.program.module
         named = {id(t): "" for t in operands}
         if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
             for label, value in reversed(local_variables(outer).items()):
@@ -172,7 +235,7 @@ class Cuts:
             [named[id(t)] for t in operands],
             place,
             module,
-            self._program.in_forward,
+            self.program.in_forward,
             weakref.ref(origin),
         )
         if made:
@@ -192,7 +255,7 @@ class Cuts:
             for tensor in cut_off:
                 self._tracker.lead(tensor, trail)
 
-    def release(self) -> None:
+    def release(self, event: None) -> None:
         """Let go of what made the operands of cuts, but for leaves."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
@@ -208,12 +271,11 @@ class Cuts:
             if len(self._reads) > _PENDING_READS:
                 del self._reads[next(iter(self._reads))]
 
-    def take(self, *, failed: bool = False) -> list[LiveCut]:
+    def _take(self, *, failed: bool) -> list[LiveCut]:
         """The cuts so far, with what made their operands; from now on others are collected.
 
-        Args:
-            failed: an exception ended the recording. Else what is done with weights between
-                forwards is left out: an average of them, a norm to log.
+        But for a failure, what is done with weights between forwards is left out: an average of
+        them, a norm to log.
         """
         for trail in inwards(self._used):
             after = trail.after or []
@@ -224,7 +286,7 @@ class Cuts:
         for origin in self._reads:
             origin.cut.pending = True
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
-        known_names = self._program.table.known() if found else []
+        known_names = self.program.table.known() if found else []
         names = {id(tensor): name for name, tensor in reversed(known_names)}
         nodes: dict[int, GradFn] = {}
         cuts = [LiveCut(cut, []) for cut in found]
@@ -248,12 +310,11 @@ class Cuts:
         return cuts
 
 
-def sources(arguments: Any) -> dict[GradFn, Tensor]:
+def _sources(arguments: Any) -> dict[GradFn, Tensor]:
     """The operands of a call that need a gradient, by what made them."""
-    with unseen_calls():
-        needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
-        found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
-        return {fn: tensor for fn, tensor in found.items() if fn is not None}
+    needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
+    found = {made_by(tensor): tensor for tensor in needing[:_OPERANDS]}
+    return {fn: tensor for fn, tensor in found.items() if fn is not None}
 
 
 def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:

@@ -13,7 +13,8 @@ import torch.distributions
 import torch.utils.checkpoint
 from torch import Tensor
 
-from ..tracking import METADATA_CALLS, name_of
+from ...internals.functions import METADATA_CALLS
+from ..tracking import name_of
 
 PLAIN = ("detach", "detach_", "data")
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}

@@ -7,84 +7,115 @@ operation that broadcasts (N, 1) with (N,), and the inputs of loss functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from ...graph import TensorMeta
+from ...graph import NO_PARAMETERS, Graph, TensorMeta
 from ...internals.frames import OWN, local_variables, owner, user_frame
 from ...internals.functions import UNSCALE
-from ...internals.hooks.modes import unseen_calls
-from ...internals.hooks.optimizers import parameters_of
+from ...internals.hooks.calls import Called
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
-from ..failures.in_place import Changes
-from ..live import LiveBackward
+from ..listener import Began, BlockRaised, Ended
+from ..live import Live
 from ..program import Program
 from ..source_lines import Place, assigned, source_text
 from .events import TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
-from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener, unseen
-from .training import Schedules, look_at_modes, look_for_strangers
+from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
+from .training import (
+    Schedules,
+    look_at_attributes,
+    look_at_modes,
+    look_for_plain_lists,
+    look_for_steps,
+    look_for_strangers,
+)
 
 _LEAVES = 256  # that were made by hand and are remembered
 
 
 class EventListener(PairListener):
-    """What calls tell that make no node.
+    """What calls tell that make no node; in a light recording what is not finite, and steps."""
 
-    Args:
-        program: names tensors and lines.
-        changes: learn which leaves a step written by hand may change.
-    """
-
-    def __init__(self, program: Program, changes: Changes) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
+        light = program.options.light
+        self.functions = frozenset() if light else frozenset(_LISTENERS)
         self.life = GradientLife(self.events, program.place)
-        self._changes = changes
+        self._changes = program.changes
+        self._light = light
         self._schedules = Schedules(program.frame)
         self._scaled = False  # has a loss been multiplied by a loss scale
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
 
-    def begin_backward(
-        self, outputs: Sequence[Any], live: LiveBackward, frame: FrameType | None
-    ) -> None:
-        """Backward is about to run, called from `frame` of the user's."""
-        with unseen_calls():
-            self._look_at_leaves(outputs, frame)
-            look_at_modes(self.events, self._program)
-            look_for_strangers(self.events, self._program, live.variables())
-            self._look_at_values(outputs, live)
+    def called(self, event: Called) -> None:
+        if not self.program.steps.own(event.frame):
+            _LISTENERS[event.func](self, event)
 
-    def end_backward(self, backward: Backward) -> None:
-        """It has run."""
-        self._scaled = self._scaled or backward.loss_scale is not None
-        if backward.accumulates and backward.error is None:
-            reached = backward.reached & self._program.table.own()
-            self.life.backward(set(reached), backward.loss_scale is not None, backward.place)
+    def block_raised(self, event: BlockRaised) -> None:
+        if NO_PARAMETERS in str(event.error):
+            look_for_plain_lists(self.events, self.program)
 
-    def step(self, optimizer: Optimizer, place: Place | None, caller: FrameType) -> None:
-        """An optimizer is about to step, called from the frame `caller`."""
+    def backward_began(self, event: Began) -> None:
+        self.events.begin_backward()
+        if not self._light:
+            self._look_at_leaves(event.outputs, event.frame)
+            look_at_modes(self.events, self.program)
+            look_for_strangers(self.events, self.program, event.live.variables())
+            self._look_at_values(event.outputs, event.live)
+        elif event.live.notes:
+            self._look_at_values(event.outputs, event.live)
+
+    def backward_ended(self, event: Ended) -> None:
+        backward, call = event.backward, event.backward.call
+        self._scaled = self._scaled or call.loss_scale is not None
+        if call.accumulates and not backward.failed:
+            reached = backward.reached & self.program.table.own()
+            self.life.backward(set(reached), call.loss_scale is not None, call.place)
+
+    def conclude(self, backwards: Sequence[Backward]) -> None:
+        look_at_attributes(self.events, self.program)
+        look_for_steps(self.events, self.program, backwards, self.program.steps.updated)
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        line = self.program.line()
+        events = self.events.until(
+            backward.position + 1,
+            backward.node,
+            backward.reading.leaves.get,
+            line,
+            self.program.source_in(line),
+        )
+        return replace(graph, events=events)
+
+    def stepped(self, event: Stepped) -> None:
+        self.life.stepped()
+
+    def stepping(self, event: Stepping) -> None:
+        optimizer, caller = event.optimizer, event.frame
+        place = self.program.place(caller)
         parameters = {id(parameter) for parameter in parameters_of(optimizer)}
         self.life.step(parameters)
-        frame = self._program.frame
+        frame = self.program.frame
         variables = {} if frame is None else local_variables(frame)
         named = (name for name, value in variables.items() if value is optimizer)
         name = next(named, type(optimizer).__name__)
         self._schedules.step(
-            self.events, self._program, optimizer, user_frame(caller), name, self._scaled
+            self.events, self.program, optimizer, user_frame(caller), name, self._scaled
         )
-        strangers = parameters - self._program.table.own()
+        strangers = parameters - self.program.table.own()
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
-            with unseen_calls():
-                optimized = parameters_of(optimizer)
-                strangers = {id(p) for p in optimized if id(p) in strangers and p.grad is None}
+            optimized = parameters_of(optimizer)
+            strangers = {id(p) for p in optimized if id(p) in strangers and p.grad is None}
         self.events.note("step", place, name, detail=str(len(strangers)))
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
@@ -92,7 +123,7 @@ class EventListener(PairListener):
         for tensor in outputs:
             if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
                 continue
-            if any(tensor is parameter for _, parameter in self._program.parameters()):
+            if any(tensor is parameter for _, parameter in self.program.parameters()):
                 continue
             label = self._label(tensor, frame)
             known = self._leaves.get(id(tensor))
@@ -108,16 +139,11 @@ class EventListener(PairListener):
             leaves = [id(tensor)]
             self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
 
-    def look_at_values(self, outputs: Sequence[Any], live: LiveBackward) -> None:
-        """Backward is about to run on results that are not finite: what made the first?"""
-        with unseen_calls():
-            self._look_at_values(outputs, live)
-
-    def _look_at_values(self, outputs: Sequence[Any], live: LiveBackward) -> None:
+    def _look_at_values(self, outputs: Sequence[Any], live: Live) -> None:
         """Has the forward made NaN or Inf?"""
         if self._loss_is_nonfinite:
             return
-        found = birth(live.ids, outputs, live.activations())
+        found = birth(live.ids, outputs, live.memory.activations)
         # A scaled loss may overflow: the scaler skips that step.
         if found is None or not (found.nan or live.call.loss_scale is None):
             return
@@ -136,38 +162,32 @@ class EventListener(PairListener):
             numbers=[number],
         )
 
-    # What reads and changes of gradients tell: the arguments, the result, and the frame.
-
-    def grad_read(self, args: Any, result: Any, frame: FrameType) -> None:
+    def grad_read(self, event: Called) -> None:
         """`x.grad`."""
-        tensor = args[0]
+        tensor, result, frame = event.args[0], event.result, event.frame
+        self.life.read(tensor, result, frame)
         if owner(frame.f_code.co_filename) != OWN:
-            self.life.read(tensor, result, frame)
             return
-        with unseen_calls():
-            self.life.read(tensor, result, frame)
-            if result is not None and tensor.is_leaf:
-                self._changes.read(tensor)
-            if result is None and not tensor.is_leaf and not tensor.retains_grad:
-                label = self._label(tensor, frame)
-                place = self._program.place(frame)
-                operands = [TensorRecord.of(tensor, label)]
-                numbers = [int(tensor.grad_fn._sequence_nr())]
-                self.events.note("grad", place, label, operands=operands, numbers=numbers)
+        if result is not None and tensor.is_leaf:
+            self._changes.read(tensor)
+        if result is None and not tensor.is_leaf and not tensor.retains_grad:
+            label = self._label(tensor, frame)
+            place = self.program.place(frame)
+            operands = [TensorRecord.of(tensor, label)]
+            numbers = [int(tensor.grad_fn._sequence_nr())]
+            self.events.note("grad", place, label, operands=operands, numbers=numbers)
 
-    def grad_write(self, args: Any, result: Any, frame: FrameType) -> None:
+    def grad_write(self, event: Called) -> None:
         """`x.grad = ...`."""
-        self.life.write(args[0], args[1], frame)
+        self.life.write(event.args[0], event.args[1], event.frame)
 
-    # What other calls tell: each takes the function, too.
-
-    def unscale(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def unscale(self, event: Called) -> None:
         """`scaler.unscale_(optimizer)`, which `scaler.step` calls too."""
         self.life.unscaled()
 
-    @unseen
-    def leaf(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def leaf(self, event: Called) -> None:
         """`x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`."""
+        func, args, kwargs, result, frame, _, _ = event
         kwargs = kwargs or {}
         if func is torch.tensor:
             wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
@@ -176,16 +196,16 @@ class EventListener(PairListener):
             wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         parameter = isinstance(tensor, torch.nn.Parameter)
         if not wanted and parameter:
-            self.events.note("frozen", self._program.place(frame))
+            self.events.note("frozen", self.program.place(frame))
         if wanted and not parameter and tensor.is_leaf:
-            place = self._program.place(frame)
+            place = self.program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
             while len(self._leaves) > _LEAVES:
                 del self._leaves[next(iter(self._leaves))]
 
-    @unseen
-    def data_write(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def data_write(self, event: Called) -> None:
         """`x.data = h`."""
+        args, frame = event.args, event.frame
         value = args[1]
         self._changes.replaced(args[0])
         if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
@@ -193,7 +213,7 @@ class EventListener(PairListener):
             label, other = self._label(args[0], outer), self._label(value, outer)
             self.events.note(
                 "data",
-                self._program.place(outer),
+                self.program.place(outer),
                 label,
                 operands=[TensorRecord.of(value, other)],
                 numbers=[int(value.grad_fn._sequence_nr())],
@@ -203,13 +223,10 @@ class EventListener(PairListener):
 _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
 _data: Any = Tensor.data
-GRADIENTS: dict[Any, Callable[[EventListener, Any, Any, FrameType], None]] = {
+# What listens to a call, by what is called.
+_LISTENERS: dict[Any, Callable[[EventListener, Called], None]] = {
     _grad.__get__: EventListener.grad_read,
     _grad.__set__: EventListener.grad_write,
-}
-Listener = Callable[[EventListener, Any, Any, Any, Any, FrameType], None]
-# Whom a call is told, by what is called.
-LISTENERS: dict[Any, Listener] = {
     UNSCALE: EventListener.unscale,
     _requires_grad.__set__: EventListener.leaf,
     Tensor.requires_grad_: EventListener.leaf,

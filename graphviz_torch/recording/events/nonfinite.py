@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ...internals.functions import foreach_norm
 from ...internals.guards import no_autograd
@@ -50,21 +49,19 @@ class _Values(NamedTuple):
 
 
 def birth(
-    fns: Iterable[GradFn], outputs: Iterable[Any], kept: Iterable[Tensor] | None = None
+    fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
 ) -> Birth | None:
     """The node that made the first NaN or Inf, if there is any.
 
     Args:
         fns: live nodes, inputs before users.
         outputs: what backward starts from.
-        kept: what the nodes keep, parameters left out, where that is known.
+        activations: what the nodes keep, parameters left out.
     """
     with unseen_calls(), unseen_operators(), unseen():
         losses = list(filter(_is_looked_at, outputs))
         with no_autograd():
-            if kept is None:
-                kept = _made([data for _, _, data in _saved_tensors(fns)], fns)
-            if _all_finite([*filter(_is_looked_at, kept), *map(Tensor.detach, losses)]):
+            if _all_finite([*filter(_is_looked_at, activations), *map(Tensor.detach, losses)]):
                 return None
         with torch.no_grad():
             return _birth(list(fns), list(_saved_tensors(fns)), losses)
@@ -119,17 +116,6 @@ def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]
 def _is_looked_at(data: Any) -> bool:
     plain = type(data) is Tensor and data.is_cpu and has_memory(data)
     return bool(plain and data.is_floating_point() and data.numel())
-
-
-def _made(tensors: Iterable[Tensor], fns: Iterable[GradFn]) -> Iterable[Tensor]:
-    """Each memory once, and no parameter: what is made of one that is not finite is not either."""
-    memories = {(tensor.data_ptr(), tensor.numel()): tensor for tensor in tensors}
-    for fn in fns:
-        if type(fn).__name__ == "AccumulateGrad":
-            leaf = fn.variable
-            if type(leaf) is Parameter and has_memory(leaf):
-                memories.pop((leaf.data_ptr(), leaf.numel()), None)
-    return memories.values()
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:

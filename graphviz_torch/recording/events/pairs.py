@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -12,45 +11,31 @@ from torch.nn import functional
 
 from ...internals.frames import user_frame
 from ...internals.functions import TENSOR_BASE
-from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.calls import Called
+from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
+from ..listener import Listener
 from ..program import Program
 from .events import Events, TensorRecord
 
 _INTENDED = 256  # results of unsqueeze and the like that are remembered
 
 
-def unseen(listen: Any) -> Any:
-    """A listener whose reads of tensors no mode sees."""
-
-    @wraps(listen)
-    def hidden(*args: Any) -> None:
-        with unseen_calls():
-            listen(*args)
-
-    return hidden
-
-
-class PairListener:
-    """What calls tell that take tensors together.
-
-    Args:
-        program: names tensors and lines.
-    """
+class PairListener(Listener):
+    """What calls tell that take tensors together."""
 
     def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self.events = Events()
-        self._program = program
         self._label = program.label
         self._intended_shapes: dict[int, Ref] = {}  # two-dimensional on purpose
 
-    def shape(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def shape(self, event: Called) -> None:
         """What makes a dimension of size 1 on purpose: `x[:, None]`, unsqueeze, keepdim."""
-        if type(result) is Tensor:
-            with unseen_calls():
-                self._shape(func, args, result)
+        if type(event.result) is Tensor:
+            self._shape(event.func, event.args, event.result)
 
     def _shape(self, func: Any, args: Any, result: Tensor) -> None:
         if result.dim() != 2 or not _is_plain(result) or 1 not in result.shape:
@@ -67,14 +52,12 @@ class PairListener:
             while len(self._intended_shapes) > _INTENDED:
                 del self._intended_shapes[next(iter(self._intended_shapes))]
 
-    def elementwise(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def elementwise(self, event: Called) -> None:
         """An operation on two tensors. Is one (N, 1) and the other (N,)?"""
-        if len(args) < 2:
-            return
-        one, other = args[0], args[1]
-        if isinstance(one, Tensor) and isinstance(other, Tensor):
-            with unseen_calls():
-                self._broadcast(func, one, other, result, frame)
+        if len(event.args) > 1:
+            one, other = event.args[:2]
+            if isinstance(one, Tensor) and isinstance(other, Tensor):
+                self._broadcast(event.func, one, other, event.result, event.frame)
 
     def _broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
@@ -111,19 +94,19 @@ class PairListener:
             outer = user_frame(frame)
             operands = [TensorRecord.of(constant, self._label(constant, outer))]
             numbers = [int(result.grad_fn._sequence_nr())]
-            place = self._program.place(outer)
+            place = self.program.place(outer)
             self.events.note("constant", place, operands=operands, numbers=numbers)
 
     def _note_broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
         outer = user_frame(frame)
-        labels = self._program.labels((one, other), outer)
+        labels = self.program.labels((one, other), outer)
         operands = list(map(TensorRecord.of, (one, other), labels))
         made = [r for r in tensors(result) if r.grad_fn is not None]
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
-        place = self._program.place(outer)
+        place = self.program.place(outer)
         self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
 
     def _by_accident(self, column: Tensor, row: Tensor) -> bool:
@@ -137,25 +120,25 @@ class PairListener:
             return False
         return storage_id(column) != storage_id(row)
 
-    @unseen
-    def loss(self, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def loss(self, event: Called) -> None:
         """A call of a loss function: what made its inputs."""
+        func, args, kwargs, result, frame, _, _ = event
         given = list(args[:2])
         given += [kwargs[key] for key in ("input", "target") if kwargs and key in kwargs]
         if len(given) < 2 or not all(isinstance(part, Tensor) for part in given):
             return
         if func in PAIRED:
-            self.elementwise(func, given, kwargs, result, frame)
+            self._broadcast(func, given[0], given[1], result, frame)
             if _is_column_beside_matrix(*given[:2]):
                 self._note_broadcast(func, given[0], given[1], result, frame)
         if func in JUDGED:
             outer = user_frame(frame)
-            labels = self._program.labels(given, outer)
+            labels = self.program.labels(given, outer)
             operands = list(map(TensorRecord.of, given, labels))
             made = [r for r in tensors(result) if r.grad_fn is not None]
             self.events.note(
                 "loss",
-                self._program.place(outer),
+                self.program.place(outer),
                 "",
                 func.__name__,
                 operands=operands,

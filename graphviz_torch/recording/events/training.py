@@ -217,12 +217,13 @@ def look_for_steps(
     own, optimized = program.table.own(), None
     places: dict[Place | None, list[Backward]] = {}
     for backward in backwards:
-        places.setdefault(backward.place, []).append(backward)
+        places.setdefault(backward.call.place, []).append(backward)
     for place, group in places.items():
         keys = {key for backward in group for key in backward.reached & own}
         if len(group) < 2 or not keys or not keys.isdisjoint(updated):
             continue
-        if not group[0].accumulates or group[-1].step <= group[0].step:
+        first, last = group[0].call, group[-1].call
+        if not first.accumulates or last.step <= first.step:
             continue
         optimized = optimized_parameters() if optimized is None else optimized
         if keys <= optimized:

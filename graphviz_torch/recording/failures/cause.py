@@ -9,22 +9,29 @@ from ...graph import Cause, Failure, Operand
 from ..backward import Backward
 from ..program import Program
 from ..source_lines import source_text
+from .node import FailingNode
+
+Computed = tuple[str, int, str]  # of a tensor: name, number and kind of the node that made it
 
 
 def explained(
-    failure: Failure, run: Backward, before: Sequence[Backward], program: Program
+    failure: Failure,
+    run: Backward,
+    failing: FailingNode,
+    computed: Sequence[Computed],
+    before: Sequence[Backward],
+    program: Program,
 ) -> Failure:
     """A failure, with the node that backward could not run and what had been done before to it.
 
     Args:
         failure: the exception that ended a recording.
         run: the backward that raised it.
+        failing: the node at which it did.
+        computed: what the program had by name then.
         before: the runs before that one.
         program: what names lines.
     """
-    failing = run.failing_node
-    if failing is None:
-        return failure
     line = program.line()
     changes = [
         Cause(c.operation, line(c.place), (*run.made([c.number]),), source_text(c.place))
@@ -35,32 +42,35 @@ def explained(
         label = "" if failing.leaf is None else run.reading.columns["label"][failing.leaf]
         modified = Operand(label, failing.saved, "", failing.leaf)
     number = run.numbers[failing.node]
-    ran = [other for other in before if (other.freed if failing.freed else other.ran)(number)]
-    found = [_parted(run, failing.node, other, program) for other in ran[-1:]]
+    ran = [one for one in before if (one.freed if failing.freed else one.has_run)(number)]
+    found = [_parted(run, failing.node, other, computed, program) for other in ran[-1:]]
     if failing.freed and not found:
         old = number < program.origins.first  # from before the recording
         last, user = _parts(
             run, failing.node, lambda n: n < program.origins.first if old else n == number
         )
-        found = [Cause("backward", "", _known(last, user), label=_name(run, last, program))]
+        label = _name(run, last, computed, program)
+        found = [Cause("backward", "", _known(last, user), label=label)]
     if not failing.freed:  # it came over from an earlier step, or it has nothing to do with that
         found = [each for each in found if each.again and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
 
-def _parted(run: Backward, node: int, other: Backward, program: Program) -> Cause:
+def _parted(
+    run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
+) -> Cause:
     """An earlier run of a node, and where the two part."""
-    last, user = _parts(run, node, other.ran)
+    last, user = _parts(run, node, other.has_run)
     # What was made later is the program's next step; what was made before it, not run, leads there.
     newest = max(other.numbers)
     before, later = _parts(run, last, lambda number: number <= newest)
     return Cause(
-        "grad" if not other.accumulates else "backward",
-        program.line()(other.place),
+        "grad" if not other.call.accumulates else "backward",
+        program.line()(other.call.place),
         _known(last, user if later is None else later),
-        label=_name(run, last if later is None else before, program),
-        again=other.callers == run.callers,
-        stepped=other.step != run.step,
+        label=_name(run, last if later is None else before, computed, program),
+        again=other.call.callers == run.call.callers,
+        stepped=other.call.step != run.call.step,
     )
 
 
@@ -88,14 +98,14 @@ def _parts(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int,
     return node, None
 
 
-def _name(run: Backward, node: int, program: Program) -> str:
+def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
     """What the caller calls a node's result, or what the same line has made of the kind since."""
     columns = run.reading.columns
     label: str = columns["label"][node]
     if label and "," not in label:  # of one output
         return label
     source = program.source(run.numbers[node])
-    for name, number, kind in run.computed if source else ():
+    for name, number, kind in computed if source else ():
         if kind == columns["name"][node] and program.source(number) == source:
             return name
     return ""

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...internals.dynamo import uncompiled
+from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.modes import unseen_calls
-from ...internals.hooks.optimizers import parameters_of
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -29,7 +29,7 @@ from ..tracking import name_of
 
 _CHANGES = 10_000  # changes; the oldest are forgotten
 _STEPS = 100
-OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
+_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # that make a call change what it is given
 
 
 class Change(NamedTuple):
@@ -58,62 +58,82 @@ class _Step(NamedTuple):
     after: list[int]
 
 
+class Stepper(Protocol):
+    """Knows what is an optimizer's step."""
+
+    def own(self, frame: FrameType | None) -> bool:
+        """Is a call from this frame an optimizer's own."""
+
+    def step_by_hand(self) -> None:
+        """The program has done what a step does."""
+
+
 class Changes:
     """The changes of a recording, the last ones.
 
     Args:
         place: the user's line that a frame is called from.
+        steps: are told of one that the program makes by hand.
     """
 
-    def __init__(self, place: Callable[[FrameType | None], Place | None]) -> None:
+    def __init__(self, place: Callable[[FrameType | None], Place | None], steps: Stepper) -> None:
         self._place = place
+        self._program_steps = steps
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
         self._steps: deque[_Step] = deque(maxlen=_STEPS)
+        self._before: Versions = []  # what the call that is running may change
         self._read: set[int] = set()  # leaves whose gradient the program itself has read
-        self._by_hand = False  # has it changed one of them since
 
-    @uncompiled
-    def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Versions:
-        """What a call is about to change, perhaps. `frame`: that makes it."""
-        module = str(frame.f_globals.get("__name__"))
+    def calling(self, event: Calling) -> None:
+        """A call is about to change something, perhaps."""
+        func, kwargs = event.func, event.kwargs
+        if func not in IN_PLACE and (not kwargs or _OPTIONS.isdisjoint(kwargs)):
+            return
+        if self._program_steps.own(event.frame):
+            return
+        module = str(event.frame.f_globals.get("__name__"))
         if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
-            return []  # of a step, which is noted as one
-        found = []
-        with unseen_calls():
-            for tensor in tensors(_changed(func, args, kwargs or {})):
-                with suppress(RuntimeError):  # an inference tensor has no version
-                    found.append((tensor, tensor._version))
-        return found
+            return  # of a step, which is noted as one
+        for tensor in tensors(_changed(func, event.args, kwargs or {})):
+            with suppress(RuntimeError):  # an inference tensor has no version
+                self._before.append((tensor, tensor._version))
 
-    @uncompiled
-    def after(
-        self, versions: Versions, func: Any, kwargs: Any, frame: FrameType, start: int, end: int
-    ) -> None:
-        """The call has been made, and with it the nodes start <= number < end."""
-        given = (k for k, v in (kwargs or {}).items() if k in OPTIONS and v is not None)
-        name = name_of(func) + next((f"({option}=)" for option in given), "")
-        number = end - 1 if end > start else -1
+    def called(self, event: Called) -> None:
+        """It has been made."""
+        if self._before:
+            before, self._before = self._before, []
+            self._look(before, event)
+
+    def raised(self, event: Raised) -> None:
+        """It has raised."""
+        self._before = []
+
+    def _look(self, versions: Versions, event: Called) -> None:
+        given = (k for k, v in (event.kwargs or {}).items() if k in _OPTIONS and v is not None)
+        name = name_of(event.func) + next((f"({option}=)" for option in given), "")
+        number = event.end - 1 if event.end > event.start else -1
         place = None
-        with unseen_calls():
-            for tensor, before in versions:
-                if tensor._version > before:
-                    place = place or self._place(frame)
-                    with suppress(RuntimeError, NotImplementedError):  # some have no memory
-                        memory = storage_ref(tensor)
-                        storage = storage_id(tensor)
-                        self._by_hand = self._by_hand or storage in self._read
-                        row = name, place, before, tensor._version, number, storage
-                        self._changes.append(Change(*row, memory, Ref(tensor), tensor.shape))
+        for tensor, before in versions:
+            if tensor._version > before:
+                place = place or self._place(event.frame)
+                with suppress(RuntimeError, NotImplementedError):  # some have no memory
+                    memory = storage_ref(tensor)
+                    storage = storage_id(tensor)
+                    if storage in self._read:
+                        self._program_steps.step_by_hand()
+                    row = name, place, before, tensor._version, number, storage
+                    self._changes.append(Change(*row, memory, Ref(tensor), tensor.shape))
 
-    def steps(self, optimizer: Optimizer, place: Place | None) -> None:
+    def stepping(self, event: Stepping) -> None:
         """An optimizer is about to step."""
+        optimizer, place = event.optimizer, self._place(event.frame)
         self._steps.append(_Step(weakref.ref(optimizer), place, _versions(optimizer), []))
 
-    def stepped(self, optimizer: Optimizer) -> None:
+    def stepped(self, event: Stepped) -> None:
         """It has stepped."""
         for step in reversed(self._steps):
-            if step.optimizer() is optimizer:
-                step.after.extend(_versions(optimizer))
+            if step.optimizer() is event.optimizer:
+                step.after.extend(_versions(event.optimizer))
                 break
 
     def read(self, leaf: Tensor) -> None:
@@ -122,13 +142,12 @@ class Changes:
 
     def replaced(self, leaf: Tensor) -> None:
         """`leaf.data` was set."""
-        self._by_hand = self._by_hand or id(leaf) in self._read
+        if id(leaf) in self._read:
+            self._program_steps.step_by_hand()
 
-    def take_step_by_hand(self) -> bool:
-        """Has the program since the last backward done what an optimizer's step does?"""
-        stepped, self._by_hand = self._by_hand, False
+    def backward_began(self, event: object) -> None:
+        """What was read before is over."""
         self._read.clear()
-        return stepped
 
     def since(self, tensor: Tensor, version: int) -> list[Change]:
         """What raised the version of a tensor to what it is now, oldest first.

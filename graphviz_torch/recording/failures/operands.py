@@ -15,11 +15,9 @@ from torch.nn import Module
 from ...graph import Failure, Operand, TensorMeta
 from ...internals.frames import local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.pytree import is_nesting, tensors
+from ...internals.tensors.pytree import is_nesting
 from ...tracing.nodes import GradFn, made_by
-from ..program import Program
 from ..source_lines import Place
-from ..tracking import name_of
 
 
 @dataclass(slots=True)
@@ -83,36 +81,6 @@ class Failed:
             ),
             where(self.raised),
         )
-
-
-class FailedCalls:
-    """The last call that raised since the last backward, with its operands.
-
-    Args:
-        program: what names tensors and lines.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.last: Failed | None = None
-        self._program = program
-
-    def note(self, error: BaseException, func: Any, arguments: Any, frame: FrameType) -> None:
-        """A call raised; its operands go by what the user's own frames call them."""
-        known = Error.of(error)
-        if self.last is not None and self.last.error == known:
-            return  # it passes through an outer call
-        operands = []
-        for tensor in tensors(arguments):
-            label = ""
-            outer = user_frame(frame)
-            while not label and outer is not None:
-                label, outer = self._program.label(tensor, outer), outer.f_back
-            operands.append(operand(label, tensor))
-        self.last = Failed(known, name_of(func), self._program.place(frame), operands)
-
-    def begin_step(self) -> None:
-        """A backward has been read: what was raised before it was caught."""
-        self.last = None
 
 
 def operand(label: str, tensor: Tensor) -> OperandRecord:

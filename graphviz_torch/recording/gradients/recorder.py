@@ -27,11 +27,12 @@ from .cuda_clock import CudaClock
 from .statistics import Descriptions, Kind, alias
 
 
-class Gradients:
+class GradientHooks:
     """A context with hooks on live nodes, for one backward run.
 
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
+        ran: where to note which nodes backward ran, in its order.
         cuda: is one of them on a CUDA device.
         mixed: are they on several devices.
         finite: leave out what is finite.
@@ -40,6 +41,7 @@ class Gradients:
     def __init__(
         self,
         nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
+        ran: list[int],
         cuda: bool,
         mixed: bool,
         *,
@@ -47,6 +49,7 @@ class Gradients:
     ) -> None:
         self._finite = finite
         self._nodes = list(nodes)
+        self._ran = ran
         self._clock = CudaClock() if cuda else None
         self._mixed = mixed
         self._hooks = Hooks()
@@ -55,7 +58,7 @@ class Gradients:
         self._stamps: list[tuple[int, bool, float, float]] = []
         self._descriptions = Descriptions()
 
-    def __enter__(self) -> Gradients:
+    def __enter__(self) -> GradientHooks:
         before, leaf = self._before, self._before_leaf
         kinds = {
             outputs: tuple(
@@ -103,14 +106,9 @@ class Gradients:
         """Take off what an interrupt has left on."""
         self._hooks.remove()
 
-    @property
-    def order(self) -> list[int]:
-        """The nodes that backward ran, in its order."""
-        return [node for node, _, _, _ in self._stamps if node >= 0]
-
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
         """Describe gradients that no hook was given: by node and output_nr."""
-        ran = set(self.order)
+        ran = set(self._ran)
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
                 kind = self._descriptions.kind(tensor_meta(gradient))
@@ -143,6 +141,7 @@ class Gradients:
             self._descriptions.describe_all()
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
+        self._ran.append(node)
         self._stamps.append((node, timed and clock is None, entered, perf_counter()))
 
     def _after(self, *_: object) -> None:

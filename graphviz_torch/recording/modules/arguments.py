@@ -8,7 +8,7 @@ an argument belongs to is not known.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from types import (
@@ -21,6 +21,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import get_testing_overrides
+
+from ...internals.hooks.calls import Called
+from ..backward import Backward
+from ..listener import Columns, Listener
+from ..options import Options
+from ..program import Program
 
 Attributes = tuple[str, ...]  # "name=value", as `Node.attributes` has them
 
@@ -36,17 +42,22 @@ _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
 _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.device}
 
 
-class Arguments:
+class Arguments(Listener):
     """By the sequence number of a node: what was called, and its plain arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         # The function, the places of what may be plain, and that: judged when it is asked for.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
 
-    def see(
-        self, number: int, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
-    ) -> None:
-        """A call has made the node with this number."""
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return not options.light
+
+    def called(self, event: Called) -> None:
+        func, args, kwargs, _, _, number, end = event
+        if end - number != 1:
+            return
         plain = _PLACES[tuple(map(type, args))]
         if not (plain.places or kwargs) or type(func) not in _FUNCTIONS:
             return
@@ -63,12 +74,13 @@ class Arguments:
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
-    def column(self, numbers: Sequence[int], known: Sequence[Attributes]) -> list[Attributes]:
-        """The attributes of the nodes with these numbers: those that autograd tells come first."""
+    def columns(self, backward: Backward) -> Columns:
+        """The attributes of the nodes: those that autograd tells come first."""
+        known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
-        found = list(known)
-        for i, number in enumerate(numbers):
+        found: dict[int, Attributes] = {}
+        for i, number in enumerate(backward.numbers):
             if number in self._calls:
                 func, places, values = self._calls[number]
                 key = func, places, repr(values), known[i]  # as text: 1, 1.0 and True are equal
@@ -79,7 +91,7 @@ class Arguments:
                     plain = [(place, value) for place, value in pairs if _is_short(value)]
                     texts[key] = known[i] + _texts(names[func], plain, known[i])
                 found[i] = texts[key]
-        return found
+        return {"attributes": found}
 
 
 class _Plain(NamedTuple):

@@ -10,17 +10,21 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
+from ...graph import Graph, RetainedGraphs
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
+from ..backward import Backward
+from ..events.code import called, codes
+from ..listener import Began, Listener
+from ..options import Options
+from ..program import Program
 from ..source_lines import Place
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
@@ -74,20 +78,43 @@ class _Line:
         return [graph for graph in self.graphs if graph[0] < step]
 
 
-class GraphHistory:
-    """Looks, at every backward, for the graphs of earlier ones.
+class GraphHistory(Listener):
+    """Looks, at every backward, for the graphs of earlier ones."""
 
-    Args:
-        label: the caller's variable that a tensor is in.
-        line: the line that made the node with a sequence number.
-    """
-
-    def __init__(self, label: Callable[[Tensor], str], line: Callable[[int], str]) -> None:
-        self._label = label
-        self._line = line
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self._lines: dict[Place | None, _Line] = {}
+        self._found: dict[int, Retention] = {}  # by graph
 
-    def see(
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return not options.light
+
+    def backward_began(self, event: Began) -> None:
+        live = event.live
+        known = zip(live.ids, live.numbers, strict=True)
+        nodes = {fn: number for fn, number in known if number >= 0}
+        retention = self._look(nodes, live.own, live.call.step, live.call.place)
+        if retention is not None:
+            self._found[live.position] = retention
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        retention = self._found.get(backward.position)
+        if retention is None:
+            return graph
+        retained = self._value(retention, backward)
+        return replace(graph, step=replace(graph.step, retained=retained))
+
+    def _value(self, retention: Retention, backward: Backward) -> RetainedGraphs:
+        steps, number, label, inside = retention
+        if number is None:
+            return RetainedGraphs(steps, label)
+        node = backward.node(number) if inside else None
+        added = called(codes(self.program), "append", label) if label and not inside else None
+        source = self.program.source(number)
+        return RetainedGraphs(steps, label, source, node, self.program.line()(added))
+
+    def _look(
         self,
         nodes: Numbers,
         running: Container[GradFn],
@@ -154,8 +181,8 @@ class GraphHistory:
         for number, fn, tensor in tensors:
             found = [marked[i] for i in _behind(ids[fn], sources, visited) if i in marked]
             if found:
-                name = self._label(tensor)
-                key = name or self._line(number) or str(number)
+                name = self.program.variable(tensor)
+                key = name or self.program.source(number) or str(number)
                 holders.setdefault(key, (number, name, []))[2].extend(found)
         best = max(holders.values(), key=_step_count, default=None)
         if best is None or _step_count(best) < STEPS:

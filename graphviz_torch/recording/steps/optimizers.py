@@ -14,81 +14,74 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ...internals.hooks.optimizers import parameters_of
-from ..source_lines import Place
-from .zero_grad import ClearedGradients
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 
 
 class _Step:
     """A step that is running."""
 
-    __slots__ = ("closure", "frame", "optimizer", "place")
+    __slots__ = ("closure", "frame", "optimizer")
 
-    def __init__(
-        self, optimizer: Optimizer, closure: CodeType | None, frame: FrameType, place: Place | None
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, closure: CodeType | None, frame: FrameType) -> None:
         self.optimizer = optimizer
         self.closure = closure
         self.frame = frame  # of PyTorch's around the step
-        self.place = place
 
 
 class Steps:
     """The steps of a recording."""
 
     def __init__(self) -> None:
-        self.running: list[_Step] = []
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
-        self.uncleared: Place | None = None  # where gradients were used a second time
-        self._cleared = ClearedGradients()
+        self._running: list[_Step] = []
+        self._by_hand = False
 
-    def begin(
-        self, optimizer: Optimizer, args: Iterable[Any], frame: FrameType, place: Place | None
-    ) -> bool:
-        """An optimizer steps; does it use gradients that it has used before?"""
+    def stepping(self, event: Stepping) -> None:
+        """An optimizer is about to step."""
+        optimizer = event.optimizer
         self.count += 1
         self.updated = (self.updated or set()) | {id(p) for p in parameters_of(optimizer)}
-        closure = next((code for value in args if (code := _code(value)) is not None), None)
-        self.running = [step for step in self.running if _is_running(step, frame)]
-        self.running.append(_Step(optimizer, closure, frame, place))
-        # What a closure computes is there at the end.
-        return closure is None and self._use(optimizer, place)
+        closure = closure_code(event.args)
+        self._running = [step for step in self._running if _is_running(step, event.frame)]
+        self._running.append(_Step(optimizer, closure, event.frame))
 
-    def end(self, optimizer: Optimizer) -> bool:
-        """It has stepped; has it used, after a closure, gradients that it had used before?"""
-        for i, step in enumerate(self.running):
-            if step.optimizer is optimizer:
-                del self.running[i:]
-                return step.closure is not None and self._use(optimizer, step.place)
-        return False
+    def stepped(self, event: Stepped) -> None:
+        """It has stepped."""
+        for i, step in enumerate(self._running):
+            if step.optimizer is event.optimizer:
+                del self._running[i:]
+                return
+
+    def step_by_hand(self) -> None:
+        """The program has itself changed a parameter whose gradient it has read."""
+        self._by_hand = True
+
+    def begin_backward(self) -> int:
+        """A backward is about to run: after how many steps, one by hand among them?"""
+        self.count += self._by_hand
+        self._by_hand = False
+        return self.count
 
     def own(self, frame: FrameType | None) -> bool:
         """Is a call from this frame an optimizer's own, and not its closure's?"""
-        closures = {step.closure for step in self.running}
-        frames = {id(step.frame) for step in self.running}
+        if not self._running:
+            return False
+        closures = {step.closure for step in self._running}
+        frames = {id(step.frame) for step in self._running}
         while frame is not None:
             if frame.f_code in closures:
                 return False
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # they have raised, of which nothing is told
+        self._running = []  # they have raised, of which nothing is told
         return False
 
-    def begin_backward(self) -> None:
-        """Backward is about to run."""
-        self._cleared.begin()
 
-    def end_backward(self) -> None:
-        """Backward has run."""
-        self._cleared.end()
-
-    def _use(self, optimizer: Optimizer, place: Place | None) -> bool:
-        again = self._cleared.step(optimizer)
-        if again:
-            self.uncleared = place
-        return again
+def closure_code(args: Iterable[Any]) -> CodeType | None:
+    """The code of the closure that a step was given, if it was."""
+    return next((code for value in args if (code := _code(value)) is not None), None)
 
 
 def _is_running(step: _Step, frame: FrameType | None) -> bool:

@@ -6,11 +6,19 @@ after each backward. What changes its gradient outside of backward has cleared i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.optim import Optimizer
 
+from ...graph import Graph
+from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.weak import Ref
+from ..backward import Backward
+from ..listener import Began, Ended, Listener
+from ..live import Live
+from ..program import Program
+from ..source_lines import Place
+from .optimizers import closure_code
 
 
 @dataclass(slots=True)
@@ -35,30 +43,54 @@ class _Sample:
         return changed or gradient is None
 
 
-class ClearedGradients:
-    """Told of every backward and every step, it knows whether gradients were cleared in between."""
+class ClearedGradients(Listener):
+    """Where an optimizer stepped with gradients that it had stepped with before."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self._samples: dict[int, _Sample] = {}  # by id() of the optimizer: not all can be hashed
+        self._closures: dict[int, Place | None] = {}  # steps with one that run, by the same
+        self._place: Place | None = None  # the last
+        self._places: dict[int, Place | None] = {}  # of each graph, the last then
 
-    def begin(self) -> None:
-        """Backward is about to run."""
+    def graph_read(self, live: Live) -> None:
+        self._places[live.position] = self._place
+
+    def backward_began(self, event: Began) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.stepped = False
 
-    def end(self) -> None:
-        """Backward has run."""
+    def backward_ended(self, event: Ended) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.added = True
 
-    def step(self, optimizer: Optimizer) -> bool:
-        """An optimizer is about to step. Is a gradient that it has stepped with still in it?"""
+    def stepping(self, event: Stepping) -> None:
+        place = self.program.place(event.frame)
+        if closure_code(event.args) is None:
+            self._use(event.optimizer, place)
+        else:  # what it computes is there at the end
+            self._closures[id(event.optimizer)] = place
+
+    def stepped(self, event: Stepped) -> None:
+        key = id(event.optimizer)
+        if key in self._closures:
+            self._use(event.optimizer, self._closures.pop(key))
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        where = self.program.line()(self._places[backward.position])
+        return replace(graph, step=replace(graph.step, stale_gradients=where))
+
+    def _use(self, optimizer: Optimizer, place: Place | None) -> None:
+        """An optimizer steps. Is a gradient that it has stepped with still in it?"""
         sample = self._samples.pop(id(optimizer), None)
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         first = next((p for p in parameters if p.grad is not None), None)
         if first is not None and not first.grad.is_inference():
             gradient = first.grad
             self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
-        return sample is not None and sample.stepped and sample.added
+        if sample is not None and sample.stepped and sample.added:
+            self._place = place
+            if self._places:  # of the last graph, too
+                self._places[max(self._places)] = place

@@ -3,70 +3,102 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
 
 from torch import Tensor
 
+from ...graph import Graph, Transfer
 from ...internals.frames import user_frame
-from ...internals.hooks.dispatch import Call
+from ...internals.hooks.calls import Called
+from ...internals.hooks.dispatch import Dispatched
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.pytree import tensors
-from ..live import LiveBackward
+from ..backward import Backward
+from ..listener import Began, Ended, Listener
+from ..live import Live
+from ..options import Options
+from ..profiler import Memcpy, match
 from ..program import Program
-from ..tracking import Tracker, name_of
+from ..tracking import name_of
+from .operators import OPERATORS
 from .transfers import CopyRecord, Transfers
 
 
-class Copies:
-    """The copies of a recording, each with its line, its module and its node.
+class Copies(Listener):
+    """The copies of a recording, each with its line, its module and its node."""
 
-    Args:
-        program: what names lines, modules and tensors.
-        tracker: is told of the copies, to know whether they are used.
-    """
+    operators = OPERATORS
 
-    def __init__(self, program: Program, tracker: Tracker) -> None:
-        self.made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
-        self._program = program
-        self._tracker = tracker
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._unmatched: list[Transfer] = []  # copies that only the profiler has seen
+        self._made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
         self._transfers = Transfers()
+        self._live: Live | None = None  # the backward that runs
+        self._backwards = 0  # that have begun
 
-    @property
-    def records(self) -> list[CopyRecord]:
-        """All of them, in order."""
-        return self._transfers.records
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return options.transfers
 
-    def see(self, call: Call, func: Any, live: LiveBackward | None, backwards: int) -> None:
-        """An operator was dispatched that may have copied.
+    def time(self, copies: Iterable[Memcpy]) -> None:
+        """The profiler has seen these copies, and how long they took."""
+        self._unmatched = match(self._transfers.records, copies)
 
-        Args:
-            call: the operator.
-            func: what the user called; None inside a backward.
-            live: the backward that runs.
-            backwards: how many have begun.
-        """
+    def backward_began(self, event: Began) -> None:
+        self._live = event.live
+        self._backwards += 1
+
+    def backward_ended(self, event: Ended) -> None:
+        self._live = None
+
+    def dispatched(self, event: Dispatched) -> None:
+        live = self._live  # read once: another thread's call may find that it has just ended
         fn = running_node()
         ours = {} if live is None else live.ids
-        program = self._program
+        program = self.program
         if not program.is_here() and fn not in ours:
             return  # another recording's; the engine's threads for devices work for this one
-        for record, source, made in self._transfers.see(call):
+        for record, source, made in self._transfers.see(event):
             frame = user_frame(sys._getframe(1))
             # The engine's threads have no frames of the user's.
-            place = program.place(frame) or (None if live is None else live.place)
-            moment = program.origins.moments + backwards
+            place = program.place(frame) or (None if live is None else live.call.place)
+            moment = program.origins.moments + self._backwards
             record.locate(place, program.module, program.in_forward, moment)
             if fn is not None:
-                record.attach_to_run(backwards, ours.get(fn))
+                record.attach_to_run(self._backwards, ours.get(fn))
             else:
-                record.attach_to_call(name_of(func), program.label(source, frame))
+                record.attach_to_call(name_of(program.function), program.label(source, frame))
                 if made is not None:
-                    self.made.append((made, record))
+                    self._made.append((made, record))
 
-    def follow(self, result: Any) -> None:
+    def called(self, event: Called) -> None:
         """Follow the copies that the call made, as far as it returned them."""
-        returned = {id(tensor) for tensor in tensors(result)}
-        for made, record in self.made:
-            if id(made) in returned:
-                self._tracker.add(made, record)
-        self.made = []
+        if self._made:
+            returned = {id(tensor) for tensor in tensors(event.result)}
+            for made, record in self._made:
+                if id(made) in returned:
+                    self.program.tracker.add(made, record)
+            self._made = []
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        line = self.program.line()
+        found = [
+            copy.transfer(_node(copy, backward), line(copy.place))
+            for copy in self._transfers.records
+        ]
+        # Of the copies that trace reads from the graph alone, those that backward did not run.
+        ahead = [
+            copy
+            for copy in graph.transfers
+            if copy.node is None or graph.nodes[copy.node].order is None
+        ]
+        return replace(graph, transfers=(*found, *ahead, *self._unmatched))
+
+
+def _node(copy: CopyRecord, backward: Backward) -> int | None:
+    """The node that a copy belongs to: what backward was running, or what it made."""
+    if copy.run:
+        return copy.node if copy.run == backward.position + 1 else None
+    return next(iter(backward.made(copy.numbers)), None)

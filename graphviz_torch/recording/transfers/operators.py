@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
-from ...internals.hooks.dispatch import Call
+from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts
 from ...internals.tensors.metadata import device_label, tensor_meta
 
@@ -31,7 +31,7 @@ class DispatchedCopy(NamedTuple):
     is_count: bool = False  # it moved how many results `source` gives, not `source`
 
 
-def dispatched_copies(call: Call) -> Iterator[DispatchedCopy]:
+def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
     """What a dispatched operator copied between devices."""
     operator, args = call.operator, call.args
     first = args[0]
@@ -59,7 +59,7 @@ def dispatched_copies(call: Call) -> Iterator[DispatchedCopy]:
 
 
 def _copy(
-    call: Call, source: Tensor, target: Tensor, made: Tensor | None = None
+    call: Dispatched, source: Tensor, target: Tensor, made: Tensor | None = None
 ) -> Iterator[DispatchedCopy]:
     if source.device == target.device:
         return
@@ -171,7 +171,7 @@ def _count(mask: Tensor) -> int:
     return int(torch.count_nonzero(mask))
 
 
-def _non_blocking(call: Call) -> bool:
+def _non_blocking(call: Dispatched) -> bool:
     if call.operator in ("aten::copy_", "aten::_foreach_copy_") and len(call.args) > 2:
         return bool(call.args[2])
     return bool(call.kwargs.get("non_blocking", False))
@@ -200,12 +200,12 @@ _COUNTED = {
 
 # What can copy between devices, and how to tell at once that it did not.
 OPERATORS: dict[str, Callable[..., bool]] = {
-    "_to_copy": _changes_device,
-    "copy_": _source_is_on_another_device,
-    "_local_scalar_dense": _on_device,
-    "index.Tensor": _on_device,
-    "index_put_": _on_device,
-    "_index_put_impl_": _on_device,
-    "_foreach_copy_": lambda args, result: True,
-    **{name[6:]: _on_device for name in _COUNTED},
+    "aten::_to_copy": _changes_device,
+    "aten::copy_": _source_is_on_another_device,
+    "aten::_local_scalar_dense": _on_device,
+    "aten::index.Tensor": _on_device,
+    "aten::index_put_": _on_device,
+    "aten::_index_put_impl_": _on_device,
+    "aten::_foreach_copy_": lambda args, result: True,
+    **dict.fromkeys(_COUNTED, _on_device),
 }

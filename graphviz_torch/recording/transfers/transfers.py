@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta, Transfer, TransferKind
-from ...internals.hooks.dispatch import Call
+from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
 from ..source_lines import Place
@@ -104,7 +104,7 @@ class Transfers:
         self._data: dict[tuple[Any, ...], tuple[Any, int]] = {}
         self._numbers = 0
 
-    def see(self, call: Call) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
+    def see(self, call: Dispatched) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
         """Note what a dispatched operator copied between devices.
 
         Returns what was noted, with the tensor that was copied and the tensor that the copy made.

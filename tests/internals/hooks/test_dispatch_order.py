@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphviz_torch import simulate_accelerator
-from graphviz_torch.internals.hooks.dispatch import Call, Watch
+from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.recording.transfers.operators import OPERATORS
 from tests.support.programs import in_threads
 
@@ -32,17 +32,17 @@ def registered() -> bool:
 OFF = switch()
 
 
-def watching() -> tuple[Watch, list[str]]:
+def watching() -> tuple[OperatorWatch, list[str]]:
     """A watch that is open, and the operators that it sees."""
     seen: list[str] = []
 
-    def see(call: Call) -> None:
+    def see(call: Dispatched) -> None:
         seen.append(call.operator)
 
-    return Watch(OPERATORS, see).__enter__(), seen
+    return OperatorWatch(OPERATORS, see).__enter__(), seen
 
 
-def leave(watch: Watch) -> None:
+def leave(watch: OperatorWatch) -> None:
     watch.__exit__(None, None, None)
 
 
@@ -83,7 +83,7 @@ def test_a_watch_that_another_thread_ends_leaves_the_watches_there_as_they_are()
 
 def test_a_generator_that_is_collected_ends_its_watch_and_no_other() -> None:
     def held() -> Iterator[None]:
-        with Watch(OPERATORS, lambda call: None):
+        with OperatorWatch(OPERATORS, lambda call: None):
             yield
 
     with simulate_accelerator() as [device]:
@@ -102,7 +102,7 @@ def test_a_generator_that_is_collected_ends_its_watch_and_no_other() -> None:
 
 def test_a_watch_entered_where_the_key_is_on_leaves_it_on() -> None:
     key = torch._C.DispatchKey.AutocastIPU
-    with Watch(OPERATORS, lambda call: None):
+    with OperatorWatch(OPERATORS, lambda call: None):
         pass  # every operator falls through the key from now on
     torch._C._dispatch_tls_set_dispatch_key_included(key, True)
     torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
@@ -118,12 +118,12 @@ def test_a_watch_entered_where_the_key_is_on_leaves_it_on() -> None:
 def test_a_watch_that_ends_while_an_operator_is_watched_lets_it_finish() -> None:
     result: list[Tensor] = []
 
-    def see(call: Call) -> None:
+    def see(call: Dispatched) -> None:
         leave(watch)
         result.append(call.result)
 
     with simulate_accelerator() as [device]:
-        watch = Watch(OPERATORS, see).__enter__()
+        watch = OperatorWatch(OPERATORS, see).__enter__()
         moved = torch.ones(1).to(device)
         assert result[0] is moved
         following, seen = watching()

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from torch.nn.modules import module as nn_module
 
 from graphviz_torch.internals.hooks import installation
-from graphviz_torch.internals.hooks.dispatch import Watch, _libraries, watch_devices
+from graphviz_torch.internals.hooks.dispatch import OperatorWatch, _libraries, watch_devices
 from graphviz_torch.internals.hooks.engine import EngineWatch
 from graphviz_torch.internals.hooks.installation import Installation
 from graphviz_torch.internals.hooks.modules import ModuleWatch
@@ -150,7 +150,9 @@ def test_an_installation_that_fails_leaves_nothing() -> None:
 
 def test_operators_are_watched_while_a_watch_is_open_and_a_device_is_there() -> None:
     device = torch.device("meta", 99)
-    first, second = (Watch({"copy_": lambda *_: False}, lambda call: None) for _ in range(2))
+    first, second = (
+        OperatorWatch({"aten::copy_": lambda *_: False}, lambda call: None) for _ in range(2)
+    )
     first.__enter__()
     second.__enter__()
     try:

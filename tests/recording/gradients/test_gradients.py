@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphviz_torch import GradientStats, Graph, record
-from graphviz_torch.recording.gradients.recorder import Gradients
+from graphviz_torch.recording.gradients.recorder import GradientHooks
 from tests.support import models
 from tests.support.programs import function
 
@@ -259,7 +259,7 @@ def test_what_comes_after_the_last_node_is_not_its_duration(
     with record() as recording:
         y = x * 2
         if later == "describing":
-            monkeypatch.setattr(Gradients, "add", slow)
+            monkeypatch.setattr(GradientHooks, "add", slow)
         else:
             y.register_hook(queue)
         torch.autograd.grad(y.sum(), x)
@@ -275,7 +275,7 @@ def test_a_backward_within_a_hook_before_the_first_node_does_not_end_the_last(
             torch.autograd.grad(loss, x, retain_graph=True)
 
     ran: list[bool] = []
-    monkeypatch.setattr(Gradients, "add", lambda *args: sleep(0.5))
+    monkeypatch.setattr(GradientHooks, "add", lambda *args: sleep(0.5))
     x = torch.ones(3, requires_grad=True)
     with record() as recording:
         loss = (x * 2).sum()

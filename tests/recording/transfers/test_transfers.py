@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, record, simulate_accelerator, trace
-from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Call
+from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Dispatched
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
 from graphviz_torch.recording.transfers.transfers import Transfers
 from tests.support.programs import Functions
@@ -145,7 +145,7 @@ PUTS: dict[str, tuple[tuple[Any, ...], list[tuple[tuple[int, ...], str, tuple[bo
 @pytest.mark.parametrize("way", PUTS)
 def test_what_is_put_on_a_gpu_by_index_goes_over_as_pytorch_moves_it(way: str) -> None:
     arguments, expected = PUTS[way]
-    call = Call("aten::_index_put_impl_", (Card(), *arguments), {}, None, 0, 0)
+    call = Dispatched("aten::_index_put_impl_", (Card(), *arguments), {}, None, 0, 0)
     seen = [seen for seen, _, _ in Transfers().see(call)]
     assert [(s.tensor.shape, s.tensor.dtype, (s.pinned, s.non_blocking)) for s in seen] == expected
     assert all((s.kind, s.source, s.target) == ("HtoD", "cpu", "cuda:0") for s in seen)
@@ -170,7 +170,7 @@ def test_what_is_made_of_several_tensors_goes_over_in_parts(
     monkeypatch.setitem(DEVICE_LABELS, torch.device("meta"), "gpu")
     make, expected = IN_PARTS[layout]
     whole = make(torch.eye(3))
-    call = Call("aten::_to_copy", (whole,), {}, whole.to("meta"), 0, 0)
+    call = Dispatched("aten::_to_copy", (whole,), {}, whole.to("meta"), 0, 0)
     noted = Transfers().see(call)
     assert [seen.tensor.nbytes for seen, _, _ in noted] == expected
     assert len({seen.data for seen, _, _ in noted}) == len(expected)

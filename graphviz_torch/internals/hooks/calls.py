@@ -1,0 +1,168 @@
+"""The seam of calls: every call into torch that a program makes, by what is called.
+
+A listener with `calling` is told before a call, one with `called` after it, one with `raised` where
+it raises. `functions` says of which: a set of them; None for every call that computes. Half of the
+calls of a step read what a tensor is (`x.shape`), and compute nothing: those are told to who names
+them, and to nobody else.
+
+Private: how many function modes there are, and whether torch.jit.trace is at work (2.13).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from ..dynamo import uncompiled_itself
+from ..frames import hide
+from ..functions import METADATA_CALLS
+from ..guards import set_grad_enabled
+from ..tasks import programs
+from ..tracers import is_jit_tracing
+from .dispatch import sequence_number
+from .modes import FUNCTIONS, leave
+from .stream import Miss, Tell, methods, tell
+
+# torch.compile knows these as methods of a tensor, and in no other way.
+_METHODS: tuple[Any, ...] = (
+    Tensor.backward,
+    Tensor.dim_order,
+    Tensor.register_post_accumulate_grad_hook,
+    Tensor.share_memory_,
+    Tensor.split,  # 2.8
+    Tensor.unflatten,
+)
+_PLAIN = (Tensor, Parameter)
+# Calls that read what a tensor is, and make no node and no copy meanwhile.
+_READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
+_REMEMBERED = 10_000  # functions whose listeners are known: a program may make new ones for ever
+
+
+class Calling(NamedTuple):
+    """A call into torch is about to be made."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+    frame: FrameType  # that makes it
+    start: int  # number of this thread's next node
+
+
+class Called(NamedTuple):
+    """A call into torch has returned. It made the nodes start <= number < end."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+    result: Any
+    frame: FrameType  # that made it
+    start: int
+    end: int
+
+
+class Raised(NamedTuple):
+    """A call into torch has raised."""
+
+    error: BaseException
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+    frame: FrameType  # that made it
+
+
+class _Listening(NamedTuple):
+    """Who listens to the calls of one function."""
+
+    before: Tell
+    after: Tell
+    computes: bool
+
+
+class _ByFunction(dict[Any, _Listening]):
+    """That, by function: the one look-up of a call."""
+
+    def __init__(self, listeners: Sequence[Any]) -> None:
+        self._listeners = listeners
+
+    def __missing__(self, func: Any) -> _Listening:
+        computes = func not in _READS
+        wanting = [one for one in self._listeners if wants(one, func, computes)]
+        found = _Listening(methods(wanting, "calling"), methods(wanting, "called"), computes)
+        if len(self) < _REMEMBERED:
+            self[func] = found
+        return found
+
+
+def wants(listener: object, func: Any, computes: bool) -> bool:
+    """Does a listener want to be told of the calls of a function."""
+    functions: Container[Any] | None = getattr(listener, "functions", None)
+    return computes if functions is None else func in functions
+
+
+class CallWatch(TorchFunctionMode):
+    """Tells of each call into torch that a program makes.
+
+    Args:
+        listeners: in the order in which they are told.
+        program: a key of `tasks.programs`: calls that are made where it is not there are another's.
+        miss: takes what a listener raised.
+    """
+
+    def __init__(self, listeners: Sequence[object], program: object, miss: Miss) -> None:
+        super().__init__()
+        self._by_function = _ByFunction(listeners)
+        every = [one for one in listeners if wants(one, None, True)]
+        self._every = methods(every, "called")
+        self._raised = methods(listeners, "raised")
+        self._program = program
+        self._miss = miss
+        self._end = sequence_number()  # when a call that computes was told last
+
+    def __exit__(self, *_: object) -> None:
+        leave(self, FUNCTIONS)  # where recordings overlap, another's may be uppermost
+
+    def tell(self, called: Called) -> None:
+        """Tell of a call that the mode did not see."""
+        tell(self._by_function[called.func].after, called, self._miss)
+
+    @uncompiled_itself
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is set_grad_enabled:  # at once: a Ctrl-C on the way would leave the mode as it is
+            return func(*args, **(kwargs or {}))
+        if is_dynamo_compiling():
+            if func in _METHODS and type(args[0]) in _PLAIN:
+                return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+        if self._program not in programs() or is_jit_tracing():
+            return func(*args, **(kwargs or {}))
+        before, after, computes = self._by_function[func]
+        start = sequence_number()
+        if before:
+            tell(before, Calling(func, args, kwargs, sys._getframe(1), start), self._miss)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException as error:
+            # In no variable: frames below this one, which the error holds, hold this one.
+            tell(self._raised, Raised(error, func, args, kwargs, sys._getframe(1)), self._miss)
+            hide(error)
+            raise
+        end = sequence_number()
+        if not computes:
+            if end == self._end and not after:
+                return result
+            if end != self._end:  # nodes were made by no call that was seen
+                after, start = (*self._every, *after), end
+        self._end = end
+        if after:
+            called = Called(func, args, kwargs, result, sys._getframe(1), start, end)
+            tell(after, called, self._miss)
+        return result

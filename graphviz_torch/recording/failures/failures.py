@@ -1,0 +1,135 @@
+"""What failed: the last call that raised, each backward that raised, and what ended the block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...graph import Graph
+from ...internals.frames import user_frame
+from ...internals.hooks.calls import Raised
+from ...internals.tensors.pytree import tensors
+from ...tracing.nodes import GradFn
+from ...tracing.tracer import connected
+from ..backward import Backward
+from ..listener import BlockRaised, Ended, InnerBackwardRaised, Listener
+from ..live import Live
+from ..live_nodes import End, made_of
+from ..program import Program
+from ..tracking import name_of
+from .cause import Computed, explained
+from .node import FailingNode, find_failing_node, find_node_in_checkpoint
+from .operands import Error, Failed, operand, refused_operands
+
+_REFUSED = "can't optimize a non-leaf Tensor"  # what PyTorch says (2.13)
+
+
+class _FailedBackward(NamedTuple):
+    """A backward that raised."""
+
+    error: Error
+    node: FailingNode | None
+    computed: list[Computed]  # what the program had by name then
+
+
+class Failures(Listener):
+    """The exceptions of a recording."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._call: Failed | None = None  # the last that raised since the last backward
+        self._block: Failed | None = None  # what ended the block ...
+        self._position = -1  # ... during or after the backward of this graph
+        self.in_backward = False  # did the last backward raise what ended the block
+        self._backwards: list[Backward] = []
+        self._failed: dict[int, _FailedBackward] = {}  # by graph
+        self._inner: FailingNode | None = None  # of a backward that the running one runs
+
+    def raised(self, event: Raised) -> None:
+        """Its operands go by what the user's own frames call them."""
+        known = Error.of(event.error)
+        if self._call is not None and self._call.error == known:
+            return  # it passes through an outer call
+        operands = []
+        for tensor in tensors((event.args, event.kwargs)):
+            label = ""
+            outer = user_frame(event.frame)
+            while not label and outer is not None:
+                label, outer = self.program.label(tensor, outer), outer.f_back
+            operands.append(operand(label, tensor))
+        place = self.program.place(event.frame)
+        self._call = Failed(known, name_of(event.func), place, operands)
+
+    def graph_read(self, live: Live) -> None:
+        """What was raised before it was caught."""
+        self._call = None
+
+    def inner_backward_raised(self, event: InnerBackwardRaised) -> None:
+        fns, _ = connected([fn for fn, _ in event.ends])
+        numbered = {i: fn for fn, i in fns.items()}
+        self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
+
+    def backward_ended(self, event: Ended) -> None:
+        """Look, while the nodes are alive, at which one it ended with an error."""
+        if event.error is not None:
+            live, order = event.live, event.live.ran.nodes or []
+            fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
+            node, computed = None, []
+            # The error is to pass, whatever the user's tensors are.
+            with suppress(Exception):
+                computed = made_of(live.named)
+                node = find_failing_node(
+                    fns,
+                    order,
+                    event.error,
+                    self.program.changes,
+                    lambda i: any(other.freed(live.numbers[i]) for other in self._backwards),
+                )
+            if node is None and self._inner is not None and order:
+                node = replace(self._inner, node=order[-1], leaf=None)
+            self._failed[live.position] = _FailedBackward(Error.of(event.error), node, computed)
+        self._backwards.append(event.backward)
+        self._inner = None
+
+    def block_raised(self, event: BlockRaised) -> None:
+        """Where it came from: a call, a backward that handed it on, or neither."""
+        error, place = event
+        known = Error.of(error)
+        failed = self._call
+        if failed is None or failed.error != known:
+            failed = Failed(known, place=place)
+            if _REFUSED in known.message:
+                failed = replace(failed, operands=refused_operands(error))
+        last = self._failed.get(len(self._backwards) - 1)
+        self.in_backward = last is not None and last.error == known
+        if self.in_backward:
+            failed = replace(failed, raised=None if place == failed.place else place)
+        self._block, self._position = failed, len(self._backwards) - 1
+
+    def ends(self) -> list[End]:
+        """What made the operands of the call that ended the block."""
+        operands = [] if self._block is None else self._block.operands
+        return [(part.fn, part.output_nr) for part in operands if part.fn is not None]
+
+    def attach(self, position: int, ids: Mapping[GradFn, int]) -> None:
+        """What ended the block belongs to this graph, which has these nodes."""
+        self._position = position
+        if self._block is not None:
+            self._block = self._block.among(ids)
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        own = self._failed.get(backward.position)
+        if backward.position == self._position:
+            failed = self._block
+        else:  # the program caught it
+            failed = None if own is None else Failed(own.error, "backward", backward.call.place)
+        if failed is None:
+            return graph
+        line = self.program.line()
+        failure = failed.value(self.program.source_in(line), line)
+        if own is not None and own.node is not None and failed.error == own.error:
+            before = self._backwards[: backward.position]
+            failure = explained(failure, backward, own.node, own.computed, before, self.program)
+        return replace(graph, failure=failure)

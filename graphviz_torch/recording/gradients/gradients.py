@@ -1,0 +1,87 @@
+"""The columns of what every gradient looked like, when its node ran, and how long it took."""
+
+from __future__ import annotations
+
+import torch
+
+from ...internals.dynamo import compiles_backward
+from ..backward import Backward
+from ..listener import Began, Columns, Ended, Listener
+from ..live_nodes import End
+from ..options import Options
+from ..program import Program
+from .finite import FiniteHooks
+from .recorder import GradientHooks
+
+_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
+
+
+class Gradients(Listener):
+    """The gradient at every node; of a light recording only which are not finite."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._finite = program.options.light
+        self._running: GradientHooks | FiniteHooks | None = None
+        self._asked: list[End] = []  # the inputs of `autograd.grad`
+        self._runs: dict[int, tuple[GradientHooks | FiniteHooks, list[int]]] = {}  # by graph
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return options.gradients is not False
+
+    def backward_began(self, event: Began) -> None:
+        """Hook every node, unless a CUDA graph is captured."""
+        live = event.live
+        outputs = live.reading.columns["outputs"]
+        devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
+        cuda = any(device.startswith("cuda") for device in devices)
+        if cuda and torch.cuda.is_current_stream_capturing():
+            return  # what we do on the device would become a part of the CUDA graph
+        if compiles_backward():
+            for node, _ in live.reading.ends:
+                live.note(node, _COMPILED)
+            return
+        self._asked = event.asked
+        nodes, ran = zip(live.ids, outputs, strict=True), live.ran.watch()
+        hooks: GradientHooks | FiniteHooks
+        if self._finite and devices == {"cpu"}:
+            hooks = FiniteHooks(nodes, ran)
+        else:
+            hooks = GradientHooks(nodes, ran, cuda, mixed=len(devices) > 1, finite=self._finite)
+        self._running = hooks
+        self._runs[live.position] = hooks, ran
+        hooks.__enter__()
+
+    def backward_ended(self, event: Ended) -> None:
+        """Take the hooks off."""
+        hooks, self._running = self._running, None
+        if hooks is None:
+            return
+        try:
+            if event.error is not None:
+                hooks.fail()
+            # The engine hands these out without running their nodes.
+            ids = event.live.ids
+            hooks.add(
+                (ids[fn], output_nr, gradient)
+                for (fn, output_nr), gradient in zip(self._asked, event.gradients, strict=False)
+                if fn in ids
+            )
+        finally:
+            self._asked = []
+            hooks.__exit__()
+
+    def columns(self, backward: Backward) -> Columns:
+        hooks, ran = self._runs.get(backward.position, (None, []))
+        if hooks is None:
+            return {}
+        return {
+            "grad_outputs": hooks.statistics(backward.reading.columns["outputs"]),
+            "order": {node: k for k, node in enumerate(ran)},
+            "seconds": hooks.seconds(),
+        }
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.unhook()

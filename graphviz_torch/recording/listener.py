@@ -1,0 +1,120 @@
+"""What a recorder is: a listener to the stream of events, and what it gives to the graphs.
+
+A listener has a method for each event that it wants, of any of these:
+
+    calling  called  raised          a call into torch                internals/hooks/calls.py
+    dispatched                       an operator, below autograd      internals/hooks/dispatch.py
+    module_began  module_ended       a module's forward               internals/hooks/modules.py
+    stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
+    graph_read                       a graph was read, alive          Live
+    backward_began  backward_ended   the same around its backward     Began, Ended
+    inner_backward_raised            one that a node runs             InnerBackwardRaised
+    block_raised                     an exception ends the block      BlockRaised
+    release                          to let go of live nodes          None
+
+It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
+them need is in the event, in the graph that is alive (`Live`), or asked of the `Program`. What it
+raises is noted as "not recorded". Nobody sees what it reads, and what is no event of this program,
+because another thread runs or another task, is not told, but for operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from types import FrameType
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from ..graph import Graph
+from ..tracing.nodes import GradFn
+from .backward import Backward
+from .live import Live
+from .live_nodes import End
+from .options import Options
+from .program import Program
+from .source_lines import Place
+
+# Values by the id of the node, for the nodes that have one.
+Columns = Mapping[str, Mapping[int, Any]]
+
+
+class Began(NamedTuple):
+    """A backward is about to run."""
+
+    live: Live
+    outputs: Sequence[Any]  # what it starts from: tensors, gradient edges
+    asked: list[End]  # the inputs of `autograd.grad`
+    frame: FrameType | None  # of the user's, that calls it
+
+
+class Ended(NamedTuple):
+    """A backward has run, or raised. Its nodes may still be alive."""
+
+    live: Live
+    backward: Backward
+    gradients: Sequence[Tensor | None]  # what `autograd.grad` returned
+    error: BaseException | None
+
+
+class InnerBackwardRaised(NamedTuple):
+    """A backward raised that a node of the running one runs: of a reentrant checkpoint."""
+
+    ends: list[End]
+    error: BaseException
+
+
+class Reach(NamedTuple):
+    """What a backward reaches, while its graph is read."""
+
+    graph: Container[GradFn]  # the nodes that it runs
+    before: set[int]  # id() of the variables that earlier backwards reached
+    failed: bool  # an exception ended the recording: the graph is that of what led to it
+
+
+class BlockRaised(NamedTuple):
+    """An exception ends the recording's block."""
+
+    error: BaseException
+    place: Place | None  # the innermost of the user's own code that it came through
+
+
+class Listener:
+    """A recorder. What it does not override it leaves out.
+
+    Args:
+        program: what is watched: names lines, modules and tensors.
+    """
+
+    # Of which calls it is told: a set of functions; None for every one that computes.
+    functions: Container[Any] | None = None
+    # Of which operators: "aten::copy_", and a test of arguments and result.
+    operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
+    # Is it told of operators where there is no device but the CPU, too.
+    everywhere: ClassVar[bool] = False
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        """Does it listen where a recording has these options."""
+        return True
+
+    def hidden(self, reach: Reach) -> list[GradFn]:
+        """Live nodes that are drawn beside those that run, and what leads to them."""
+        return []
+
+    def conclude(self, backwards: Sequence[Backward]) -> None:
+        """The graphs of these backwards are about to be made."""
+
+    def columns(self, backward: Backward) -> Columns:
+        """Values of nodes, by the field of `Node`."""
+        return {}
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        """The graph, with what there is beside its nodes."""
+        return graph
+
+    def close(self) -> None:
+        """The block is over, or was interrupted: nothing of the program is to be held or hooked."""

@@ -1,0 +1,34 @@
+"""Who listens to a recording, in the order in which they are told.
+
+Of `gradients="finite"` those are left out that ask something of every call: arguments, losses, the
+life of gradients, weights' norms, and graphs that are kept.
+"""
+
+from __future__ import annotations
+
+from .cuts.cuts import Cuts
+from .events.listener import EventListener
+from .failures.failures import Failures
+from .gradients.gradients import Gradients
+from .gradients.results import FiniteResults
+from .listener import Listener
+from .modules.arguments import Arguments
+from .modules.weights import Weights
+from .saved_tensors import SavedTensors
+from .steps.history import GraphHistory
+from .steps.zero_grad import ClearedGradients
+from .transfers.copies import Copies
+
+LISTENERS: tuple[type[Listener], ...] = (
+    EventListener,
+    FiniteResults,
+    Arguments,
+    Cuts,
+    Failures,
+    ClearedGradients,
+    SavedTensors,
+    Gradients,
+    Weights,
+    GraphHistory,
+    Copies,
+)

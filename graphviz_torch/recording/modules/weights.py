@@ -1,0 +1,78 @@
+"""The table of parameters: what each is, and what became of it in the block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...graph import Graph, Parameter
+from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.norms import Norms
+from ..backward import Backward
+from ..listener import Began, Listener
+from ..program import Program
+
+
+class Weights(Listener):
+    """The parameters of the model, with their norms when backward begins."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._norms: dict[int, Norms] = {}  # by graph
+        self._reached: set[int] = set()  # id() of the variables that any backward reached
+        self._optimized: set[int] | None = None  # id() of what any optimizer holds
+
+    def backward_began(self, event: Began) -> None:
+        """Read the norms, which the optimizer will change."""
+        if not self.program.options.light and event.live.ran.nodes is not None:
+            live = event.live
+            leaves = set(live.parameters.values())
+            fns = {i: fn for fn, i in live.ids.items() if i in leaves}
+            self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
+
+    def conclude(self, backwards: Sequence[Backward]) -> None:
+        self._reached = {key for backward in backwards for key in backward.reached}
+        updated, listed = self.program.steps.updated, self.program.table.listed()
+        known = updated is None or all(id(tensor) in updated for _, tensor in listed)
+        self._optimized = None if known else optimized_parameters()
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        return replace(graph, parameters=self._parameters(backward))
+
+    def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
+        columns, table = backward.reading.columns, self.program.table
+        # What a compiled region calls inside is not known.
+        unseen = None if any("compile" in note for note in set(columns["note"])) else False
+        outputs = columns["outputs"]
+        listed = table.listed()
+        if not listed:  # no module was called: what should learn is not known, but what cannot is
+            named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
+            return tuple(
+                Parameter(label, meta, True, node, got_gradient=key in self._reached)
+                for key, node, label in named
+                if label and (meta := outputs[node][0]) is not None
+            )
+        norms = self._norms.get(backward.position)
+        weights = {} if norms is None else norms.fetch()
+        updated, optimized = self.program.steps.updated, self._optimized
+        found = []
+        for name, tensor in listed:
+            node = backward.parameters.get(name)
+            meta = None if node is None else outputs[node][0]
+            known = None if node is None else weights.get(node)
+            found.append(
+                Parameter(
+                    name,
+                    meta or tensor_meta(tensor),
+                    tensor.requires_grad,
+                    node,
+                    node is not None or table.was_called(name) or unseen,
+                    tensor.grad is not None,
+                    None if updated is None else id(tensor) in updated,
+                    in_optimizer=None if optimized is None else id(tensor) in optimized,
+                    norm=None if known is None else known.norm,
+                    extent="" if known is None else known.extent,
+                )
+            )
+        return tuple(found)
