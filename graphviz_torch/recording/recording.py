@@ -25,9 +25,9 @@ from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from .failures.note import add_note
 from .options import Options
-from .profiler import Clock
 from .session import Session
 from .transfers.copies import Copies
+from .transfers.profiler import Clock
 
 
 def record(

@@ -35,12 +35,12 @@ from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
 from .failures.failures import Failures
-from .fast_paths import FastPaths
 from .graphs import graphs_of
 from .listener import Began, BlockRaised, Ended, InnerBackwardRaised, Listener, Reach
 from .live import Live
 from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
 from .memory import Memory
+from .modules.fast_paths import FastPaths
 from .options import Options
 from .program import Program
 from .source_lines import raised
@@ -122,7 +122,6 @@ class Session:
         self.program.ends = []
         self._tell("release", None)
 
-    @uncollected
     def _begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
@@ -201,6 +200,7 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
+    @uncollected
     def _read(
         self,
         ends: list[End],

@@ -12,7 +12,7 @@ import torch
 from graphviz_torch import record
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.recording import recording as recordings
-from graphviz_torch.recording.profiler import Clock, match, read
+from graphviz_torch.recording.transfers.profiler import Clock, match, read
 from graphviz_torch.recording.transfers.transfers import CopyRecord
 
 

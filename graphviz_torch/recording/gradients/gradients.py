@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...graph.gc import uncollected
 from ...internals.dynamo import compiles_backward
 from ..backward import Backward
 from ..listener import Began, Columns, Ended, Listener
@@ -30,6 +31,7 @@ class Gradients(Listener):
     def wanted(cls, options: Options) -> bool:
         return options.gradients is not False
 
+    @uncollected
     def backward_began(self, event: Began) -> None:
         """Hook every node, unless a CUDA graph is captured."""
         live = event.live

@@ -18,10 +18,10 @@ from ..backward import Backward
 from ..listener import Began, Ended, Listener
 from ..live import Live
 from ..options import Options
-from ..profiler import Memcpy, match
 from ..program import Program
 from ..tracking import name_of
 from .operators import OPERATORS
+from .profiler import Memcpy, match
 from .transfers import CopyRecord, Transfers
 
 

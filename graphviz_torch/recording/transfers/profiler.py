@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..graph import TensorMeta, Transfer, TransferKind
-from ..internals.streams import is_set_up
-from .transfers.transfers import CopyRecord
+from ...graph import TensorMeta, Transfer, TransferKind
+from ...internals.streams import is_set_up
+from .transfers import CopyRecord
 
 _KINDS: dict[str, TransferKind] = {
     "Memcpy HtoD": "HtoD",

@@ -12,14 +12,14 @@ from types import FrameType
 import torch
 from torch import nn
 
-from ..internals.frames import variables
-from ..internals.hooks.calls import Called, CallWatch
-from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.modes import FUNCTIONS, leave
-from ..internals.hooks.modules import ModuleBegan, ModuleEnded
-from ..internals.tensors.pytree import tensors
-from .listener import Listener
-from .program import Program
+from ...internals.frames import variables
+from ...internals.hooks.calls import Called, CallWatch
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modes import FUNCTIONS, leave
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.tensors.pytree import tensors
+from ..listener import Listener
+from ..program import Program
 
 _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
