@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
-from graphviz_torch.recording import session
+from graphviz_torch.recording import memory, saved_tensors
 from graphviz_torch.recording.events import nonfinite
 from graphviz_torch.recording.failures import node as failing_node
 from tests.internals.tensors.test_accumulator import LEAVES, leaf_of
@@ -184,7 +184,7 @@ def test_what_could_not_be_read_is_noted_with_its_reason() -> None:
 def test_what_this_torch_does_not_tell_is_left_out_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for reader in (session, nonfinite, failing_node):
+    for reader in (saved_tensors, memory, nonfinite, failing_node):
         monkeypatch.setattr(reader, "TELLS", False)  # as torch 2.8
     x = torch.tensor([-1.0, 4.0], requires_grad=True)
     with record() as recording:
