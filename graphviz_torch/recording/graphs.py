@@ -45,7 +45,7 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
             for i, value in values.items():
                 column[i] = value
     if notes := _notes(backward, program):
-        rows["note"] = column = list(read["note"])
+        column = rows.setdefault("note", list(read["note"]))
         for i, note in notes.items():
             column[i] = column[i] or note
     graph = backward.reading.graph(**rows)

@@ -1,0 +1,215 @@
+"""The stream of a recording: each listener is told what it asked for, whoever else listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import record, simulate_accelerator
+from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
+from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
+from graphviz_torch.internals.tasks import enter, leave
+from graphviz_torch.recording import listeners
+from graphviz_torch.recording.listener import Began, Ended, Listener
+from graphviz_torch.recording.live import Live
+from graphviz_torch.recording.options import Options
+from graphviz_torch.recording.program import Program
+
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Adds listeners to all recordings of a test."""
+
+    def more(*kinds: type[Listener]) -> None:
+        monkeypatch.setattr(listeners, "LISTENERS", (*listeners.LISTENERS, *kinds))
+
+    return more
+
+
+def listening(functions: Any, into: list[Any], **methods: Any) -> type[Listener]:
+    """A class that notes the functions of the calls that it is told of."""
+
+    def called(self: Any, event: Called) -> None:
+        into.append(event.func)
+
+    body = {"functions": functions, "called": called, **methods}
+    return type("Noting", (Listener,), body)
+
+
+def step() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    (torch.sin(x) * 2).sum().backward()
+
+
+def test_two_that_ask_for_the_same_function_are_both_told(add: Add) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    add(listening({torch.sin}, first), listening({torch.sin, Tensor.sum}, second))
+    with record() as recording:
+        step()
+    assert first == [torch.sin]
+    assert second == [torch.sin, Tensor.sum]
+    assert [node.operation for node in recording.graph.nodes] == ["", "sin", "mul", "sum"]
+
+
+def test_one_without_functions_is_told_of_every_call_that_computes_and_of_no_other(
+    add: Add,
+) -> None:
+    every: list[Any] = []
+    add(listening(None, every))
+    with record():
+        x = torch.ones(2, 3, requires_grad=True)
+        assert x.shape == (2, 3)
+        assert x.dim() == 2
+        torch.sin(x)
+    assert torch.sin in every
+    assert Tensor.dim not in every
+    assert Tensor.shape.__get__ not in every  # type: ignore[attr-defined]
+
+
+def test_what_one_raises_is_noted_and_the_next_one_is_told(add: Add) -> None:
+    def fail(self: Any, event: Called) -> None:
+        raise LookupError("no such thing")
+
+    noted: list[Any] = []
+    add(listening({torch.sin}, [], called=fail), listening({torch.sin}, noted))
+    with record() as recording:
+        step()
+    assert noted == [torch.sin]
+    assert "not recorded: LookupError: no such thing" in recording.graph.nodes[-1].note
+
+
+def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:
+    told: list[str] = []
+
+    class Order(Listener):
+        functions = frozenset((torch.sin,))
+
+        def calling(self, event: Calling) -> None:
+            told.append("calling")
+
+        def called(self, event: Called) -> None:
+            told.append("called")
+
+        def module_began(self, event: object) -> None:
+            told.append("module began")
+
+        def module_ended(self, event: object) -> None:
+            told.append("module ended")
+
+        def graph_read(self, live: Live) -> None:
+            told.append("read")
+
+        def backward_began(self, event: Began) -> None:
+            told.append(f"backward of {len(event.live.ids)}")
+
+        def backward_ended(self, event: Ended) -> None:
+            told.append(f"ran {len(event.backward.ran or ())}")
+
+        def stepping(self, event: object) -> None:
+            told.append("stepping")
+
+        def stepped(self, event: object) -> None:
+            told.append("stepped")
+
+    add(Order)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with record(model):
+        torch.sin(model(torch.ones(2, 3))).sum().backward()
+        optimizer.step()
+    assert told == [
+        *("module began", "module ended", "calling", "called", "read"),
+        *("backward of 6", "ran 6", "stepping", "stepped"),
+    ]
+
+
+def test_a_call_that_raises_is_told_as_such(add: Add) -> None:
+    errors: list[str] = []
+
+    def raised(self: Any, event: Raised) -> None:
+        errors.append(type(event.error).__name__)
+
+    add(listening(set(), [], raised=raised))
+    with pytest.raises(RuntimeError), record(notes=False):
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert errors == ["RuntimeError"]
+
+
+def test_operators_are_told_to_who_asked_with_and_without_a_device(add: Add) -> None:
+    copies: list[str] = []
+    products: list[str] = []
+
+    class Products(Listener):
+        operators = {"aten::mm": lambda args, result: True}  # noqa: RUF012
+        everywhere = True
+
+        def dispatched(self, event: Dispatched) -> None:
+            products.append(event.operator)
+
+    class Copies(Listener):
+        operators = {"aten::_to_copy": lambda args, result: True}  # noqa: RUF012
+
+        def dispatched(self, event: Dispatched) -> None:
+            copies.append(event.operator)
+
+    add(Products, Copies)
+    with record():
+        torch.eye(2) @ torch.eye(2)
+    assert products == ["aten::mm"]
+    with simulate_accelerator() as [device], record() as recording:
+        torch.eye(2, requires_grad=True).to(device).sum().backward()
+        torch.eye(2) @ torch.eye(2)
+    assert products == ["aten::mm"] * 2
+    assert "aten::_to_copy" in copies
+    assert [copy.kind for copy in recording.graph.transfers] == ["HtoD", "DtoH"]
+
+
+def test_watches_of_different_operators_stand_side_by_side() -> None:
+    told: list[tuple[int, str]] = []
+
+    def watch(number: int, operator: str) -> OperatorWatch:
+        def tell(event: Dispatched) -> None:
+            told.append((number, event.operator))
+
+        return OperatorWatch({operator: lambda args, result: True}, tell, everywhere=True)
+
+    with watch(1, "aten::mm"), watch(2, "aten::sin"):
+        torch.eye(2) @ torch.eye(2)
+        torch.eye(2).sin()
+    torch.eye(2).sin()
+    assert told == [(1, "aten::mm"), (2, "aten::sin")]
+
+
+def test_a_light_recording_says_what_it_leaves_out() -> None:
+    light = Options("finite", True, False, True)
+    whole = Options(True, True, True, True)
+    left = [
+        kind.__name__
+        for kind in listeners.LISTENERS
+        if kind.wanted(whole) and not kind.wanted(light)
+    ]
+    assert left == ["Arguments", "SavedTensors", "GraphHistory"]
+
+
+def test_a_program_that_is_not_here_is_not_told() -> None:
+    noted: list[Any] = []
+    key = object()
+    one = listening(None, noted)(Program(None, None, Options(True, True, True, True)))
+    watch = CallWatch((one,), key, noted.append)
+    with watch:
+        torch.ones(1).sin()
+    assert noted == []
+    enter(key)
+    try:
+        with watch:
+            torch.sin(torch.ones(1))
+    finally:
+        leave(key)
+    assert torch.sin in noted
