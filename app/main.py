@@ -1,4 +1,4 @@
-"""The app's frame: page config and navigation. `streamlit run app/main.py`."""
+"""The app's frame: page config and navigation. `streamlit run app/server.py`."""
 
 import importlib
 import sys
