@@ -6,6 +6,7 @@ rules that compare steps, and of each finding the first.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -100,7 +101,11 @@ class Steps:
 class OptimizerSteps(Steps):
     """Steps that end where an optimizer has stepped: nobody needs to say where they begin.
 
-    It counts from now on, in the thread that makes it, until `close()`.
+    It counts from now on, in the thread and the process that make it, until `close()`.
+
+    Args:
+        due, done, model, notes: as for `Steps`.
+        forked: called in a child process that was forked from this one, at its first step.
     """
 
     def __init__(
@@ -110,24 +115,34 @@ class OptimizerSteps(Steps):
         model: torch.nn.Module | None = None,
         *,
         notes: bool = True,
+        forked: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(due, done, model, notes=notes)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
-        self._thread = get_ident()
+        self._process, self._thread = os.getpid(), get_ident()
+        self._forked: Callable[[], object] | None = forked
         self.step = 0
         self._hook: Any = register_optimizer_step_post_hook(self._stepped)
         self.begin(0)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Count no more, and close the recording, if there is one."""
+        """Count no more, and close the recording, if there is one; a forked child tells nothing."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-            self.end(error)
+            if os.getpid() == self._process:
+                self.end(error)
+            else:
+                self.drop()
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if get_ident() == self._thread:
+        if os.getpid() != self._process:  # whoever began to record did it for the parent
+            if self._forked is not None:
+                forked, self._forked = self._forked, None
+                forked()
+                self.drop()
+        elif get_ident() == self._thread:
             self.end()
             self.step += 1
             self.begin(self.step)

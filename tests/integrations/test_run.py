@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import textwrap
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,68 +11,9 @@ import pytest
 
 from graphviz_torch import load
 from graphviz_torch.integrations.command.main import main
+from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
 
-TRAINING = """\
-import sys
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.b(self.a(x).detach())
-
-def main():
-    torch.manual_seed(0)
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for i in range(5):
-        optimizer.zero_grad()
-        loss = net(torch.ones(2, 3)).sum()
-        loss.backward()
-        optimizer.step()
-    print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, loss.item())
-
-if __name__ == "__main__":
-    main()
-    print("on stderr", file=sys.stderr)
-"""
 SHOWS = "import sys\nprint(__name__, __file__, sys.argv, sys.path[0], __spec__.name)\n"
-ENDS = {
-    "exit": "sys.exit(3)",
-    "message": "sys.exit('bye')",
-    "error": "def f():\n    1 / 0\nf()",
-    "hook": "sys.excepthook = lambda *a: print('mine', a[0].__name__, file=sys.stderr)\n{}['k']",
-    # A shell's background job ignores the signal, and hands that on to those that it starts.
-    "interrupt": "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()",
-    "end": "pass",
-}
-# Each end in a process of its own, which has trained: its output in files, its status on stdout.
-FORKS = """\
-import os
-for end in {ends}:
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{folder}/{{end}}.{{name}}", os.O_WRONLY | os.O_CREAT), number)
-        break
-    print(end, os.waitpid(child, 0)[1])
-"""
-
-
-def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
-def recorded(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return python("-m", "graphviz_torch", "run", *arguments, folder=folder)
-
-
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -100,37 +38,19 @@ def training(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_output_arguments_exit_code_and_traceback_are_as_without(training: Path) -> None:
-    ends = "".join(
-        f"if end == {end!r} and not child:\n{textwrap.indent(text, '    ')}\n"
-        for end, text in ENDS.items()
-    )
-    arguments = ["train.py", "--lr", "3", "--", "-o", "x"]
-    done = {}
-    for way in (python, recorded):
-        folder = training / way.__name__
-        folder.mkdir()
-        forks = FORKS.format(ends=list(ENDS), folder=folder)
-        (training / "train.py").write_text(TRAINING + forks + ends)
-        done[way] = way(*arguments, folder=training)
-    plain, ours = done[python], done[recorded]
-    assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr
-    assert f"interrupt {signal.SIGINT}\n" in ours.stdout
-    assert ours.stderr.startswith(plain.stderr + "graphviz-torch: ")
-    for end in ENDS:
-        bare, said = (
-            (training / way.__name__ / f"{end}.err").read_text() for way in (python, recorded)
-        )
-        assert said.startswith(bare + "graphviz-torch: "), end
-        assert "a result was cut by detach() at train.py:10." in said
-        assert bool(bare) == (end not in ("exit", "end"))
+def test_output_and_arguments_are_as_without(training: Path) -> None:
+    plain = python("train.py", *ARGUMENTS, folder=training)
+    done = recorded("train.py", *ARGUMENTS, folder=training)
+    assert (done.stdout, done.returncode) == (plain.stdout, 0)
+    assert SAID_EARLY.sub("", done.stderr).startswith(plain.stderr + "graphviz-torch: ")
 
 
 def test_a_script_that_python_cannot_read_ends_as_without(training: Path) -> None:
     (training / "train.py").write_text("def f(:")
     plain, done = python("train.py", folder=training), recorded("train.py", folder=training)
-    assert done.stderr.startswith(plain.stderr)
-    assert done.returncode == plain.returncode == 1
+    sentence = "graphviz-torch: nothing was recorded: the script could not be read\n"
+    assert done.stderr == plain.stderr + sentence
+    assert (done.stdout, done.returncode) == (plain.stdout, 1)
 
 
 def test_a_module_and_a_package_run_as_with_python_dash_m(training: Path) -> None:
@@ -209,15 +129,79 @@ def test_an_error_in_backward_is_explained_after_its_traceback(
     assert "[changed-in-place]" in said.split("RuntimeError")[-1]
 
 
-def test_a_script_that_spawns_processes_can_be_found_by_them(training: Path) -> None:
+LOOKS = """\
+        import glob, graphviz_torch
+        print(i, sorted(glob.glob("[gfk]*.*")), len(graphviz_torch.load("g.json").nodes))
+"""
+
+
+def test_files_are_written_when_a_step_has_ended_and_pictures_for_the_first_and_the_last(
+    training: Path, command: Command
+) -> None:
     (training / "train.py").write_text(
-        "import multiprocessing as mp\n\ndef f(x):\n    return x + 1\n\n"
-        "if __name__ == '__main__':\n"
-        "    with mp.get_context('spawn').Pool(1) as pool:\n        print(pool.map(f, [1, 2]))\n"
+        TRAINING.replace("    print(__name__", LOOKS + "    print(__name__").replace(
+            "range(5)", "range(2)"
+        )
     )
-    done = recorded("train.py", folder=training)
-    assert done.stdout == "[2, 3]\n", done.stderr
-    assert "nothing was recorded" in done.stderr
+    names = ["g.json", "g.txt", "g.html", "found.sarif", "g.dot"]
+    words = [word for name in names for word in ("-o", name)]
+    code, out, said = command(*words, "--write-baseline", "known.json", "--steps", "9", "train.py")
+    assert code == 0, said
+    each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json'] 9"
+    assert out.splitlines()[:2] == [f"0 {each}", f"1 {each}"]
+    assert "goes on" not in said
+    assert [*said.splitlines()[-6:]] == [*names, "known.json"]
+
+
+def test_with_all_steps_recorded_what_is_new_is_said_at_once(
+    training: Path, command: Command
+) -> None:
+    _, _, said = command("--steps", "0", "train.py")
+    assert said.startswith("graphviz-torch: 1 step recorded, and the script goes on\nwarning: ")
+    assert said.count("goes on") == 1
+    assert "graphviz-torch: 5 steps recorded\nwarning: " in said
+
+
+def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(
+    training: Path, command: Command
+) -> None:
+    fails = (
+        "        if i == 2:\n            raise KeyError('row 7')\n        optimizer.zero_grad()\n"
+    )
+    (training / "train.py").write_text(TRAINING.replace("        optimizer.zero_grad()\n", fails))
+    names = ["g.json", "g.html", "g.txt", "g.dot", "found.sarif"]
+    code, _, said = command(*(word for name in names for word in ("-o", name)), "train.py")
+    assert (code, "graphviz-torch: 2 steps recorded\n" in said) == (1, True)
+    graph = load(training / "g.json")
+    assert len(graph.nodes) == NODES
+    assert graph.failure is not None
+    assert (graph.failure.error, graph.failure.where) == ("KeyError", "train.py:18")
+    assert "addmm" in (training / "g.txt").read_text()
+    rules = json.loads((training / "found.sarif").read_text())["runs"][0]["results"]
+    assert {each["ruleId"] for each in rules} == {"failed", "cut-gradient"}
+
+
+def test_files_are_written_where_the_command_was_started(training: Path, command: Command) -> None:
+    (training / "other").mkdir()
+    (training / "train.py").write_text("import os\nos.chdir('other')\n" + TRAINING)
+    _, out, said = command("-o", "g.json", "-o", "found.sarif", "train.py")
+    assert len(out.splitlines()) == 1
+    assert said.endswith("\ng.json\nfound.sarif\n")
+    assert {"g.json", "found.sarif"} <= {*os.listdir(training)}
+    [run] = json.loads((training / "found.sarif").read_text())["runs"]
+    [place] = run["results"][0]["locations"]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "train.py"
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_is_the_scripts(
+    training: Path, command: Command
+) -> None:
+    code, _, said = command("-o", "missing/g.json", "-o", "g.txt", "train.py")
+    assert code == 0
+    [line] = [line for line in said.splitlines() if "missing" in line]
+    assert line.startswith("graphviz-torch: g.json was not written: ")
+    assert line.endswith("missing/g.json: No such file or directory.")
+    assert "addmm" in (training / "g.txt").read_text()
 
 
 @pytest.mark.parametrize(

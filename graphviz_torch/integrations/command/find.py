@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .baseline import write_baseline
 from .files import read_graph
-from .reports import FORMATS, add_report, judged
+from .reports import FORMATS, add_report, judged, known_findings
 
 
 def add_find(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,8 @@ def _find(parsed: argparse.Namespace) -> int:
 
     *previous, last = [read_graph(file) for file in parsed.files]
     found = find_across([*previous, last]) if parsed.ranks else find(last, previous)
-    new, code = judged(parsed, found)
+    new, code = judged(parsed, found, known_findings(parsed))
+    if parsed.write_baseline is not None:
+        write_baseline(parsed.write_baseline, found)
     print(FORMATS[parsed.format or "text"](new))
     return code

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter is shown its escape
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
+        if reconfigure is not None and given[:1] != ["run"]:  # a script's stdout is its own
             reconfigure(errors="backslashreplace")
     try:
         parsed = parser(next((word for word in given if word in COMMANDS), "")).parse_args(given)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
-        print(f"graphviz-torch: {_said(error)}", file=sys.stderr)
+        print(f"graphviz-torch: {sentence(error)}", file=sys.stderr)
         return _FAILED
 
 
@@ -75,7 +75,8 @@ def parser(*names: str) -> argparse.ArgumentParser:
     return made
 
 
-def _said(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """What went wrong, for a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}."
     return str(error)

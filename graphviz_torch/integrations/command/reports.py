@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import Finding, __version__, rules
-from .baseline import fingerprint, new_findings, read_baseline, write_baseline
+from .baseline import fingerprint, new_findings, read_baseline
 
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -30,15 +30,25 @@ def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
     parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=says)
 
 
-def judged(parsed: argparse.Namespace, found: Sequence[Finding]) -> tuple[list[Finding], int]:
-    """What is new beyond the baseline, and the exit code for it."""
-    if parsed.write_baseline is not None:
-        write_baseline(parsed.write_baseline, found)
-        return list(found), 0
-    new = list(found)
-    if parsed.baseline is not None:
-        new = new_findings(found, read_baseline(parsed.baseline))
+def known_findings(parsed: argparse.Namespace) -> Counter[str]:
+    """The baseline, by fingerprint; nothing, where none is given or one is written.
+
+    Raises:
+        ValueError, OSError: as `read_baseline`.
+    """
+    if parsed.baseline is None or parsed.write_baseline is not None:
+        return Counter()
+    return read_baseline(parsed.baseline)
+
+
+def judged(
+    parsed: argparse.Namespace, found: Sequence[Finding], known: Counter[str]
+) -> tuple[list[Finding], int]:
+    """What is new beyond what is known, and the exit code for it."""
+    new = new_findings(found, known)
     bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[parsed.fail_on]
+    if parsed.write_baseline is not None:
+        bad = ()
     return new, int(any(each.severity in bad for each in new))
 
 
@@ -76,11 +86,11 @@ def to_json(found: Sequence[Finding]) -> str:
     return json.dumps({"format": "graphviz_torch findings", "version": 1, "findings": rows})
 
 
-def to_sarif(found: Sequence[Finding]) -> str:
-    """For code scanning: SARIF 2.1.0. Files are looked for below the current folder."""
+def to_sarif(found: Sequence[Finding], root: Path | None = None) -> str:
+    """For code scanning: SARIF 2.1.0. Files are looked for below `root`, or the current folder."""
     said = dict(rules())
     used = sorted({each.rule for each in found})
-    where = _Files(Path.cwd())
+    where = _Files(root or Path.cwd())
     results = [_result(each, used.index(each.rule), where) for each in found]
     driver = {
         "name": "graphviz_torch",

@@ -2,7 +2,8 @@
 
 What the script prints, its arguments, its exit code and its tracebacks are as without. A step ends
 where an optimizer has stepped; a script without an optimizer is one step. Only the thread that runs
-the script is recorded. After the last recorded step the script runs as fast as without.
+the script is recorded, in this process: processes that it starts are not, and do not report. After
+the last recorded step the script runs as fast as without.
 """
 
 from __future__ import annotations
@@ -11,17 +12,13 @@ import argparse
 import os
 import signal
 import sys
-from contextlib import redirect_stdout
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ... import Finding, Graph, save
-from .files import write_text
-from .pictures import draw
-from .reports import FORMATS, add_report, judged, to_lines
-from .script import Script, shown
-
-_PICTURES = (".svg", ".png", ".pdf", ".dot")
+from .outputs import PICTURES, Outputs
+from .reports import add_report
+from .script import Children, Script, exit_status, show_error
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -49,38 +46,37 @@ def _run(parsed: argparse.Namespace) -> int:
     script = Script(parsed.script, parsed.args, module=parsed.module)
     from ..steps import OptimizerSteps, due_steps
 
-    graphs: list[Graph] = []
-    found: dict[tuple[str, str], Finding] = {}
-    last = parsed.steps * parsed.every
-
-    def noted(step: int, made: list[Graph], each: list[Finding]) -> None:
-        graphs[:] = made[-1:]
-        for finding in each:
-            found.setdefault((finding.rule, finding.message), finding)
-
-    due = due_steps(every=parsed.every)
-    # What a note would say of an error stands in the report.
-    steps = OptimizerSteps(lambda step: due(step) and (not last or step < last), noted, notes=False)
-    code: int | str | None = 0
+    outputs, children, process = Outputs(parsed), Children(), os.getpid()
+    due, last = due_steps(every=parsed.every), parsed.steps * parsed.every
+    steps: OptimizerSteps | None = None
     ended: BaseException | None = None
+    code: Any = 0
     try:
+        script.load()
+        steps = OptimizerSteps(
+            lambda step: due(step) and (not last or step < last),
+            outputs.add,
+            notes=False,  # what a note would say of an error stands in the report
+            forked=children.mark,
+        )
         script.run()
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int | str | None) else str(error.code)
+        code = error.code
     except BaseException as error:
         ended = error
-    steps.close(ended)
-    if ended is not None:
-        shown(ended, script.file)
-        code = 1
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    sys.stdout.flush()
-    failed = _report(parsed, steps.recorded, graphs, list(found.values()))
+    outputs.running = False
+    with suppress(Exception):  # where the script has taken away what this needs
+        if steps is not None:
+            steps.close(ended)
+    status = exit_status(code) if ended is None else show_error(ended, script.file)
+    if os.getpid() == process:  # else a forked child, which ends as it would without
+        with suppress(Exception):
+            sys.stdout.flush()
+        failed = outputs.finish(begun=steps is not None, children=children)
+        status = status or failed
     if isinstance(ended, KeyboardInterrupt):
         _interrupted()
-    return (code or 0) or failed
+    return status
 
 
 def _check(parsed: argparse.Namespace) -> None:
@@ -89,48 +85,14 @@ def _check(parsed: argparse.Namespace) -> None:
         if getattr(parsed, name) < least:
             raise ValueError(f"--{name} {getattr(parsed, name)}: pass {least} or more.")
     for path in parsed.out:
-        if not path.name.endswith((".json", ".json.gz", *_PICTURES, ".html", ".txt", ".sarif")):
+        if not path.name.endswith((".json", ".json.gz", *PICTURES, ".html", ".txt", ".sarif")):
             raise ValueError(
                 f"-o {path}: a graph is written as .json, .json.gz, .svg, .png, .pdf, .dot, .html "
                 "or .txt, the report as .sarif."
             )
-
-
-def _report(
-    parsed: argparse.Namespace, recorded: int, graphs: list[Graph], found: list[Finding]
-) -> int:
-    """Write what was asked for, and say what was found. Returns the exit code."""
-    steps = f"{recorded} step{'' if recorded == 1 else 's'} recorded"
-    if not graphs:
-        steps = "nothing was recorded: no backward ran"
-    order = ("error", "warning", "info")
-    found.sort(key=lambda each: order.index(each.severity))
-    new, failed = judged(parsed, found)
-    print(f"graphviz-torch: {steps}", file=sys.stderr)
-    if parsed.format is None:
-        print(to_lines(new), file=sys.stderr)
-    else:
-        print(FORMATS[parsed.format](new))
-    for path in parsed.out:
-        if path.suffix == ".sarif":
-            write_text(FORMATS["sarif"](new), path)
-        elif graphs:
-            _write(graphs[-1], path)
-    return failed
-
-
-def _write(graph: Graph, path: Path) -> None:
-    from ... import to_html, to_text
-
-    with redirect_stdout(sys.stderr):  # stdout is the script's
-        if path.suffix in _PICTURES:
-            draw(graph, path, None)
-        elif path.suffix == ".html":
-            write_text(to_html(graph, title=path.name), path)
-        elif path.suffix == ".txt":
-            write_text(to_text(graph), path)
-        else:
-            print(save(graph, path))
+    parsed.out = [path.absolute() for path in parsed.out]  # the script may go elsewhere
+    if parsed.write_baseline is not None:
+        parsed.write_baseline = parsed.write_baseline.absolute()
 
 
 def _interrupted() -> NoReturn:

@@ -1,0 +1,183 @@
+"""What a run leaves: its report and its files, written after each recorded step.
+
+No end of the script loses them: a signal, `os._exit`, a crash and a batch system that stops the
+job leave what the steps before have written. So nothing waits for the end, and no signal is
+handled. At the end the report is said again, with what has been found since, and the files that are
+not up to date are written.
+
+A picture takes a layout, which may take seconds: it is drawn after the first recorded step, after
+the last that was asked for, and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ... import Finding, Graph, draw_graph, save, to_html, to_text
+from ...graph.files.replacement import replacement
+from ...graph.units import count_text
+from .baseline import write_baseline
+from .main import sentence
+from .reports import FORMATS, judged, known_findings, to_lines, to_sarif
+from .script import Children
+
+PICTURES = (".svg", ".png", ".pdf", ".dot")
+_ORDER = ("error", "warning", "info")
+
+
+class Outputs:
+    """The report and the files of a run.
+
+    Args:
+        parsed: the arguments of `run`.
+
+    Raises:
+        ValueError, OSError: for a baseline that cannot be read.
+    """
+
+    def __init__(self, parsed: argparse.Namespace) -> None:
+        self._parsed = parsed
+        self._known = known_findings(parsed)
+        # The script may go to another folder, and may take another stderr.
+        self._root, self._stderr = Path.cwd(), sys.stderr
+        self._files: list[Path] = [*parsed.out]
+        if parsed.write_baseline is not None:
+            self._files.append(parsed.write_baseline)
+        self._stale = {*self._files}  # what is not written as the last step would have it
+        self._steps = 0
+        self._graph: Graph | None = None
+        self._found: dict[tuple[str, str], Finding] = {}
+        self._news: list[Finding] = []  # not said yet
+        self.running = True  # the script, to which nothing may happen
+
+    def add(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
+        """Take a step, from 0, that has ended; write what there is while the script runs."""
+        first, self._graph = self._graph is None, _last(graphs, self._graph)
+        self._steps += any(graph.nodes for graph in graphs)
+        for finding in found:
+            key = (finding.rule, finding.message)
+            if key not in self._found:
+                self._found[key] = finding
+                self._news.append(finding)
+        self._stale = {*self._files}
+        if not self.running:
+            return
+        wanted = self._parsed.steps
+        last = wanted > 0 and step >= (wanted - 1) * self._parsed.every
+        with suppress(Exception):
+            self._write(pictures=first or last)
+            if last or (not wanted and self._news):
+                new, _ = judged(self._parsed, _sorted(self._news), self._known)
+                self._say(f"{self._count()}, and the script goes on", to_lines(new))
+                self._news = []
+
+    def finish(self, *, begun: bool, children: Children) -> int:
+        """Say and write all at the end. Returns the exit code that `--fail-on` asks for.
+
+        Args:
+            begun: whether the script began to run.
+            children: its child processes.
+        """
+        try:
+            return self._finish(begun, children)
+        except Exception as error:  # the script has taken away what this needs
+            self._say(f"the report could not be written ({type(error).__name__}: {error})")
+            return 0
+
+    def _finish(self, begun: bool, children: Children) -> int:
+        new, code = judged(self._parsed, _sorted(self._found.values()), self._known)
+        said = self._count()
+        if self._graph is None:
+            missed = "no backward ran" if begun else "the script could not be read"
+            said = f"nothing was recorded: {missed}"
+        said += children.said(alone=self._graph is None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # the script may make errors of them
+            errors = self._write(pictures=True)
+        shown = self._parsed.format is None and self._graph is not None
+        self._say(said, *[to_lines(new)] * shown)
+        for path in self._files:
+            if path not in self._stale:
+                self._print(os.path.relpath(path, self._root))
+        for error in errors:
+            self._say(error)
+        if self._parsed.format == "sarif":
+            _print(to_sarif(new, self._root))
+        elif self._parsed.format is not None:
+            _print(FORMATS[self._parsed.format](new))
+        return code
+
+    def _count(self) -> str:
+        return f"{count_text(self._steps, 'step')} recorded"
+
+    def _say(self, sentence: str, *lines: str) -> None:
+        self._print("\n".join([f"graphviz-torch: {sentence}", *lines]))
+
+    def _print(self, text: str) -> None:
+        with suppress(Exception):  # the script may have closed it
+            print(text, file=self._stderr, flush=True)
+
+    def _write(self, *, pictures: bool) -> list[str]:
+        """Write the files that are not up to date. Returns what could not be written, and why."""
+        errors = []
+        for path in self._files:
+            if path.suffix in PICTURES and not pictures:
+                continue
+            if path in self._stale or not path.exists():
+                try:
+                    if self._write_file(path):
+                        self._stale.discard(path)
+                except Exception as error:
+                    self._stale.add(path)
+                    errors.append(f"{path.name} was not written: {sentence(error)}")
+        return errors
+
+    def _write_file(self, path: Path) -> bool:
+        """Whether there was something to write."""
+        found = _sorted(self._found.values())
+        if path == self._parsed.write_baseline:
+            write_baseline(path, found)
+        elif path.suffix == ".sarif":
+            new, _ = judged(self._parsed, found, self._known)
+            _write_text(to_sarif(new, self._root), path)
+        elif self._graph is None:
+            return False
+        elif path.suffix in PICTURES:
+            draw_graph(self._graph).render(outfile=path)
+        elif path.suffix == ".html":
+            to_html(self._graph, path, title=path.name)
+        elif path.suffix == ".txt":
+            _write_text(to_text(self._graph), path)
+        else:
+            save(self._graph, path)
+        return True
+
+
+def _last(graphs: list[Graph], before: Graph | None) -> Graph:
+    """The last graph that has a node, and the failure that came after it."""
+    graph = next((each for each in reversed(graphs) if each.nodes), before)
+    if graph is None or graph is graphs[-1] or graphs[-1].failure is None:
+        return graph or graphs[-1]
+    return replace(graph, failure=graphs[-1].failure)
+
+
+def _sorted(found: Iterable[Finding]) -> list[Finding]:
+    return sorted(found, key=lambda each: _ORDER.index(each.severity))
+
+
+def _write_text(text: str, path: Path) -> None:
+    with replacement(path) as file:
+        file.write(text.encode())
+
+
+def _print(report: str) -> None:
+    """Print to stdout, with escapes for the letters that it lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(report.encode(encoding, "backslashreplace").decode(encoding), flush=True)
