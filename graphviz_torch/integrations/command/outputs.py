@@ -154,7 +154,7 @@ class Outputs:
         elif path.suffix == ".html":
             to_html(self._graph, path, title=path.name)
         elif path.suffix == ".txt":
-            _write_text(to_text(self._graph), path)
+            _write_text(to_text(self._graph, wide=True), path)
         else:
             save(self._graph, path)
         return True
