@@ -391,7 +391,7 @@ OWN = {
     "graphviz_torch/graph/files/file.py": "compresses into what the function gives",
     "graphviz_torch/tensorboard/events.py": "a bucket, which shows no file before it is closed",
     "graphviz_torch/render/view/build.py": "a build step, which no user runs",
-    "graphviz_torch/recording/profiler.py": "a temporary folder of its own",
+    "graphviz_torch/recording/transfers/profiler.py": "a temporary folder of its own",
     "graphviz_torch/integrations/command/files.py": "a temporary folder of its own",
     "graphviz_torch/integrations/command/main.py": "/dev/null in the place of a pipe",
     "app/jobs/recordings.py": "a temporary folder of its own",
