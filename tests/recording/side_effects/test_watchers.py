@@ -112,7 +112,11 @@ def test_a_watcher_sees_what_it_sees_outside(watcher: str) -> None:
         assert WATCHERS[watcher]() == bare
 
 
-@pytest.mark.parametrize("strict", [True, False])
+# An export that raises there leaves a hook on all modules, without a recording too.
+_LEAVES = pytest.mark.skipif(torch.__version__ < "2.10", reason="torch 2.8 and 2.9 leave a hook")
+
+
+@pytest.mark.parametrize("strict", [True, pytest.param(False, marks=_LEAVES)])
 def test_modules_are_seen_again_after_an_export_that_ran_or_raised(strict: bool) -> None:
     class Refused(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
