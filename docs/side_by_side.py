@@ -21,13 +21,14 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 
 from graphviz_torch import draw_graph, record
-from graphviz_torch.render.dot.layout import FONTS, layout
+from graphviz_torch.render.dot.layout import FONTS, LayoutTimeout, layout
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.models import MLP, gpt2, tokens
 from tests.support.zoo import CharRNN, DenseNet121, ResNet18, Tagger, UNet, bert
 
 DOCS = Path(__file__).parent
 WIDE, HIGH, HEAD, SIDE = 430, 430, 26, 12  # pixels of a cell, of the text above it, between cells
+WINDOW = 900, 800  # pixels of the browser
 SECONDS = 60.0  # for a layout
 Size = tuple[float, float]
 
@@ -86,11 +87,11 @@ def torchvista(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         file = Path(folder) / "graph.html"
         trace_model(model, inputs, export_format="html", export_path=str(file))
-        page = browser.new_page(viewport={"width": 900, "height": 800})
+        page = browser.new_page(viewport={"width": WINDOW[0], "height": WINDOW[1]})
         page.goto(file.as_uri())
         page.wait_for_selector("svg g[class*=node_]", timeout=SECONDS * 1000)
         page.wait_for_timeout(1500)  # it moves into view
-        return page.screenshot(), (900 * 0.75, 800 * 0.75)
+        return page.screenshot(), (WINDOW[0] * 0.75, WINDOW[1] * 0.75)
 
 
 TOOLS = {"graphviz_torch": ours, "torchviz": torchviz, "torchview": torchview}
@@ -110,8 +111,10 @@ def main() -> None:
             said, size = "", None
             try:
                 png, size = draw(*make())
+            except LayoutTimeout:
+                said = f"no layout in {SECONDS:.0f} s"
             except Exception as error:
-                said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:40]}"
+                said = f"ends with {type(error).__name__}"
             else:
                 picture = Image.open(io.BytesIO(png)).convert("RGB")
                 picture.thumbnail((WIDE, HIGH), Image.Resampling.LANCZOS)
