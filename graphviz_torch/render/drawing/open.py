@@ -158,7 +158,8 @@ def weigh(drawing: Drawing) -> Drawing:
     tree = drawing.groups
     if tree is None:
         return drawing
-    named = Counter(node for finding in drawing.findings for node in finding.nodes)
+    wrong = [finding for finding in drawing.findings if finding.severity != "info"]
+    named = Counter(node for finding in wrong for node in finding.nodes)
     moved = Counter(transfer.node for transfer in drawing.graph.transfers)
     worth: dict[int, _Worth] = {}
     for node in drawing.graph.nodes:

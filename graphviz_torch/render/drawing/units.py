@@ -2,7 +2,7 @@
 
 Such a group makes one tensor, and its title tells how: a layer whose one computation stands between
 views, a module that computes element by element from one tensor, views in a row. Of a large graph
-so is any module of a few operations that reads one tensor. A group that a finding, a difference, a
+so is any module of a few operations that reads one tensor. A group that an error, a difference, a
 copy between devices or a name points into is none.
 """
 
@@ -51,7 +51,8 @@ def find_units(drawing: Drawing) -> Drawing:
     for node, output_nr in drawing.graph.outputs:
         if node in home:
             makes[home[node]].add((node, output_nr))
-    pointed = {node for finding in drawing.findings for node in finding.nodes}
+    errors = [finding for finding in drawing.findings if finding.severity == "error"]
+    pointed = {node for finding in errors for node in finding.nodes}
     pointed.update(drawing.options["marks"] or ())
     pointed.update([copy.node for copy in drawing.graph.transfers if copy.node is not None])
     units: dict[int, Unit] = {}

@@ -194,3 +194,11 @@ def test_a_list_of_modules_that_the_flow_leaves_is_never_a_box_in_a_circle() -> 
     graph: Graph = trained(Turns(), torch.ones(2, 4))
     for depth in range(3):
         assert not in_circles(visible(graph, depth=depth))
+
+
+def test_what_is_only_worth_knowing_opens_no_unit() -> None:
+    graph = trained(nn.Sequential(nn.Linear(4, 4), GELU(), nn.Linear(4, 2)), torch.ones(3, 4))
+    tanh = next(node.id for node in graph.nodes if node.title == "tanh")
+    finding = Finding("most-memory", "info", "It keeps most.", nodes=(tanh,))
+    assert tanh not in visible(graph, findings=[finding]).nodes
+    assert "most-memory" in to_dot(graph, findings=[finding])
