@@ -76,7 +76,7 @@ def elements(tensor: Tensor) -> Elements:
     """
     if has_memory(tensor):  # as most
         return Elements([tensor], tensor.numel())
-    with no_functions(), no_operators(), no_autograd(), suppress(*_REFUSALS):
+    with no_functions(), no_operators(), no_autograd(), suppress(Exception):  # of a subclass's
         return _elements(tensor)
     return _NONE
 
@@ -94,7 +94,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
         tensor = _functorch.get_unwrapped(tensor)
     if is_dense(tensor):
         return [tensor]
-    with no_functions(), no_operators(), no_autograd(), suppress(*_REFUSALS):
+    with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _parts(tensor)
     return [tensor]
 
@@ -123,10 +123,6 @@ def storage_bytes(part: Tensor) -> int:
 def storage_ref(part: Tensor) -> Any:
     """Tells whether that memory is still there, and keeps it not: `expired()`."""
     return StorageWeakRef(part.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-# What a subclass of the user's may raise that is asked, and a layout that has no such thing.
-_REFUSALS = (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)
 
 
 def _lies_in_memory(tensor: Tensor) -> bool:
