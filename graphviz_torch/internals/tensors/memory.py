@@ -61,7 +61,13 @@ def has_memory(tensor: Tensor) -> bool:
     >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
     (True, False)
     """
-    return is_dense(tensor) and _lies_in_memory(tensor)
+    # `is_dense`, without a call: this is asked of every gradient.
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    try:
+        return bool(_address(tensor)) or (tensor.numel() == 0 and not tensor.is_meta)
+    except (RuntimeError, NotImplementedError):  # no storage at all: batched, functional
+        return False
 
 
 def elements(tensor: Tensor) -> Elements:
@@ -106,7 +112,8 @@ def storage_id(tensor: Tensor) -> int:
     """
     try:
         plain = type(tensor) in PLAIN
-        return int(_storage_id(tensor) if plain else tensor.untyped_storage()._cdata)
+        found: int = _storage_id(tensor) if plain else tensor.untyped_storage()._cdata
+        return found
     except (RuntimeError, NotImplementedError):  # a layout without storage
         first = next(iter(parts(tensor)), tensor)
         return 0 if first is tensor else storage_id(first)
@@ -123,16 +130,6 @@ def storage_bytes(part: Tensor) -> int:
 def storage_ref(part: Tensor) -> Any:
     """Tells whether that memory is still there, and keeps it not: `expired()`."""
     return StorageWeakRef(part.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-def _lies_in_memory(tensor: Tensor) -> bool:
-    try:
-        offset = tensor.storage_offset() * tensor.element_size()
-        if tensor.numel() == 0:
-            return not tensor.is_meta
-        return _address(tensor) not in (0, offset)
-    except (RuntimeError, NotImplementedError):  # no storage at all
-        return False
 
 
 def _elements(tensor: Tensor) -> Elements:
@@ -152,8 +149,7 @@ def _elements(tensor: Tensor) -> Elements:
     if tensor.is_nested:
         return _elements(tensor.values())
     if tensor.layout is torch.strided:  # of a subclass with memory of its own, the plain one
-        plain = kind not in PLAIN and _lies_in_memory(tensor)
-        return _elements(tensor.detach()) if plain else _NONE
+        return _NONE if kind in PLAIN else _elements(tensor.detach())
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce()
     return _elements(tensor.values())._replace(numel=tensor.numel())

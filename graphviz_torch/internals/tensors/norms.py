@@ -17,7 +17,7 @@ from ...graph import Extent
 from ..guards import no_autograd
 from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
-from .memory import elements
+from .memory import elements, has_memory
 
 
 class Norm(NamedTuple):
@@ -39,11 +39,13 @@ class Norms:
         groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             for key, tensor in tensors.items():
-                if tensor.layout is torch.strided and tensor.is_floating_point():
-                    found = elements(tensor)
-                    self._extents[key] = found.extent
-                    for plain in found.tensors:
-                        groups.setdefault((plain.device, plain.dtype), []).append((key, plain))
+                if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+                    continue
+                plains = [tensor]
+                if not has_memory(tensor):
+                    plains, _, self._extents[key] = elements(tensor)
+                for plain in plains:
+                    groups.setdefault((plain.device, plain.dtype), []).append((key, plain))
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
                 with suppress(RuntimeError):  # of a kind that has no norm
@@ -58,4 +60,4 @@ class Norms:
                 with suppress(RuntimeError):  # a device that has failed tells no value
                     for key, norm in zip(keys, norms.tolist(), strict=True):
                         found[key] = math.hypot(found[key], norm) if key in found else norm
-        return {key: Norm(norm, self._extents[key]) for key, norm in found.items()}
+        return {key: Norm(norm, self._extents.get(key, "")) for key, norm in found.items()}

@@ -25,7 +25,14 @@ from ...internals.guards import set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.streams import current_stream, fetch, on_stream, wait_for
-from ...internals.tensors.memory import Elements, elements, has_memory, is_dense, storage_bytes
+from ...internals.tensors.memory import (
+    PLAIN,
+    Elements,
+    elements,
+    has_memory,
+    is_dense,
+    storage_bytes,
+)
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
 from .cpu import SMALL, end_to_end, on_cpu, together
@@ -104,7 +111,7 @@ class Descriptions:
                 batch.stream = stream
         # A sparse one does not wait: its leaf takes it as its own if nobody else has it. Nor does a
         # wrapper: nothing tells whether what it wraps was changed meanwhile.
-        if batch is None or not is_dense(gradient):
+        if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
         version = None if gradient.is_inference() else gradient._version
