@@ -14,7 +14,8 @@ import pygraphviz
 
 from app.jobs.backward import play
 from app.jobs.values import Choice
-from app.models import example, gallery
+from app.models import gallery
+from app.panels import example
 from graphviz_torch import Graph
 
 SIZE = "2.6,1.3!"  # inches: all cards are alike

@@ -15,7 +15,7 @@ class Choice:
     """What a visitor chose to run; compared to see whether anything changed."""
 
     source: Source
-    device: str  # one of `devices.choices()`
+    device: str  # as `devices.use` takes it
     seed: int = 0
     program: str = ""
     inputs: str = ""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from ..jobs import devices
 from ..jobs.values import Loaded, Saved
 from ..models import gallery
-from ..panels import text
+from ..panels import devices, text
 from ..panels.figures import draw_error, draw_graph
 from ..panels.results import result
 from ..panels.selection import select

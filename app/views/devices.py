@@ -7,9 +7,8 @@ import os
 import altair as alt
 import streamlit as st
 
-from ..jobs import devices
 from ..jobs.values import MOVING, SAMPLES, Divided, Measured, Moved
-from ..panels import recording, text
+from ..panels import devices, recording, text
 from ..panels.figures import draw_graph, draw_transfers
 from ..panels.results import SECONDS, forget, result
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import streamlit as st
 
 from ..expression.grammar import GRAMMAR
-from ..jobs import devices
 from ..jobs.values import Choice, Run
-from ..models import example, gallery
-from ..panels import recording, text
+from ..models import gallery
+from ..panels import devices, example, recording, text
 from ..panels.cards import choose_model
 from ..panels.figures import draw_error, draw_findings
 from ..panels.program import draw_program

@@ -6,9 +6,8 @@ import altair as alt
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ..jobs import devices
 from ..jobs.values import Settings, Step, Trained
-from ..panels import text
+from ..panels import devices, text
 from ..panels.figures import draw_findings, draw_gradients, draw_graph
 from ..panels.progress import again
 from ..panels.results import forget, result

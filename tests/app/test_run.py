@@ -13,7 +13,8 @@ import torch
 from app.jobs import devices
 from app.jobs.backward import play
 from app.jobs.values import Choice
-from app.models import example, gallery
+from app.models import gallery
+from app.panels import example
 from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +147,7 @@ def test_every_model_runs_on_all_of_its_devices_with_its_own_lines(model: str, d
 
 def test_every_model_of_the_gallery_is_a_file_and_every_file_is_there() -> None:
     files = {path.stem for path in (ROOT / "app" / "models").glob("*.py")}
-    assert files - {"__init__", "example", "gallery"} == set(gallery.NAMES)
+    assert files - {"__init__", "gallery"} == set(gallery.NAMES)
     for name in gallery.NAMES:
         assert gallery.model(name).says.endswith(".")
         assert gallery.model(name).picture.exists()
