@@ -16,7 +16,9 @@ def package() -> str:
     while (folder / "__init__.py").exists():
         names.insert(0, folder.name)
         folder = folder.parent
-    if str(folder) not in sys.path:
+    if len(names) == 1:  # a checkout: an app.py where the command was given is not this app
+        sys.path.insert(0, str(folder))
+    elif str(folder) not in sys.path:
         sys.path.append(str(folder))
     return ".".join(names)
 
@@ -32,6 +34,9 @@ def page(name: str) -> Callable[[], None]:
 
     return draw
 
+
+# It loads torch while the page is drawn.
+importlib.import_module(f"{NAME}.jobs.job").start()
 
 # Before the navigation: without it, the browser asks the network for the icon of the page.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
@@ -52,5 +57,3 @@ st.navigation(
     ],
     position="top",
 ).run()
-
-importlib.import_module(f"{NAME}.jobs.job").start()  # it loads torch: a first graph waits for none

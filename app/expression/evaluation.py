@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .advice import likely
 from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
-from .grammar import MAX_NUMBER, Program, called, input_lines, nearest, refuse
+from .grammar import MAX_NUMBER, Program, called, input_lines, refuse
 
 MAX_STEPS = 300  # operations that a program may run
 MAX_ELEMENTS = 1_000_000  # of one tensor
@@ -115,8 +116,9 @@ class _Evaluation:
             return self.values[name]
         if name in CONSTANTS:
             return CONSTANTS[name]
-        near = nearest([*self.values, *CONSTANTS], name)
-        refuse(self.text, node, f"{name!r} is not a name here. Did you mean {near}?")
+        near = likely([*self.values, *CONSTANTS], name)
+        hint = f"Did you mean {near}?" if near else f"There are {', '.join(self.values)}."
+        refuse(self.text, node, f"{name!r} is not a name here. {hint}")
 
     def index(self, node: ast.expr) -> Any:
         match node:

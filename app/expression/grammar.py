@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import ast
 import copy
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from . import advice
 from .functions import BINARY, FUNCTIONS, METHODS_ONLY_AS_FUNCTIONS, UNARY
 
 MAX_LENGTH = 2_000  # characters of a program
@@ -120,7 +120,7 @@ def parse(text: str) -> Program:
             free = next(name for name in ("y", "out", "result", "_") if name not in taken)
             lines.append((free, statement.value))
         else:
-            refuse(text, statement, "Only the last line may stand without `name =`.")
+            refuse(text, statement, advice.of_statement(statement))
     program = Program(text, tuple(lines))
     for _, expression in lines:
         _check(text, expression, 1)
@@ -163,7 +163,7 @@ def _statements(text: str) -> list[ast.stmt]:
     try:
         return ast.parse(text).body
     except SyntaxError as error:
-        message = f"This is not an expression: {error.msg}."
+        message = advice.of_syntax(error, text)
         raise ExpressionError(message, text, error.lineno or 1, error.offset or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         reason = str(error) or "nested too deeply"
@@ -214,7 +214,8 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
         case ast.Call():
             inner = _check_call(text, node)
         case _:
-            refuse(text, node, f"This is not in the grammar. {GRAMMAR}")
+            said = advice.of_expression(node) or f"This is not in the grammar. {GRAMMAR}"
+            refuse(text, node, said)
     for child in inner:
         if child is not None:
             _check(text, child, depth + 1)
@@ -228,8 +229,9 @@ def _check_call(text: str, node: ast.Call) -> list[ast.expr | None]:
     if isinstance(receiver, ast.Name) and receiver.id in _LIBRARIES and name in FUNCTIONS:
         refuse(text, node.func, f"There is only PyTorch here: write {name}({written}).")
     if name not in FUNCTIONS:
-        near = nearest(FUNCTIONS, name)
-        refuse(text, node.func, f"{name!r} is not a function here. Did you mean {near}?")
+        if (layer := _layer(node)) is not None:
+            refuse(text, node.func, advice.of_layer(layer, written))
+        refuse(text, node.func, advice.of_function(name))
     if receiver is not None and name in METHODS_ONLY_AS_FUNCTIONS:
         written = ", ".join(map(ast.unparse, [receiver, *node.args]))[:60]
         refuse(text, node.func, f"{name} is not a method: write {name}({written}).")
@@ -260,10 +262,15 @@ def called(node: ast.Call) -> tuple[str, ast.expr | None]:
     return ast.unparse(node.func)[:40], None
 
 
-def nearest(known: Iterable[str], name: str) -> str:
-    """The three known names that are most like this one: `"mean, min or norm"`."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0)
-    return " or ".join(filter(None, (", ".join(close[:-1]), *close[-1:])))
+def _layer(node: ast.Call) -> str | None:
+    """`"Linear"` for `nn.Linear(3, 1)` and for a call of it."""
+    function = node.func.func if isinstance(node.func, ast.Call) else node.func
+    match function:
+        case ast.Attribute(value=ast.Name(id="nn") | ast.Attribute(attr="nn"), attr=name):
+            return name
+        case ast.Name(id=name) if isinstance(node.func, ast.Call):
+            return name
+    return None
 
 
 def refuse(text: str, node: ast.AST, message: str) -> NoReturn:

@@ -7,6 +7,7 @@ import base64
 import streamlit as st
 
 from ..models import gallery
+from .own import say_how
 from .text import escape
 
 
@@ -22,7 +23,8 @@ def choose_model() -> str | None:
             st.markdown(f"**{escape(title)}**: {escape(gallery.model(titles[title]).says)}")
             st.button("All models", icon=":material/apps:", on_click=_show_cards)
         return titles[title]
-    st.markdown("Choose one, then run its backward.")
+    say_how()
+    st.markdown("**An example**: choose one, then run its backward.")
     names = list(titles.items())
     for start in range(0, len(names), 5):
         for column, (title, name) in zip(st.columns(5), names[start : start + 5], strict=False):

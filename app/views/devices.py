@@ -52,8 +52,13 @@ def _draw_worth() -> None:
         work = st.segmented_control(
             "Work", WORKS, default=WORKS[0], required=True, key="work", bind="query-params"
         )
-        if st.button("Measure again", icon=":material/refresh:", key="measure"):
-            forget("compare")
+        asked = st.session_state.get("measured") == work
+        title = "Measure again" if asked else "Measure"
+        icon = ":material/timer:"
+        st.button(title, type="primary", icon=icon, key="measure", on_click=_ask, args=[work])
+    if not asked:
+        st.caption("Nothing is measured before you ask: that keeps the machine busy for a while.")
+        return
     measured: Measured | None = result(
         "compare",
         f"Measuring {work}",
@@ -69,6 +74,12 @@ def _draw_worth() -> None:
                 rates = result("bandwidth", "Copying", ".measurement:bandwidth")
                 if rates is not None:
                     st.code(rates, language=None)
+
+
+def _ask(work: str) -> None:
+    """Measure, again where it was measured before."""
+    forget("compare")
+    st.session_state["measured"] = work
 
 
 def _draw_measured(measured: Measured) -> None:

@@ -8,7 +8,7 @@ from graphviz_torch import Summary
 
 from ..jobs.values import Choice, Compared, Opened, Ranks, Run
 from ..models import gallery
-from ..panels import recording
+from ..panels import own, recording
 from ..panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
 from ..panels.results import result
 from ..panels.tabs.differences import draw_differences, draw_numbers
@@ -21,6 +21,12 @@ from ..panels.upload import open_recordings
 
 FILE = "A file of mine"
 NOTHING = "Nothing"
+WHAT = (
+    "Open a graph that `recording.graph.save(path)` wrote, here or on a machine with a GPU. "
+    "Nothing in a file is run. Or look at a model that this app can record. The address of the "
+    "page names the model, the tab and the node that is selected: it can be shared."
+)
+HEIGHT = 590  # of the graph, so that it ends above the fold of 900 px
 TABS = [
     "Graph", "Summary", "Nodes", "Gradients", "Gradient's way", "Copies", "Memory", "Text",
     "Differences",
@@ -29,17 +35,11 @@ TABS = [
 
 def draw() -> None:
     """The page."""
-    st.title(
-        "Explore a recording",
-        anchor=False,
-        help="Open a graph that `recording.graph.save(path)` wrote, here or on a machine with a "
-        "GPU. Nothing in a file is run. Or look at a model that this app can record. The address "
-        "of the page names the model, the tab and the node that is selected: it can be shared.",
-    )
-    one, other = st.columns(2)
+    heading, one, other = st.columns([2, 3, 3], vertical_alignment="center")
+    heading.title("Explore a recording", anchor=False, help=WHAT)
     with one:
-        titles = [*gallery.titles(failing=False), FILE]
-        start = titles.index("Transformer")
+        titles = [*filter(None, [own.title()]), *gallery.titles(failing=False), FILE]
+        start = titles.index(own.title() or "Transformer")
         title = str(st.selectbox("Recording", titles, start, key="open", bind="query-params"))
         chosen = _open(title, key="explore")
     with other:
@@ -66,6 +66,9 @@ def _open(title: str, *, key: str) -> tuple[str, Opened] | None:
     """Name and graph of a file, or of a model of the gallery that is recorded now."""
     if title == FILE:
         return _open_files(key)
+    if title == own.title():
+        mine = own.open_own(key=key)
+        return None if mine is None else (title, mine)
     name = gallery.titles()[title]
     device = f"sim{gallery.DEVICES[name][0]}"
     choice = Choice("model", device, model=name)
@@ -92,7 +95,7 @@ def _open_files(key: str) -> tuple[str, Opened] | None:
 def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None:
     graph = opened.graph
     if name == "Graph":
-        draw_graph(opened.payload, key="explore")
+        draw_graph(opened.payload, key="explore", height=HEIGHT)
     elif name == "Summary":
         found: Summary | None = result("modules", "Adding up", ".recordings:by_module", graph)
         if found is not None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import streamlit as st
 
 from ..expression.grammar import GRAMMAR
-from ..jobs.values import Choice, Run
+from ..jobs.values import Choice, Opened, Run
 from ..models import gallery
-from ..panels import devices, example, recording, text
+from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
-from ..panels.figures import draw_error, draw_findings
+from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.program import draw_program
 from ..panels.progress import again
 from ..panels.results import result
@@ -40,27 +40,27 @@ LESSON = (
 
 def draw() -> None:
     """The page."""
+    sources = [*filter(None, [own.title()]), *SOURCES.values()]
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         st.title("What does autograd do?", anchor=False, help=LESSON, width="content")
         source = st.segmented_control(
             "What to run",
-            list(SOURCES.values()),
-            default=SOURCES["example"],
+            sources,
+            default=sources[0],
             required=True,
             key="source",
             bind="query-params",
             label_visibility="collapsed",
         )
+    if source == own.title():
+        _draw_recording(own.open_own(key="own"), key="own")
+        return
     if source == SOURCES["recording"]:
         opened = open_recording("A recording (.json or .json.gz)", key="run recording")
         if opened is None:
             st.markdown("A recording is made where the model is, with a GPU or without:")
             st.code(SAVING, language=None)
-        else:
-            recording.begin(opened, key="run recording")
-            recording.show(opened, key="run recording")
-            draw_findings(opened.findings)
-            recording.draw_downloads(opened, key="run recording")
+        _draw_recording(opened, key="run recording")
         return
     if source == SOURCES["model"] and (name := choose_model()) is None:
         return
@@ -87,14 +87,29 @@ def draw() -> None:
         if made is not None:
             _draw_left(made, backward)
     if made is not None and made.opened is not None:
+        st.session_state["run before"] = made.opened
         with right:
             recording.show(made.opened, key="run", ran=backward)
         recording.draw_downloads(made.opened, key="run")
+    elif made is not None and (before := st.session_state.get("run before")) is not None:
+        with right, st.container(key="before"):  # grey, by page.css
+            st.caption("The graph before the mistake.")
+            draw_graph(before.payload, key="before", height=recording.HEIGHT)
     if made is not None and made.script:
         title, icon = "The same as a script", ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
             if part.open:  # the browser then loads what shows code
                 st.code(made.script, language=None, line_numbers=True)
+
+
+def _draw_recording(opened: Opened | None, *, key: str) -> None:
+    """A recording that was not made here."""
+    if opened is None:
+        return
+    recording.begin(opened, key=key)
+    recording.show(opened, key=key)
+    draw_findings(opened.findings)
+    recording.draw_downloads(opened, key=key)
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:

@@ -161,6 +161,16 @@ def test_the_code_that_is_shown_for_moving_is_what_is_run() -> None:
     assert sum(copy.nbytes or 0 for copy in moved.opened.graph.transfers) == moved.nbytes
 
 
+def test_nothing_is_measured_before_it_is_asked_for() -> None:
+    app = page("devices", work="elementwise")
+    assert "compare results" not in app.session_state
+    assert not app.get("vega_lite_chart")
+    [measure] = [button for button in app.button if button.label == "Measure"]
+    measure.click().run()
+    assert len(app.get("vega_lite_chart")) == 1
+    assert [button.label for button in app.button] == ["Measure again"]
+
+
 def test_a_measurement_has_a_spread_and_what_lies_inside_it_is_not_said_to_pay() -> None:
     timing = measuring._measure("elementwise", 64, "cpu, 1 thread", "cpu", 0.5)
     assert timing.low <= timing.seconds <= timing.high

@@ -15,6 +15,7 @@ from app.jobs.backward import play
 from app.jobs.values import Choice
 from app.models import gallery
 from app.panels import example
+from graphviz_torch import record
 from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,43 @@ def test_a_healthy_run_says_what_was_checked() -> None:
     app = press(page())
     [checked] = [each for each in app.expander if "checks: nothing found" in each.label]
     assert "In-place" in checked.markdown[0].value or "in place" in checked.markdown[0].value
+
+
+def test_a_mistake_leaves_the_last_graph_in_grey() -> None:
+    app = page(source=OWN, program="y = sum(x * 2)", backward="1")
+    before = drawn(app, "run view")["payload"]
+    app.text_area(key="program").set_value("y = where(x > 0, x, 0)").run()
+    assert "'where' is not a function here" in app.error[0].value.replace("\\", "")
+    assert app.code[0].value == "  y = where(x > 0, x, 0)\n      ^"
+    assert drawn(app, "before view")["payload"] == before
+    assert not has(app, "run view")
+    app.text_area(key="program").set_value("y = sum(x * 3)").run()
+    assert not app.error
+    assert has(app, "run view")
+    assert not has(app, "before view")
+
+
+def test_the_models_say_how_to_bring_ones_own() -> None:
+    app = page(source="A model")
+    assert [code.value for code in app.code] == ["graphviz-torch app train.py"]
+
+
+def test_the_script_with_which_the_app_was_started_comes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with record() as recording:
+        (torch.ones(3, requires_grad=True).exp() * 2).sum().backward()
+    recording.graph.save(tmp_path / "train.py.json.gz")
+    monkeypatch.setenv("GRAPHVIZ_TORCH_RECORDING", str(tmp_path / "train.py.json.gz"))
+    app = page()
+    [sources] = [group for group in app.get("button_group") if "train.py" in str(group.proto)]
+    assert sources.proto.options[0].content == "train.py"
+    assert len(column(app, "own gradients", "tensor")) == len(recording.graph.nodes)
+    explored = page("explore")
+    [chosen] = [box for box in explored.selectbox if box.label == "Recording"]
+    assert chosen.value == "train.py"
+    (tmp_path / "train.py.json.gz").unlink()
+    assert "no longer there" in page().error[0].value
 
 
 def test_a_link_shows_what_it_was_copied_from() -> None:

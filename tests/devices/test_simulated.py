@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -477,3 +479,22 @@ def test_a_warning_names_the_users_line(order: str) -> None:
     assert {name for name, *_ in bare} == {__file__}
     blocks = {"simulated": simulate_accelerator, "recorded": record}
     assert lines(*(blocks[name]() for name in reversed(order.split(" in ")))) == bare  # type: ignore[operator]
+
+
+def test_a_simulated_device_does_not_load_the_compiler() -> None:
+    program = """
+import sys
+import torch
+from graphviz_torch import simulate_accelerator
+
+with simulate_accelerator() as [device]:
+    x = torch.ones(3, requires_grad=True)
+    (x.to(device) * torch.tensor([1.0, 2.0, 3.0], device=device)).sum().backward()
+print("torch._dynamo" in sys.modules)
+import torch._dynamo
+with simulate_accelerator() as [device]:
+    print(torch.ones(3, device=device).device == device)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

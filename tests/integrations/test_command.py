@@ -202,7 +202,7 @@ def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows
     from streamlit import config
 
     started: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "call", lambda command: started.append(command) or 0)
+    monkeypatch.setattr(subprocess, "call", lambda command, env: started.append(command) or 0)
     assert main(["app", "--port", "8600"]) == 0
     [command] = started
     assert Path(command[4]).parts[-2:] == ("app", "server.py")
@@ -210,3 +210,36 @@ def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows
     assert {name.removeprefix("--") for name in options} <= config.get_config_options().keys()
     assert options["--server.showEmailPrompt"] == "false"  # else it waits for an answer, once
     assert options["--server.address"] == "localhost"
+
+
+SCRIPT = """\
+import sys
+import torch
+
+weight = torch.ones(3, requires_grad=True)
+if sys.argv[1] == "learn":
+    (weight * 2).sum().backward()
+print(sys.argv[1:])
+"""
+
+
+def test_the_app_runs_a_script_first_and_opens_what_it_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[str, str]] = []
+
+    def call(command: list[str], env: dict[str, str]) -> int:
+        path = Path(env["GRAPHVIZ_TORCH_RECORDING"])
+        given.append((path.name, " ".join(node.title for node in load(path).nodes)))
+        return 0
+
+    monkeypatch.setattr(subprocess, "call", call)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert main(["app", "--no-browser", str(script), "learn", "--port", "x"]) == 0
+    assert given == [("train.py.json.gz", "AccumulateGrad mul sum")]
+    assert "['learn', '--port', 'x']" in capfd.readouterr().out  # the script's own arguments
+
+    assert main(["app", str(script), "rest"]) == 2
+    assert "train.py ended with exit code 0 and recorded no step" in capfd.readouterr().err
+    assert len(given) == 1

@@ -30,8 +30,10 @@ def draw_differences(compared: Compared, *, key: str) -> None:
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
-    """A row for each graph: how many of what."""
-    st.table([{"recording": text.escape(title)} | _numbers(graph) for title, graph in graphs])
+    """A line for each graph: how many of what."""
+    for title, graph in graphs:
+        said = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
+        st.caption(f"**{text.escape(title)}**: {' · '.join(said)}")
 
 
 def _numbers(graph: Graph) -> dict[str, str]:

@@ -21,6 +21,7 @@ nearly anything; `torch.jit.script` works.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,6 +152,19 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))
         return func(*args, **kwargs)
+
+
+# PyTorch hides what a mode does from its compiler, and loads the compiler for that: a second. Where
+# nothing has loaded it, there is nobody to hide from.
+_hidden = _Placement.__torch_dispatch__
+_plain = getattr(_hidden, "__wrapped__", _hidden)
+
+
+def _place(mode: _Placement, *given: Any) -> Any:
+    return (_hidden if "torch._dynamo" in sys.modules else _plain)(mode, *given)
+
+
+_Placement.__torch_dispatch__ = _place  # type: ignore[assignment]
 
 
 class _Construction(TorchFunctionMode):

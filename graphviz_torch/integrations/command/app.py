@@ -1,21 +1,34 @@
-"""`app`: the app, from an installed package or a checkout."""
+"""`app`: the app, from an installed package or a checkout; before it, if named, a script.
+
+The script runs as `graphviz-torch run` runs it: in a process of its own, as whoever gave the
+command. The app then reads the file that it recorded, and runs nothing of it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
+RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable that tells the app which file to open
 
 
 def add_app(parser: argparse.ArgumentParser) -> None:
     """Arguments of `app`."""
+    parser.usage = "graphviz-torch app [options] [[-m] SCRIPT [ARGS ...]]"
     parser.add_argument("--port", type=int, default=8501, metavar="N", help="default 8501")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--browser", action=how, default=True, help="open a browser")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    says = "run this first, as `run` does, and open what it recorded"
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
+    parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
     parser.set_defaults(run=_app)
 
 
@@ -38,6 +51,40 @@ def _app(parsed: argparse.Namespace) -> int:
         raise ImportError(
             "the app needs Python 3.11 and Streamlit: pip install 'graphviz-torch[app]'."
         )
+    file = app_file()
+    if parsed.script is None:
+        return _serve(file, parsed, {})
+    with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
+        recording = _record(parsed, Path(folder))
+        return _serve(file, parsed, {RECORDING: str(recording)})
+
+
+def _record(parsed: argparse.Namespace, folder: Path) -> Path:
+    """Run the script, and return the file of its last recorded step.
+
+    Raises:
+        RuntimeError: if it recorded nothing.
+    """
+    recording = folder / f"{Path(parsed.script).name}.json.gz"
+    command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
+    command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
+    said = f"graphviz-torch: {parsed.script} runs; the app opens when it has ended. Ctrl-C ends it."
+    print(said, file=sys.stderr, flush=True)
+    with subprocess.Popen(command) as script:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
+        try:
+            code = script.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    if not recording.exists():
+        raise RuntimeError(
+            f"{parsed.script} ended with exit code {code} and recorded no step, so there is "
+            "nothing to open: a step is a backward."
+        )
+    return recording
+
+
+def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) -> int:
     options = {
         "server.address": "localhost",
         "server.port": parsed.port,
@@ -45,10 +92,10 @@ def _app(parsed: argparse.Namespace) -> int:
         "server.showEmailPrompt": "false",  # where Streamlit runs for the first time
         "browser.gatherUsageStats": "false",
     }
-    command = [sys.executable, "-m", "streamlit", "run", str(app_file())]
+    command = [sys.executable, "-m", "streamlit", "run", str(file)]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     try:
-        return subprocess.call(command)
+        return subprocess.call(command, env=os.environ | environment)
     except KeyboardInterrupt:  # Ctrl-C has ended the app too
         return 0

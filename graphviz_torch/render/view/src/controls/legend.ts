@@ -28,7 +28,7 @@ export class LegendBox {
     const rows: HTMLElement[] = [];
     if (scale) {
       const steps = scale.fills.map((fill) => swatch(fill, "none", false));
-      rows.push(html("div", { class: "scale" }, html("span", {}, scale.low), ...steps, html("span", {}, scale.high)), html("span", { class: "quiet" }, scale.note));
+      rows.push(html("div", { class: "scale", title: scale.note }, html("span", {}, scale.low), ...steps, html("span", {}, scale.high)), html("span", { class: "quiet note" }, scale.note));
     }
     for (const { fill, line, said, hatched } of entries) rows.push(html("div", { class: "entry" }, swatch(fill, line, hatched), html("span", {}, said)));
     this.entries.replaceChildren(...rows);

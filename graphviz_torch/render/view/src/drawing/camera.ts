@@ -20,7 +20,7 @@ const MARGIN = 28;
 const SEEN = 14; // CSS pixels between a card that must be seen and the window's edge
 const SMALLEST = 0.005;
 const LARGE = 1800; // CSS pixels of width
-const LEGIBLE = 0.75; // text of 11 pixels is 8 pixels high
+const LEGIBLE = 0.7; // text of 11 to 13 pixels is 8 to 9 pixels high
 const ABOVE = 60; // CSS pixels that are seen above a beginning which is not at the top
 
 export class Camera {

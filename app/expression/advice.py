@@ -1,0 +1,119 @@
+"""What to write instead of what the small language has not: loops, imports, layers, other names."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable
+
+from .functions import FUNCTIONS
+
+OWN = "A program of your own runs with `graphviz-torch app train.py` in a terminal."
+_CHOOSE = "relu(x), clamp(x, min=0) and maximum(a, b) choose by value."
+_LINES = "Write one line for each step, such as `a = x + 2`"
+
+_STATEMENTS: dict[type[ast.stmt], str] = {
+    ast.For: f"There are no loops here. {_LINES}.",
+    ast.While: f"There are no loops here. {_LINES}.",
+    ast.If: f"There is no `if` here. {_CHOOSE}",
+    ast.Import: "There is nothing to import: write mean(x) for torch.mean(x).",
+    ast.ImportFrom: "There is nothing to import: write mean(x) for torch.mean(x).",
+    ast.FunctionDef: f"No function can be defined here. {_LINES}.",
+    ast.ClassDef: "No class can be defined here. A layer is its function: linear(x, w, b).",
+    ast.With: "There is no `with` here: each line is computed and recorded.",
+    ast.AnnAssign: "A line has no type: write `name = expression`.",
+    ast.Delete: "Nothing needs to be deleted: each line gives a new name.",
+    ast.Return: "There is no `return` here: the last line is the output.",
+}
+_EXPRESSIONS: dict[type[ast.expr], str] = {
+    ast.Lambda: f"There is no lambda here. {_LINES}.",
+    ast.IfExp: _STATEMENTS[ast.If],
+    ast.Compare: f"There are no comparisons here. {_CHOOSE}",
+    ast.BoolOp: f"There are no comparisons here. {_CHOOSE}",
+    ast.ListComp: f"There are no loops here. {_LINES}.",
+    ast.GeneratorExp: f"There are no loops here. {_LINES}.",
+}
+# What PyTorch's users write, and what says the same here.
+_SAME = {
+    "where": "clamp(x, min=0), maximum(a, b) or relu(x)",
+    "add": "a + b",
+    "sub": "a - b",
+    "mul": "a * b",
+    "multiply": "a * b",
+    "div": "a / b",
+    "einsum": "a @ b or bmm(a, b)",
+    "view": "reshape(x, 2, 3)",
+    "permute": "transpose(x, 0, 1)",
+    "concat": "cat([a, b])",
+    "concatenate": "cat([a, b])",
+    "average": "mean(x)",
+    "ln": "log(x)",
+    "tensor": "x = 1, 2, 3 among the inputs",
+    "Tensor": "x = 1, 2, 3 among the inputs",
+    "Parameter": "w = randn(3, 4) among the inputs",
+    "randn": "x = randn(3, 4) among the inputs",
+    "rand": "x = rand(3, 4) among the inputs",
+    "zeros": "x = zeros(3) among the inputs",
+    "ones": "x = ones(3) among the inputs",
+    "backward": "the output's name alone: the button runs its backward",
+}
+_CLOSE = 0.6  # of 1: names less alike are not meant
+
+
+def of_statement(statement: ast.stmt) -> str:
+    """What to write in place of a line that is not `name = expression`."""
+    if isinstance(statement, ast.AugAssign):
+        names = [ast.unparse(part)[:40] for part in (statement.target, statement.value)]
+        sign = ast.unparse(statement)[len(ast.unparse(statement.target)) :].split("=")[0].strip()
+        return f"There is no `{sign}=` here: write {names[0]} = {names[0]} {sign} {names[1]}."
+    said = _STATEMENTS.get(type(statement), "Only the last line may stand without `name =`.")
+    return said if isinstance(statement, ast.Expr) else f"{said} {OWN}"
+
+
+def of_expression(node: ast.expr) -> str | None:
+    """What to write in place of an expression; None where there is nothing better to say."""
+    return _EXPRESSIONS.get(type(node))
+
+
+def of_syntax(error: SyntaxError, text: str) -> str:
+    """What Python could not read, in words of what was written."""
+    lines = text.splitlines()
+    line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
+    product = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([A-Za-z_]\w*)", line)
+    if product and not re.fullmatch(r"e\d+|j|if|else|for|and|or|is|in", product[2]):
+        return f"A product has its sign: write {product[1]} * {product[2]}."
+    if "'(' was never closed" in str(error.msg):
+        return "This is not an expression: a parenthesis is never closed."
+    return f"This is not an expression: {error.msg}."
+
+
+def of_function(name: str) -> str:
+    """Which function is meant by a name that there is not."""
+    if re.fullmatch(r"[\d.]+", name):
+        return f"A product has its sign: write {name} * (...)."
+    said = f"{name!r} is not a function here."
+    if name in _SAME:
+        return f"{said} Write {_SAME[name]}."
+    near = likely(FUNCTIONS, name)
+    hint = f"Did you mean {near}?" if near else "The (?) above lists those there are."
+    return f"{said} {hint}"
+
+
+def of_layer(name: str, arguments: str) -> str:
+    """The function of a layer: `nn.Linear(3, 1)(x)` is `linear(x, w, b)`."""
+    wanted = {name.lower(), name.lower().removesuffix("loss")}
+    for known in FUNCTIONS:
+        if known.replace("_", "") in wanted:
+            given = "x, w, b" if known == "linear" else arguments or "x"
+            inputs = ", with w and b among the inputs" * (known == "linear")
+            return f"A layer is its function here: write {known}({given}){inputs}."
+    return of_function(name)
+
+
+def likely(known: Iterable[str], name: str) -> str:
+    """Up to three known names that are much like this one: `"mean, min or norm"`."""
+    lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=_CLOSE)
+    names = [lower[each] for each in close]
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
