@@ -56,7 +56,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
         if not ran:
             return
         checks = graphviz_torch.rules()  # loaded here: the first page does not need it
-        with st.expander(f"{len(checks)} checks: nothing found", icon=":material/check:"):
+        with st.expander(f"{len(checks)} rules: nothing found", icon=":material/check:"):
             st.markdown("\n".join(f"- {text.escape(sentence)}" for _, sentence in checks))
         return
     worst = findings[0]

@@ -9,12 +9,11 @@ from functools import cache
 
 from ..graph import GradientStats, Node
 from ..graph.column import Column, declared, recorded
+from ..graph.units import number_text, seconds_text
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
-# And timings of the same node easily by half; below a tenth of a millisecond they are noise.
-TIME_TOLERANCE = 1.0
-_SHORTEST = 1e-4
+_SHORTEST = 1e-4  # seconds: what takes less differs by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
     if a.seconds is not None and b.seconds is not None:
         longest = max(a.seconds, b.seconds)
         if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
-            yield Change(
-                a.id, b.id, "time", f"{a.seconds * 1e3:.3g} ms", f"{b.seconds * 1e3:.3g} ms"
-            )
+            yield Change(a.id, b.id, "time", seconds_text(a.seconds), seconds_text(b.seconds))
     for name, column in _compared():
         values = getattr(a, name), getattr(b, name)
         if all(map(recorded, values)) and values[0] != values[1]:
@@ -102,4 +99,4 @@ def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
 def _gradient(stats: GradientStats) -> str:
     bad = f" with {stats.nan} NaN and {stats.inf} Inf" if stats.nonfinite else ""
     of = f" of the {stats.extent}" if stats.extent else ""
-    return f"norm {stats.norm:.4g}, max {stats.max_abs:.4g}{bad}{of}"
+    return f"norm {number_text(stats.norm)}, max {number_text(stats.max_abs)}{bad}{of}"

@@ -1,24 +1,37 @@
 """Two graphs: which nodes and edges were added, removed or changed.
 
 A node counts as changed when the shape, dtype or device of an output, an attribute that does not
-follow from shapes, the gradient it received, or its time differs. Labels, modules and lines do not
-count: they only help to find the pairs.
+follow from shapes, the gradient it received, or, if asked for, its time differs. Labels, modules
+and lines do not count: they only help to find the pairs.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
-from .changes import GRADIENT_TOLERANCE, TIME_TOLERANCE, Change, changes
+from ..graph.terminal import cut, line_width
+from .changes import GRADIENT_TOLERANCE, Change, changes
 from .matching import match
 from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
+# What each part tells of nodes that are in both graphs; () stands for all that no other part tells.
+_PARTS: dict[str, tuple[str, ...]] = {
+    "shapes": ("shape", "dtype", "device", "attribute"),
+    "values": (),
+    "times": ("time",),
+}
+_NAMED = {what for kinds in _PARTS.values() for what in kinds}
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # of a block in a path
 _COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
 
 
@@ -32,8 +45,9 @@ class GraphDiff:
     >>> changed = diff(trace((x * 2).sum()), trace((x * 2).sin().sum()))
     >>> print(changed)
     3 -> 4 nodes: 1 added, 0 removed, 0 changed; 2 -> 3 edges: 2 added, 1 removed
-    + sin f32[3] cpu
-    - edge mul -> sum, input 0
+    structure:
+      + sin f32[3] cpu
+      - edge mul -> sum, input 0
     """
 
     a: Graph
@@ -62,17 +76,30 @@ class GraphDiff:
         edges = self.added_edges or self.removed_edges
         return bool(self.added or self.removed or self.changed or edges)
 
-    def to_text(self, *, limit: int = 100) -> str:
-        """The differences, a line for each: `+` added, `-` removed, `~` changed, `=` renamed.
+    def to_text(self, *, limit: int = 40, wide: bool = False) -> str:
+        """The differences in parts: structure, shapes, values, times, names.
+
+        A line is `+` added, `-` removed, `~` changed, or `=` renamed, and as long as the terminal
+        allows, or 80 characters elsewhere. Changes that differ only in the number of a block share
+        a line, which ends with how many they are.
 
         Args:
-            limit: lines to show; the last one says how many are left out.
+            limit: lines to show of each part; the last one says how many are left out.
+            wide: show every line, however long.
         """
-        lines = [*self._lines(), *(_renaming(old, new) for old, new in self.renamed)]
-        shown = lines[:limit]
-        if len(lines) > limit:
-            shown.append(f"  ... and {len(lines) - limit} more")
-        return "\n".join([self._head(), *shown])
+        width = line_width(wide)
+        shown = [self._head()]
+        for title, lines in self._parts():
+            lines = list(lines) if wide else _once(lines)
+            if lines:
+                shown.append(f"{title}:")
+            shown += [f"  {line}" for line in (lines if wide else lines[:limit])]
+            if len(lines) > limit and not wide:
+                shown.append(f"  ... and {len(lines) - limit:,} more (wide=True shows all)")
+        if width is None:
+            return "\n".join(shown)
+        head = wrap(shown[0], width, subsequent_indent="  ", break_on_hyphens=False)
+        return "\n".join([*head, *(cut(line, width) for line in shown[1:])])
 
     def __str__(self) -> str:
         return self.to_text()
@@ -81,12 +108,13 @@ class GraphDiff:
         return f"<GraphDiff: {self._head()}>"
 
     def _repr_html_(self) -> str:
-        head, *lines = self.to_text().splitlines()
+        lines = self.to_text(wide=True).splitlines()[1:]
         rows = (
-            f'<span style="color: {_COLORS.get(line[:1], "inherit")}">{html.escape(line)}</span>'
+            f'<span style="color: {_COLORS.get(line.strip()[:1], "inherit")}">'
+            f"{html.escape(line)}</span>"
             for line in lines
         )
-        return f"<p>{html.escape(head)}</p><pre>{chr(10).join(rows)}</pre>"
+        return f"<p>{html.escape(self._head())}</p><pre>{chr(10).join(rows)}</pre>"
 
     def _head(self) -> str:
         if not self:
@@ -113,12 +141,23 @@ class GraphDiff:
         found |= {places[1, change.b]: "changed" for change in self.changed}
         return dict(sorted(found.items()))
 
-    def _lines(self) -> Iterator[str]:
+    def _parts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """The lines of each part, below its title."""
+        yield "structure", self._structure()
+        for title, kinds in _PARTS.items():
+            yield (
+                title,
+                [
+                    f"~ {_called(self.b.nodes[each.b])}: {each.what} {_values(each)}"
+                    for each in sorted(self.changed, key=lambda each: not self.b.nodes[each.b].leaf)
+                    if (each.what in kinds if kinds else each.what not in _NAMED)
+                ],
+            )
+        yield "names", [_renaming(old, new) for old, new in self.renamed]
+
+    def _structure(self) -> Iterator[str]:
         yield from (f"- {_describe(self.a.nodes[node])}" for node in self.removed)
         yield from (f"+ {_describe(self.b.nodes[node])}" for node in self.added)
-        for each in self.changed:
-            node = self.b.nodes[each.b]
-            yield f"~ {_called(node)}: {each.what} {each.before} -> {each.after}"
         for sign, graph, edges, new in (
             ("-", self.a, self.removed_edges, set(self.removed)),
             ("+", self.b, self.added_edges, set(self.added)),
@@ -169,14 +208,15 @@ def diff(
     b: GraphLike,
     *,
     gradient_tolerance: float = GRADIENT_TOLERANCE,
-    time_tolerance: float = TIME_TOLERANCE,
+    time_tolerance: float = math.inf,
     titles: tuple[str, str] = ("", ""),
 ) -> GraphDiff:
     """What changed from `a` to `b`, matched by structure, labels and modules, not by position.
 
     Args:
         gradient_tolerance: relative difference of a gradient's norm or largest value.
-        time_tolerance: relative difference of a node's time: 1.0 is twice as long.
+        time_tolerance: relative difference of a node's time: 1.0 is twice as long. Left out unless
+            asked for: times differ from run to run.
             Up to these two nothing changed; `math.inf` leaves gradients or times out.
         titles: what to call the two graphs in the text and below the picture.
 
@@ -185,8 +225,9 @@ def diff(
     >>> x = torch.ones(3, requires_grad=True)
     >>> print(diff(trace((x * 2).sum()), trace((x * 2).relu().sum())))
     3 -> 4 nodes: 1 added, 0 removed, 0 changed; 2 -> 3 edges: 2 added, 1 removed
-    + relu f32[3] cpu
-    - edge mul -> sum, input 0
+    structure:
+      + relu f32[3] cpu
+      - edge mul -> sum, input 0
     """
     a, b = graph_of(a), graph_of(b)
     to_b = match(a, b)
@@ -217,8 +258,28 @@ def diff(
     )
 
 
+def _once(lines: Iterable[str]) -> list[str]:
+    """Lines that differ only in the number of a module as one, at the place of the first."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        alike.setdefault(_NUMBER.sub("*", line), []).append(line)
+    return [
+        each[0] if len(each) == 1 else f"{line}  {_TIMES} {len(each)}"
+        for line, each in alike.items()
+    ]
+
+
+def _values(change: Change) -> str:
+    """What it was and is; of a gradient only the norms, where these differ and are all."""
+    parts = [text.partition(", max ") for text in (change.before, change.after)]
+    (before, _, rest), (after, _, _) = parts
+    if rest and before != after and not any(" " in part[2] for part in parts):
+        return f"{before} -> {after.removeprefix('norm ')}"
+    return f"{change.before} -> {change.after}"
+
+
 def _called(node: Node) -> str:
-    inside = f" in {node.scope}" if node.scope else ""
+    inside = f" in {node.scope}" if node.scope and not node.label.startswith(node.scope) else ""
     return f"{node.label or node.title}{inside}"
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph import Finding, Graph
+from ..graph.terminal import line_width
 
-_WIDTH = 100  # characters of a line in a terminal
+_INDENT = " " * 8
 # A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 
@@ -48,25 +49,31 @@ class Findings(list[Finding]):
         super().__init__(findings)
         self.checked = checked
 
-    def __str__(self) -> str:
+    def to_text(self, *, wide: bool = False) -> str:
+        """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
+
+        `wide` writes each message in one line, however long it is.
+        """
         if not self:
             return f"{self.checked}: nothing found"
+        width = line_width(wide)
         rows = [f"{self.checked}: {_counts(self)}"]
         for finding in self:
             head = f"{finding.severity:<8}{finding.rule}"
             steps = _steps(finding, self.checked.steps)
             rows.append("  ".join(filter(None, (head, finding.where, steps))))
-            rows += textwrap.wrap(
-                finding.message, _WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8
-            )
-            if finding.advice:
+            for sign, text in (("", finding.message), ("-> ", finding.advice)):
+                if width is None:
+                    rows += [_INDENT + sign + text] * bool(text)
+                    continue
+                further = _INDENT + " " * len(sign)
                 rows += textwrap.wrap(
-                    finding.advice,
-                    _WIDTH - 8,
-                    initial_indent=" " * 8 + "-> ",
-                    subsequent_indent=" " * 11,
+                    text, width, initial_indent=_INDENT + sign, subsequent_indent=further
                 )
         return "\n".join(rows)
+
+    def __str__(self) -> str:
+        return self.to_text()
 
     __repr__ = __str__
 

@@ -69,7 +69,7 @@ def test_a_copy_that_the_app_makes_is_not_a_finding_and_a_visitors_own_is() -> N
 
 def test_a_healthy_run_says_what_was_checked() -> None:
     app = press(page())
-    [checked] = [each for each in app.expander if "checks: nothing found" in each.label]
+    [checked] = [each for each in app.expander if "rules: nothing found" in each.label]
     assert "In-place" in checked.markdown[0].value or "in place" in checked.markdown[0].value
 
 

@@ -75,8 +75,19 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
         grad_outputs={1: (stats._replace(norm=1.1),), 2: (stats._replace(norm=1 + 1e-6),)},
         seconds={2: 0.01},
     )
-    found = [(change.b, change.what) for change in diff(base, other).changed]
+    timed = diff(base, other, time_tolerance=1.0)
+    found = [(change.b, change.what) for change in timed.changed]
     assert found == [(0, "dtype"), (1, "device"), (1, "gradient"), (2, "time")]
+    assert diff(base, other).changed == timed.changed[:-1]  # times differ from run to run
+    assert timed.to_text().splitlines()[1:] == [
+        "shapes:",
+        "  ~ x: dtype float32 -> float64",
+        "  ~ mul: device cpu -> cuda:0",
+        "values:",
+        "  ~ mul: gradient norm 1 -> 1.1",
+        "times:",
+        "  ~ sum: time 1 ms -> 10 ms",
+    ]
     tolerant = diff(base, other, gradient_tolerance=0.2, time_tolerance=20)
     assert [change.what for change in tolerant.changed] == ["dtype", "device"]
     (became_nan,) = diff(base, base.annotate(grad_outputs={0: (stats._replace(nan=2),)})).changed
@@ -84,6 +95,23 @@ def test_another_dtype_device_gradient_and_time_are_told_apart() -> None:
     # A value that one side alone recorded is not compared.
     plain = chain("x", "mul")
     assert not diff(plain, plain.annotate(seconds={0: 1.0}, label={0: "w"}, module={1: "fc"}))
+
+
+def test_changes_of_alike_blocks_share_a_line_unless_all_is_asked_for() -> None:
+    names = [f"block.{i}" for i in range(5)]
+    a = chain(*["mul"] * 5).annotate(label=dict(enumerate(f"{name}.w" for name in names)))
+    wide = META._replace(shape=(9,))
+    b = a.annotate(outputs=dict.fromkeys(range(5), (wide,)))
+    found = diff(a, b)
+    what = f"shape {list(META.shape)} -> [9]"
+    times = "\N{MULTIPLICATION SIGN}"
+    assert found.to_text().splitlines()[2:] == [f"  ~ block.*.w: {what}  {times} 5"]
+    each = [f"  ~ {name}.w: {what}" for name in names]
+    assert found.to_text(wide=True).splitlines()[2:] == each
+    many = diff(chain(*"abcdefgh"), chain("z" * 90))
+    assert "  ... and 6 more (wide=True shows all)" not in many.to_text(wide=True)
+    assert "  ... and 7 more (wide=True shows all)" in many.to_text(limit=2)
+    assert max(map(len, many.to_text().splitlines())) == 80
 
 
 def test_two_inputs_that_were_swapped_are_edges_removed_and_added() -> None:
@@ -117,8 +145,9 @@ def test_a_renamed_module_is_no_difference_but_told() -> None:
     assert str(difference).splitlines() == [
         f"No difference in {len(difference.b.nodes)} nodes and {len(difference.b.edges)} edges "
         "but for names:",
-        "= a is now c",
-        "= b is now d",
+        "names:",
+        "  = a is now c",
+        "  = b is now d",
     ]
 
 
@@ -348,8 +377,8 @@ def test_a_notebook_shows_the_differences_in_colour_and_escapes_names() -> None:
         "<GraphDiff: 2 -> 2 nodes: 1 added, 1 removed, 0 changed; 1 -> 1 edges: 1 added, 1 removed>"
     )
     page = shown._repr_html_()
-    assert '<span style="color: #c22a1e">- sin' in page
-    assert '<span style="color: #1a7f37">+ &lt;b&gt;' in page
+    assert '<span style="color: #c22a1e">  - sin' in page
+    assert '<span style="color: #1a7f37">  + &lt;b&gt;' in page
     assert repr(diff(before, before)) == "<GraphDiff: No difference in 2 nodes and 1 edges.>"
     assert shown.direction == "From the first graph to the second"
     titled = diff(before, after, titles=("MLP", "Detached layer"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import xml.etree.ElementTree as ElementTree
 
+import pytest
 import torch
 from torch import nn
 
@@ -26,8 +28,9 @@ def test_a_healthy_recording_says_what_was_checked() -> None:
     with record(model) as recording:
         model(torch.randn(4, 2)).sum().backward()
     nodes = len(recording.graph.nodes)
-    judged = len(rules()) - 1  # one compares ranks
-    assert str(find(recording)) == f"{judged} rules, {nodes} nodes, 2 parameters: nothing found"
+    assert (
+        str(find(recording)) == f"{len(rules())} rules, {nodes} nodes, 2 parameters: nothing found"
+    )
 
 
 def test_findings_print_as_a_table_with_what_to_try_below_each() -> None:
@@ -39,6 +42,21 @@ def test_findings_print_as_a_table_with_what_to_try_below_each() -> None:
         "info    frozen",
         "        body is frozen.",
     ]
+
+
+def test_a_message_fits_the_terminal_unless_all_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = Finding("frozen", "info", "many words " * 20, "try this " * 20)
+    found = Findings([long], Checked(45, 7, 1))
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert found.to_text(wide=True).splitlines()[2:] == [
+        f"        {long.message}",
+        f"        -> {long.advice}",
+    ]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "50")
+    assert 40 < max(map(len, str(found).splitlines())) <= 50
 
 
 def test_a_notebook_shows_a_table_in_which_a_name_is_no_markup() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -73,6 +75,67 @@ def test_a_run_for_tensorboard_is_written(saved: Path, tmp_path: Path) -> None:
     assert any("tfevents" in file.name for file in (tmp_path / "runs").iterdir())
 
 
+def test_a_browser_opens_the_view(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)))
+    assert main(["view", str(saved), "-o", str(tmp_path / "view.html")]) == 0
+    assert opened == [(tmp_path / "view.html").as_uri()]
+    assert "<html" in (tmp_path / "view.html").read_text()
+    assert "open this file" in capsys.readouterr().err
+    assert main(["view", str(saved)]) == 0
+    printed = Path(capsys.readouterr().out.strip())
+    assert opened[1:] == [printed.as_uri()]
+    assert printed.name == "mean.html"
+    shutil.rmtree(printed.parent)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["darw", "a.json"], "draw"),
+        (["draw", "a.json", "--formta", "svg"], "--format"),
+        (["find", "--fail-on", "eror", "a.json"], "error"),
+    ],
+)
+def test_a_word_that_is_not_known_is_told_the_nearest(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"Did you mean {near}?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["nothingalike"])
+    assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_colours_are_for_terminals(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(failed(), file := tmp_path / "failed.json")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("WT_SESSION", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    commands = ["find", str(file)], ["diff", str(saved), str(file)], ["text", str(file)]
+    plain = []
+    for command in commands:
+        main(command)
+        plain.append(capsys.readouterr().out)
+    assert "\x1b" not in "".join(plain)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    for command, without in zip(commands, plain, strict=True):
+        main(command)
+        colored = capsys.readouterr().out
+        assert "\x1b[31m" in colored
+        assert re.sub(r"\x1b\[\d+m", "", colored) == without
+        monkeypatch.setenv("NO_COLOR", "1")
+        main(command)
+        assert capsys.readouterr().out == without
+        monkeypatch.delenv("NO_COLOR")
+
+
 def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +149,7 @@ def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
 
     frozen = Graph((), parameters=(Parameter("fc.weight", META, requires_grad=False),))
     assert main(["find", save(frozen, tmp_path / "frozen.json")]) == 0
-    assert capsys.readouterr().out.endswith("1 note\n")
+    assert capsys.readouterr().out.endswith("1 to know\n")
 
 
 def test_find_reads_several_files_as_steps_or_as_ranks(
@@ -134,7 +197,8 @@ def test_tolerances_make_a_difference_none(saved: Path, tmp_path: Path) -> None:
     slow = trace(worked_example()["y"], names={}).annotate(seconds={2: 1.0})
     quick = slow.annotate(seconds={2: 0.1})
     files = [save(slow, tmp_path / "slow.json"), save(quick, tmp_path / "quick.json")]
-    assert main(["diff", *files]) == 1
+    assert main(["diff", *files]) == 0  # times are left out
+    assert main(["diff", *files, "--time-tolerance", "1"]) == 1
     assert main(["diff", *files, "--time-tolerance", "inf"]) == 0
     with pytest.raises(SystemExit) as ended:
         main(["diff", *files, "--time-tolerance", "-1"])

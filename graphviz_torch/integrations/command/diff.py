@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .files import read_graph
+from .files import DIFFERENCES, colored, read_graph
 from .options import add_options, given
 from .pictures import draw
 
@@ -26,6 +27,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     says = "draw both in one picture, marked; - writes it to stdout"
     parser.add_argument("-o", "--out", type=Path, help=says)
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--wide", action="store_true", help="show every line, however long")
     says = (
         "exit with 1 for any difference (default), only for one in nodes, edges, shapes, dtypes, "
         "devices or attributes, or never"
@@ -46,7 +48,10 @@ def _diff(parsed: argparse.Namespace) -> int:
         read_graph(parsed.a), read_graph(parsed.b), titles=titles, **given(parsed, diff)
     )
     if parsed.out != Path("-"):
-        print(_json(difference) if parsed.format == "json" else difference.to_text())
+        if parsed.format == "json":
+            print(_json(difference))
+        else:
+            print(colored(difference.to_text(wide=parsed.wide), sys.stdout, DIFFERENCES))
     if parsed.out is not None:
         draw(difference, parsed.out, None)
     return int(_fails(difference, parsed.fail_on))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .baseline import write_baseline
 from .files import read_graph
-from .reports import FORMATS, add_report, judged, known_findings
+from .reports import add_report, judged, known_findings, print_report
 
 
 def add_find(parser: argparse.ArgumentParser) -> None:
@@ -27,5 +27,5 @@ def _find(parsed: argparse.Namespace) -> int:
     new, code = judged(parsed, found, known_findings(parsed))
     if parsed.write_baseline is not None:
         write_baseline(parsed.write_baseline, found)
-    print(FORMATS[parsed.format or "text"](new))
+    print_report(parsed, new)
     return code

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
@@ -22,6 +24,7 @@ COMMANDS = {
     "run": ("run", "Run a script as it is, record its training steps, and say what is wrong."),
     "draw": ("pictures", "Draw a graph as svg, png, pdf or dot, with its findings marked."),
     "html": ("pictures", "Write one HTML page with the interactive view."),
+    "view": ("pictures", "Open the interactive view of a graph in a browser."),
     "mermaid": ("pictures", "Print a graph as a Mermaid flowchart, for Markdown."),
     "text": ("pictures", "Print a graph."),
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
@@ -57,7 +60,22 @@ class _Parser(argparse.ArgumentParser):
     """A parser that says in one sentence what is wrong with the arguments."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_FAILED, f"{self.prog}: {message}; {self.prog} --help lists what there is.\n")
+        wrong = re.search(r"(invalid choice: '|arguments: )([\w-]+)", message)
+        near = get_close_matches(wrong[2], self._words(), 1) if wrong else []
+        hint = f". Did you mean {near[0]}?" if near else ";"
+        said = message.partition(" (choose from")[0] if near else message
+        self.exit(_FAILED, f"{self.prog}: {said}{hint} {self.prog} --help lists what there is.\n")
+
+    def _words(self) -> list[str]:
+        """The commands, options and values that there are."""
+        # argparse has no public way to ask a parser for these.
+        words = list(self._option_string_actions)
+        for action in self._actions:
+            words += list(map(str, action.choices or ()))
+            if isinstance(action, argparse._SubParsersAction):
+                for inner in action.choices.values():
+                    words += inner._option_string_actions
+        return words
 
 
 def parser(*names: str) -> argparse.ArgumentParser:

@@ -24,6 +24,7 @@ from ... import Finding, Graph, draw_graph, save, to_html, to_text
 from ...graph.files.replacement import replacement
 from ...graph.units import count_text
 from .baseline import write_baseline
+from .files import colored
 from .main import sentence
 from .reports import FORMATS, judged, known_findings, to_lines, to_sarif
 from .script import Children
@@ -75,7 +76,8 @@ class Outputs:
             self._write(pictures=first or last)
             if last or (not wanted and self._news):
                 new, _ = judged(self._parsed, _sorted(self._news), self._known)
-                self._say(f"{self._count()}, and the script goes on", to_lines(new))
+                lines = to_lines(new, wide=self._parsed.wide)
+                self._say(f"{self._count()}, and the script goes on", lines)
                 self._news = []
 
     def finish(self, *, begun: bool, children: Children) -> int:
@@ -102,7 +104,7 @@ class Outputs:
             warnings.simplefilter("default")  # the script may make errors of them
             errors = self._write(pictures=True)
         shown = self._parsed.format is None and self._graph is not None
-        self._say(said, *[to_lines(new)] * shown)
+        self._say(said, *[to_lines(new, wide=self._parsed.wide)] * shown)
         for path in self._files:
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
@@ -122,7 +124,7 @@ class Outputs:
 
     def _print(self, text: str) -> None:
         with suppress(Exception):  # the script may have closed it
-            print(text, file=self._stderr, flush=True)
+            print(colored(text, self._stderr), file=self._stderr, flush=True)
 
     def _write(self, *, pictures: bool) -> list[str]:
         """Write the files that are not up to date. Returns what could not be written, and why."""

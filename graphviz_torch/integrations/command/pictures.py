@@ -1,15 +1,17 @@
-"""`draw`, `html`, `mermaid`, `text` and `tensorboard`: a saved graph in other forms."""
+"""`draw`, `html`, `view`, `mermaid`, `text`, `tensorboard`: a saved graph in other forms."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ... import Graph, GraphDiff
-from .files import PIPE, beside, read_graph, write_text
+from .files import PIPE, beside, colored, read_graph, write_text
 from .options import add_options, given
 
 FILE = "a graph that Graph.save wrote, .json or .json.gz; - reads what comes in"
@@ -30,6 +32,15 @@ def add_html(parser: argparse.ArgumentParser) -> None:
     from ... import to_html
 
     _add_file(parser, "FILE.html", _html)
+    _add_findings(parser)
+    add_options(parser, to_html)
+
+
+def add_view(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `view`."""
+    from ... import to_html
+
+    _add_file(parser, "a temporary file", _view)
     _add_findings(parser)
     add_options(parser, to_html)
 
@@ -109,19 +120,38 @@ def _draw(parsed: argparse.Namespace) -> int:
 
 
 def _html(parsed: argparse.Namespace) -> int:
+    write_text(_page(parsed), parsed.out or beside(parsed.file, ".html"))
+    return 0
+
+
+def _view(parsed: argparse.Namespace) -> int:
+    name = "graph" if parsed.file == PIPE else beside(parsed.file, "").name
+    page = _page(parsed)
+    out = parsed.out or Path(tempfile.mkdtemp(prefix="graphviz-torch-")) / f"{name}.html"
+    if out == PIPE:
+        raise ValueError("-o -: a browser opens a file; name one, or leave -o away.")
+    write_text(page, out)
+    if not webbrowser.open(out.absolute().as_uri()):
+        print("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)
+    return 0
+
+
+def _page(parsed: argparse.Namespace) -> str:
     from ... import to_html
 
     graph, options = read_graph(parsed.file), _given(parsed, to_html)
     options.setdefault("title", "" if parsed.file == PIPE else parsed.file.name)
-    write_text(to_html(graph, **options), parsed.out or beside(parsed.file, ".html"))
-    return 0
+    return to_html(graph, **options)
 
 
 def _text(parsed: argparse.Namespace) -> int:
     from ... import to_text
 
     text = to_text(read_graph(parsed.file), **_given(parsed, to_text))
-    write_text(text.rstrip() + "\n", parsed.out or PIPE)
+    if parsed.out in (None, PIPE):
+        print(colored(text.rstrip(), sys.stdout))
+    else:
+        write_text(text, parsed.out)
     return 0
 
 

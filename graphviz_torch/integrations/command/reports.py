@@ -6,13 +6,18 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from ... import Finding, __version__, rules
+from ...graph.terminal import PIPED, line_width
+from ...graph.units import count_text
 from .baseline import fingerprint, new_findings, read_baseline
+from .files import colored
 
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -22,6 +27,7 @@ _MOST_FOLDERS = 5000  # to look through for a source file
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
     """Options of every command that reports findings."""
     parser.add_argument("--format", choices=FORMATS, help="of the report, on stdout")
+    parser.add_argument("--wide", action="store_true", help="a line for each, however long")
     choices = ("error", "warning", "never")
     says = f"exit with 1 for a finding of this severity or worse (default {fail_on})"
     parser.add_argument("--fail-on", choices=choices, default=fail_on, help=says)
@@ -52,7 +58,15 @@ def judged(
     return new, int(any(each.severity in bad for each in new))
 
 
-def to_lines(found: Sequence[Finding]) -> str:
+def print_report(parsed: argparse.Namespace, found: Sequence[Finding]) -> None:
+    """Print the report in the format that was asked for."""
+    if parsed.format in (None, "text"):
+        print(colored(to_lines(found, wide=parsed.wide), sys.stdout))
+    else:
+        print(FORMATS[parsed.format](found))
+
+
+def to_lines(found: Sequence[Finding], *, wide: bool = False) -> str:
     """For a terminal: each finding with its advice, and how many there are.
 
     >>> print(to_lines([Finding("nan", "error", "loss is NaN.", "Lower the rate.")]))
@@ -65,14 +79,16 @@ def to_lines(found: Sequence[Finding]) -> str:
         lines.append(f"{each.severity}: {_plain(each.message)} [{each.rule}]")
         if each.advice:
             lines.append(f"    {_plain(each.advice)}")
+    if not wide:
+        lines = [part for line in lines for part in _fitted(line)]
     return "\n".join([*lines, totals(found)])
 
 
 def totals(found: Sequence[Finding]) -> str:
-    """`"2 errors, 1 note"`."""
+    """`"2 errors, 1 to know"`."""
     counts = Counter[str](each.severity for each in found)
-    words = (("error", "error"), ("warning", "warning"), ("info", "note"))
-    said = [f"{n} {word}{'' if n == 1 else 's'}" for key, word in words if (n := counts[key])]
+    said = [count_text(counts[key], key) for key in ("error", "warning") if counts[key]]
+    said += [f"{counts['info']} to know"] if counts["info"] else []
     return ", ".join(said) or "nothing found"
 
 
@@ -162,6 +178,19 @@ class _Files(dict[str, str]):
             if count >= _MOST_FOLDERS:
                 break
         return name
+
+
+def _fitted(text: str) -> Iterator[str]:
+    """Lines that fit the terminal, each after the first further in."""
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        yield from wrap(
+            line,
+            line_width() or PIPED,
+            subsequent_indent=indent or "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def _plain(text: str) -> str:
