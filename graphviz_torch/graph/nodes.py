@@ -62,12 +62,15 @@ class Node(NamedTuple):
     @property
     def saved_bytes(self) -> int:
         """Bytes this node keeps for backward; a storage counts at the first node that keeps it."""
-        return sum(saved.nbytes for saved in self.saved)
+        return sum([saved.nbytes for saved in self.saved])
 
     @property
     def device(self) -> str:
         """Device of the first output that has one; "" where none has."""
-        return next((meta.device for meta in self.outputs if meta is not None), "")
+        for meta in self.outputs:
+            if meta is not None:
+                return meta.device
+        return ""
 
     @property
     def line(self) -> str:

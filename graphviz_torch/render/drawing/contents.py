@@ -62,7 +62,7 @@ def _figures(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
         parameters=len(parameters),
         elements=sum(math.prod(meta.shape) for meta in metas),
         gradients=(min(norms), max(norms)) if norms else None,
-        saved_bytes=sum(node.saved_bytes for node in nodes),
+        saved_bytes=sum([saved.nbytes for node in nodes for saved in node.saved]),
         seconds=sum(seconds) if seconds else None,
-        devices=tuple(dict.fromkeys(node.device for node in nodes if node.device)),
+        devices=tuple(filter(None, dict.fromkeys([node.device for node in nodes]))),
     )

@@ -21,13 +21,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from gzip import compress
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from ...graph import (
     FAILURE_RULES,
     Edge,
     FindingsLike,
-    GradientStats,
     Graph,
     GraphLike,
     Node,
@@ -95,12 +95,12 @@ def view_payload(
     }
     metas = Table()
     for name in _TEXTS:
-        header[name] = columns.texts(name, [getattr(node, name) for node in graph.nodes])
+        header[name] = columns.texts(name, list(map(attrgetter(name), graph.nodes)))
     classes = [getattr(node, "module_class", "") for node in graph.nodes]
     header["moduleClass"] = columns.texts("moduleClass", classes)
     attributes = Table()
     attributes.at(())
-    places = [attributes.at(_attributes(node)) for node in graph.nodes]
+    places = attributes.places([_attributes(node) for node in graph.nodes])
     columns.numbers("attributes", places)
     header["attributes"] = attributes.rows
     header["telling"] = columns.texts("telling", _telling(graph.nodes, places))
@@ -162,8 +162,10 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
     shapes, keeps = Table(), Table()
     shapes.at(())
     keeps.at(())
-    columns.numbers("shapes", [shapes.at(_metas(node.outputs, metas)) for node in nodes])
-    columns.numbers("saved", [keeps.at(_saved(node, metas)) for node in nodes])
+    outputs = [node.outputs for node in nodes]
+    known = {each: _metas(each, metas) for each in dict.fromkeys(outputs)}
+    columns.numbers("shapes", shapes.places([known[each] for each in outputs]))
+    columns.numbers("saved", keeps.places([_saved(node, metas) for node in nodes]))
     header["shapes"], header["saved"] = shapes.rows, keeps.rows
 
     inputs = graph.inputs()
@@ -189,20 +191,22 @@ def _label(node: Node) -> str | tuple[str]:
 
 
 def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:
-    return tuple(-1 if meta is None else metas.at(meta) for meta in outputs)
+    return tuple([-1 if meta is None else metas.at(meta) for meta in outputs])
 
 
 def _saved(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
     # The node that counts a shared storage is given by its distance: equal blocks then agree.
     return tuple(
-        (
-            saved.name,
-            metas.at(saved.tensor),
-            saved.nbytes,
-            saved.kind,
-            None if saved.shared_with is None else node.id - saved.shared_with,
-        )
-        for saved in node.saved
+        [
+            (
+                saved.name,
+                metas.at(saved.tensor),
+                saved.nbytes,
+                saved.kind,
+                None if saved.shared_with is None else node.id - saved.shared_with,
+            )
+            for saved in node.saved
+        ]
     )
 
 
@@ -216,24 +220,26 @@ def _add_gradients(
     rows = [stats for node in nodes for stats in node.grad_outputs]
     fraction = _FINE if len(nodes) <= _LARGE else _COARSE
     for name, field in _MEASURED.items():
-        values = [None if stats is None else getattr(stats, field) for stats in rows]
+        read = attrgetter(field)
+        values = [None if stats is None else read(stats) for stats in rows]
         columns.measured(name, values, fraction)
     columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
     columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
     tensors = [None if stats is None else stats.tensor for stats in rows]
     columns.numbers("gradTensor", [0 if t is None else metas.at(t) + 1 for t in tensors])
     most = _MOST_VALUES if len(nodes) <= _MANY else _FEW_VALUES
-    found = {at: _values(stats, most) for at, stats in enumerate(rows)}
-    header["values"] = {at: values for at, values in found.items() if values}
+    header["values"] = {
+        at: _values(stats.values)
+        for at, stats in enumerate(rows)
+        if stats and stats.values and len(stats.values) <= most
+    }
     header["extents"] = {at: one.extent for at, one in enumerate(rows) if one and one.extent}
 
 
-def _values(stats: GradientStats | None, most: int) -> list[float | str]:
-    if stats is None or stats.values is None or len(stats.values) > most:
-        return []
+def _values(values: Iterable[Any]) -> list[float | str]:
     return [
         float(f"{value:.6g}") if isinstance(value, (int, float)) and isfinite(value) else str(value)
-        for value in stats.values
+        for value in values
     ]
 
 

@@ -17,6 +17,12 @@ class Table:
         """The position of a row."""
         return self._at.setdefault(row, len(self._at))
 
+    def places(self, rows: Sequence[Hashable]) -> list[int]:
+        """The positions of rows."""
+        for row in dict.fromkeys(rows):
+            self.at(row)
+        return list(map(self._at.__getitem__, rows))
+
     @property
     def rows(self) -> list[Any]:
         """Each row once."""
@@ -60,7 +66,7 @@ class Columns:
         """Positions in a table of texts, which is returned."""
         table = Table()
         table.at("")
-        self.numbers(name, [table.at(value) for value in values])
+        self.numbers(name, table.places(values))
         return table.rows
 
     def _signed(self, name: str, kind: str, values: Sequence[int]) -> None:
