@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
 from ..graph.gc import uncollected
-from ..graph.text import type_text
+from ..graph.text import shortened, type_text
 from .findings import Checked, Findings, merged
 from .graph_reading import Reading
 from .rule import RULES, apply
@@ -115,8 +115,7 @@ def _causes(found: list[Finding]) -> list[Finding]:
 
 def _one_line(text: str) -> str:
     """Without the line breaks that an error's message or a name may have, and not too long."""
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(" ".join(text.split()), _LONGEST)
 
 
 def _graphs(value: Sequence[GraphLike], name: str, example: str) -> list[Graph]:

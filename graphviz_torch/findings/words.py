@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from ..graph import Event, Parameter
+from ..graph.text import listing
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -17,14 +18,6 @@ def grouped(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[Item]
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
     return groups.items()
-
-
-def listing(names: Iterable[str], limit: int = 3) -> str:
-    """`["a", "b", "c", "d"]` -> "a, b, c and 1 more"."""
-    names = list(names)
-    if len(names) > limit:
-        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def names_of(parameters: Iterable[Parameter]) -> str:

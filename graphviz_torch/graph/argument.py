@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from .graph import Graph
-from .text import type_text
+from .text import shortened, type_text
 
 
 class HasParameters(Protocol):
@@ -73,11 +73,6 @@ that requires a gradient, or a list of such tensors.
             "inputs. To pass several outputs, pass them as one list."
         )
     raise TypeError(
-        f"a graph is needed, and this is {type_text(value)} ({_short(value)}). Pass a Graph, "
-        "a recording, a tensor that requires a gradient, or a list of such tensors."
+        f"a graph is needed, and this is {type_text(value)} ({shortened(repr(value), 60)}). Pass a "
+        "Graph, a recording, a tensor that requires a gradient, or a list of such tensors."
     )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,8 @@
-"""Short texts: a value as a line of Python, its type in words, and lines of programs."""
+"""Short texts: what is cut, a few of many, a value as a line of Python, lines of programs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,27 @@ _REQUIRED = object()
 _SPELLED = tuple("AEFHILMNORSX")  # letters whose names begin with a vowel
 _CALLED = ", called at "
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")  # as they sound
+
+
+def shortened(text: str, most: int, end: str = "…") -> str:
+    """A text of at most so many characters.
+
+    >>> shortened("transformer", 6), shortened("transformer", 11)
+    ('trans…', 'transformer')
+    """
+    return text if len(text) <= most else text[: most - len(end)] + end
+
+
+def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
+    """The first of some names, and how many more there are; `last` stands before the last of few.
+
+    >>> listing("abcd"), listing("abc"), listing("ab", last=", ")
+    ('a, b, c and 1 more', 'a, b and c', 'a, b')
+    """
+    names = list(names)
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def short_repr(value: Any) -> str:
@@ -43,7 +65,7 @@ def _text(value: Any) -> str:
         text = str(value)
     else:
         text = repr(value)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    return shortened(text, _WIDTH)
 
 
 def called_at(library: str, user: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from .argument import Names, graph_of
 from .graph import Graph
 from .nodes import Edge, Node
+from .text import listing, shortened
 from .values import Cause, Cut, Event, Failure, Finding, Operand, Step, Transfer
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
@@ -164,14 +165,10 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
 def _title(graph: Graph) -> str:
     """What a graph is called: its outputs, and the line that made the first."""
     ends = [graph.nodes[node] for node, _ in graph.outputs]
-    names = list(dict.fromkeys(_short(node.label or node.title) for node in ends))
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    line = _short(ends[0].line) if ends else ""
-    return " · ".join(filter(None, (", ".join(names[:_MOST_NAMES]) + more, line))) or "no output"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    names = dict.fromkeys(shortened(node.label or node.title, _LONGEST) for node in ends)
+    line = shortened(ends[0].line, _LONGEST) if ends else ""
+    listed = listing(names, _MOST_NAMES, last=", ")
+    return " · ".join(filter(None, (listed, line))) or "no output"
 
 
 def _counted(titles: Sequence[str], at: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, Names, SavedTensor, findings_of, whole_of
-from ..graph.text import type_text
+from ..graph.text import shortened, type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
 from .options import DrawingOptions, drawing_options
@@ -120,7 +120,7 @@ def make_dot(
 
 def _shortened(attribute: str, most: int) -> str:
     name, _, value = attribute.partition("=")
-    return f"{name} = {value if len(value) <= most else value[:most] + '…'}"
+    return f"{name} = {shortened(value, most + 1)}"
 
 
 def _saved(saved: SavedTensor) -> str:

@@ -9,6 +9,7 @@ from textwrap import wrap
 from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, Node, whole_of
 from ..graph.column import Column, declared
 from ..graph.terminal import TableColumn, cut, line_width, table
+from ..graph.text import shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import WARNINGS
@@ -272,5 +273,4 @@ def _escaped(text: str) -> str:
 
 def _plain(text: str) -> str:
     """A name on one line, cut where it is too long."""
-    shown = _escaped(text)
-    return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…"
+    return shortened(_escaped(text), _WIDEST)

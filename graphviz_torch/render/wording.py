@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
+from ..graph.text import shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .drawing.drawing import Contents, Drawing, Line, Unit
@@ -204,7 +205,10 @@ def _closed(drawing: Drawing) -> str:
     assert drawing.groups is not None
     groups = drawing.groups.groups
     boxes = sorted(drawing.closed, key=lambda number: (-groups[number].size, number))
-    names = [_short(drawing.title(number).partition("  ")[0]) for number in boxes[:_MOST_CLOSED]]
+    names = [
+        shortened(drawing.title(number).partition("  ")[0], _LONGEST)
+        for number in boxes[:_MOST_CLOSED]
+    ]
     if len(boxes) > len(names):
         names.append(f"{len(boxes) - len(names):,} more")
     said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
@@ -220,10 +224,6 @@ def _inside(drawing: Drawing, number: int) -> str:
     groups = drawing.groups.groups
     below = [groups[inner] for inner in drawing.groups.below(number)]
     return next((part.path for part in below if part.kind != "run"), groups[number].path)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def omissions(drawing: Drawing, cuts: int = 0) -> str:

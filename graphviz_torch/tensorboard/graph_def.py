@@ -23,6 +23,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 
 from ..graph import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
 from ..graph.column import declared_beside
+from ..graph.text import shortened
 from .names import Names, device, names, operation
 
 # The tab merges entries of `input` that follow each other and name the same node: `x * x` would
@@ -298,8 +299,7 @@ def _moved(transfer: Transfer) -> str:
 def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if not text:
         return
-    if len(text) > _LONGEST:
-        text = text[: _LONGEST - 3] + "..."
+    text = shortened(text, _LONGEST, "...")
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:

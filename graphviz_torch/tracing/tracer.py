@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from ..graph import Edge, Graph
 from ..graph.gc import uncollected
-from ..graph.text import type_text
+from ..graph.text import shortened, type_text
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, is_nesting
@@ -56,11 +56,11 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
     if not tensors:
         if is_nesting(outputs):
             raise ValueError(
-                f"outputs holds no tensor: {_shorten(outputs)}. "
+                f"outputs holds no tensor: {shortened(repr(outputs), 60)}. "
                 "Pass what you would call backward() on."
             )
         raise TypeError(
-            f"outputs is {type_text(outputs)}, not a tensor: {_shorten(outputs)}. "
+            f"outputs is {type_text(outputs)}, not a tensor: {shortened(repr(outputs), 60)}. "
             "Pass a tensor, or a list, tuple, dict or dataclass of tensors."
         )
     with unseen_calls():
@@ -166,8 +166,3 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
 def _end(tensor: Tensor) -> tuple[GradFn, int] | None:
     fn = made_by(tensor)
     return None if fn is None else (fn, tensor.output_nr)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

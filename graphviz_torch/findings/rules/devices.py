@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from ...graph import Failure, Finding, Operand
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 
@@ -29,7 +30,7 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
     owned = [o.label for o in moves if o.label in reading.owned]
     if owned:
         advice = f'the model, with model.to("{target}"): {listing(owned)} {_is(owned)} on the CPU'
-    got = listing((_operand(o) for o in failure.operands), limit=8)
+    got = listing((_operand(o) for o in failure.operands), most=8)
     yield finding(
         "error",
         f"{failure.operation or 'An operation'}{at(failure.where)} got "

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 from .devices import is_mixed
 
 # The person ended it, not the program.
@@ -126,7 +127,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
-    got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), limit=8)
+    got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
     line = failure.message.strip().partition("\n")[0].rstrip(".")
     inside = at(failure.raised)
     if failure.node is not None:

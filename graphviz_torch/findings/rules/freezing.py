@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, listing, names_of, nodes_of
+from ..words import at, grouped, names_of, nodes_of
 
 
 @rule()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import NO_PARAMETERS, Event, Finding, Operand
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 from .cuts import word_of
 
 

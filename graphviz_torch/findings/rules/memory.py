@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...graph import Finding, Node
+from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20

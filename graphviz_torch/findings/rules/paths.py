@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...graph import Finding, Parameter
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, listing, names_of, nodes_of
+from ..words import at, grouped, names_of, nodes_of
 from .cuts import explained, module_of, severity_of, upstream, without_gradient
 
 

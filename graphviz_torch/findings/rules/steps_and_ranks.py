@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...graph import Finding, Graph
+from ...graph.text import listing
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 
 # Two sizes are a difference, three a trend.
 STEPS = 3
@@ -69,7 +70,7 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
         uncalled = all(
             p.module_called is False for r in ranks for p in graphs[r].parameters if p.name in names
         )
-        which = f"Rank{'s' if len(ranks) > 1 else ''} {listing(map(str, ranks), limit=8)}"
+        which = f"Rank{'s' if len(ranks) > 1 else ''} {listing(map(str, ranks), most=8)}"
         yield finding(
             "error",
             f"{which} skipped {listing(names)}, which other ranks have a gradient for"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Event, Finding
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, times
@@ -131,5 +132,4 @@ def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
 
 
 def _names(event: Event) -> str:
-    names = event.label.split(", ")
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return listing(event.label.split(", "), last=", ")

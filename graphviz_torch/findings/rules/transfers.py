@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ...graph import Finding, Transfer
+from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, grouped, listing
+from ..words import at, grouped
 
 # A copy is worth a word from here on: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s that PCIe 3
 # and 4 give, as long as several kernel launches.

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from statistics import median
 
 from ...graph import Edge, Event, Finding, GradientStats
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at, listing
+from ..words import at
 
 # Median norm in the deepest quarter of the longest chain over that in the quarter next to the
 # loss. Freshly initialised GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50 shapes lie between 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...graph import Graph
+from ...graph.text import listing
 from .difference import Difference
 
 _MOST = 3  # outputs that are named
@@ -28,6 +29,4 @@ def title_of(graph: Graph | Difference) -> str:
 
 def _names(graph: Graph) -> str:
     nodes = [graph.nodes[node] for node, _ in graph.outputs]
-    names = list(dict.fromkeys(node.label or node.title for node in nodes))
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return f"{', '.join(names[:_MOST])}{more}"
+    return listing(dict.fromkeys(node.label or node.title for node in nodes), _MOST, last=", ")
