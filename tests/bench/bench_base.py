@@ -253,7 +253,7 @@ def compare(sides: list[Child], rows: list[str], rounds: int) -> None:
         low, middle, high = statistics.quantiles([new / old for new, old in answers[row]], n=4)
         ours, theirs = (statistics.median(pair[i] for pair in answers[row]) * 1e3 for i in (0, 1))
         spread = f"({low:.2f} to {high:.2f})"
-        print(f"  {row:10} {middle:5.2f}   {spread:16} {ours:9.2f} ms {theirs:9.2f} ms")
+        print(f"  {row:10} {middle:5.2f}   {spread:16} {ours:9.2f} ms {theirs:9.2f} ms", flush=True)
 
 
 def compare_calls(sides: list[Child], rows: list[str]) -> None:
