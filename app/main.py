@@ -1,7 +1,7 @@
 """The app's frame: page config and navigation. `streamlit run app/server.py`."""
 
 import importlib
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,20 +10,7 @@ import streamlit as st
 FOLDER = Path(__file__).resolve().parent
 
 
-def package() -> str:
-    """The name under which this folder is imported: "app", or that of a package around it."""
-    names, folder = [FOLDER.name], FOLDER.parent
-    while (folder / "__init__.py").exists():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    if len(names) == 1:  # a checkout: an app.py where the command was given is not this app
-        sys.path.insert(0, str(folder))
-    elif str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    return ".".join(names)
-
-
-NAME = package()
+NAME = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
 
 
 def page(name: str) -> Callable[[], None]:
@@ -35,7 +22,7 @@ def page(name: str) -> Callable[[], None]:
     return draw
 
 
-# It loads torch while the page is drawn.
+# It loads torch while the page is drawn, where server.py did not start it before.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
 # Before the navigation: without it, the browser asks the network for the icon of the page.

@@ -1,15 +1,20 @@
 """The app as it is served: no other site may frame it, and no browser guesses what a file is.
 
 `streamlit run app/server.py`, or `graphviz-torch app`. The headers stand on every answer: the page,
-its scripts, uploads, media and the files of components.
+its scripts, uploads, media and the files of components. The process that runs jobs starts with it.
 """
 
+import importlib
+import runpy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from starlette.middleware import Middleware
 
+FOLDER = Path(__file__).resolve().parent
 HEADERS = {
     b"content-security-policy": b"frame-ancestors 'self'",
     b"x-content-type-options": b"nosniff",
@@ -34,4 +39,12 @@ class Headers:
         await self.app(scope, receive, answer)
 
 
-app = st.App(Path(__file__).with_name("main.py"), middleware=[Middleware(Headers)])
+@asynccontextmanager
+async def ready(_: st.App) -> AsyncIterator[None]:
+    """Let the jobs' process load torch before the first visitor comes."""
+    name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
+    importlib.import_module(f"{name}.jobs.job").start()
+    yield
+
+
+app = st.App(FOLDER / "main.py", lifespan=ready, middleware=[Middleware(Headers)])

@@ -1,7 +1,8 @@
 """Run a checked program on tensors.
 
-It first runs on `meta` tensors, which have shapes and no values, so that a result that would be
-too large is refused before it is made, and on any device an error has the CPU's words.
+Where a result may be large it first runs on `meta` tensors, which have shapes and no values, so
+that one that would be too large is refused before it is made. On any device an error has the CPU's
+words.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from .advice import likely
 from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
 from .grammar import MAX_NUMBER, Program, called, input_lines, refuse
+from .sizes import small
 
 MAX_STEPS = 300  # operations that a program may run
 MAX_ELEMENTS = 1_000_000  # of one tensor
@@ -61,15 +63,25 @@ def evaluate(
         ExpressionError: for a name that is not there, an operation that torch refuses,
             and a result that would be too large; nothing large was made then.
     """
+    if not small(program, inputs):
+        measure(program, inputs)
+    cpu = torch.device("cpu")
+    return _Evaluation(program.text, dict(inputs), device or cpu, cpu).run(program)
+
+
+def measure(program: Program, inputs: Mapping[str, Tensor]) -> None:
+    """Run the program on shapes alone.
+
+    Raises:
+        ExpressionError: as `evaluate`.
+    """
+    meta = torch.device("meta")
     shapes = {
-        name: torch.empty(value.shape, dtype=value.dtype, device="meta")
+        name: torch.empty(value.shape, dtype=value.dtype, device=meta)
         for name, value in inputs.items()
     }
     with torch.no_grad():
-        meta = torch.device("meta")
         _Evaluation(program.text, shapes, meta, meta).run(program)
-    cpu = torch.device("cpu")
-    return _Evaluation(program.text, dict(inputs), device or cpu, cpu).run(program)
 
 
 class _Evaluation:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import Graph, find, record, trace, view_payload, walk
 
-from ..expression.evaluation import evaluate, parse_inputs
+from ..expression.evaluation import evaluate, measure, parse_inputs
 from ..expression.grammar import ExpressionError, parse, unused
 from ..expression.script import Script, expression_script, model_script
 from ..models import gallery
@@ -28,6 +28,7 @@ def warm_up() -> None:
     Forward only: backward starts threads on a CUDA build, and those don't fork.
     """
     play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
+    measure(parse("x ** 2"), parse_inputs("x = 1"))
 
 
 def opened(graph: Graph, hidden: frozenset[int] = frozenset()) -> Opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -355,6 +356,36 @@ def test_many_operations_and_much_memory_in_all_are_refused() -> None:
 def test_a_hostile_input_gets_a_message(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         parse_inputs(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("mean((x + 2)**2 + 3)", 1),
+        ("outer(x, x)", 1),
+        ("a = outer(x, x)\nb = outer(reshape(a, -1), reshape(a, -1))\nouter(b, b)", 0),
+        ("big * 2", 2),
+    ],
+)
+def test_shapes_run_first_only_where_a_result_may_be_large(
+    text: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    real = evaluation._Evaluation.run
+
+    def run_counted(self: Any, program: Program) -> Any:
+        started.append(str(self.device))
+        return real(self, program)
+
+    monkeypatch.setattr(evaluation._Evaluation, "run", run_counted)
+    inputs = {"x": torch.ones(50), "big": torch.ones(20_000)}
+    if runs:
+        evaluate(parse(text), inputs)
+        assert started == ["meta", "cpu"][-runs:]
+    else:
+        with pytest.raises(ExpressionError):
+            evaluate(parse(text), inputs)
+        assert started == ["meta"]
 
 
 def test_nothing_large_is_made_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,24 @@
+"""The name under which this folder is imported: "app", or that of a package around it.
+
+Streamlit runs `server.py` and `main.py` as files; both take `NAME` from here with `runpy`.
+"""
+
+import sys
+from pathlib import Path
+
+
+def _package() -> str:
+    folder = Path(__file__).resolve().parent
+    names = [folder.name]
+    folder = folder.parent
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if len(names) == 1:  # a checkout: an app.py where the command was given is not this app
+        sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
+    elif str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return ".".join(names)
+
+
+NAME = _package()
