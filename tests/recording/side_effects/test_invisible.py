@@ -174,9 +174,8 @@ def test_what_could_not_be_read_is_noted_with_its_reason() -> None:
     linear, x = nn.Linear(3, 3), torch.ones(2, 3).as_subclass(refusing("device"))
     with record() as recording:
         linear(x).sum().backward()
-    notes = recording.graph.nodes[-1].note.split("; ")
-    assert "not recorded: RuntimeError: no device to be had" in notes
-    assert len(notes) == 1 or not TELLS
+    if TELLS:  # it is refused where what the nodes keep is read
+        assert recording.graph.nodes[-1].note == "not recorded: RuntimeError: no device to be had"
     x = torch.ones(2, requires_grad=True).as_subclass(refusing("output_nr"))
     with record() as recording:
         (x * x).sum().backward()
