@@ -57,7 +57,7 @@ def draw_program(
 
 
 def gradients(graph: Graph) -> list[tuple[int, str]]:
-    """The gradients of a few small leaves: `[(0, "x.grad = [2.0000, 2.6667, 3.3333]")]`."""
+    """The gradients of a few small leaves: `[(0, "x.grad = [2, 2.667, 3.333]")]`."""
     small = [
         (node, stats)
         for node in graph.nodes
@@ -73,7 +73,7 @@ def gradients(graph: Graph) -> list[tuple[int, str]]:
 def _spelled(stats: GradientStats) -> str:
     """The values as nested lists of the gradient's shape; a flat list where that is not known."""
     parts = [
-        f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3e}"
+        f"{value:.4g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"
         for value in stats.values or ()
     ]
     shape = (len(parts),) if stats.tensor is None else stats.tensor.shape

@@ -86,17 +86,17 @@ def test_hostile_names_are_shown_as_text() -> None:
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ((), "x.grad = 0.0000"),
-        ((2,), "x.grad = [0.0000, 1.0000]"),
-        ((2, 2), "x.grad = [[0.0000, 1.0000], [2.0000, 3.0000]]"),
-        ((2, 1, 2), "x.grad = [[[0.0000, 1.0000]], [[2.0000, 3.0000]]]"),
-        ((2, -1), "x.grad = [0.0000, 1.0000, 2.0000]"),
-        ((0, 2), "x.grad = [0.0000]"),
+        ((), "x.grad = 0"),
+        ((2,), "x.grad = [0, 1]"),
+        ((2, 2), "x.grad = [[0, 1], [2, 3]]"),
+        ((2, 1, 2), "x.grad = [[[0, 1]], [[2, 3]]]"),
+        ((2, -1), "x.grad = [0, 1, 2]"),
+        ((0, 2), "x.grad = [0]"),
     ],
 )
 def test_a_small_gradient_is_spelled_out_in_its_shape(shape: tuple[int, ...], said: str) -> None:
     meta = TensorMeta(shape, "float32", "cpu")
-    values = tuple(float(i) for i in range(said.count(".") - 1))
+    values = tuple(float(i) for i in range(sum(map(str.isdigit, said))))
     stats = GradientStats(0.0, 3.0, 0.0, 0.0, values=values, tensor=meta)
     leaf = Node(0, "AccumulateGrad", (meta,), label="x", leaf="tensor", grad_outputs=(stats,))
     assert [line["text"] for line in data(drawn(Graph((leaf,))), "test program")["lines"]] == [said]

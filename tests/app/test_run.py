@@ -19,7 +19,7 @@ from graphviz_torch import record
 from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = "x.grad = [2.0000, 2.6667, 3.3333]"
+EXAMPLE = "x.grad = [2, 2.667, 3.333]"
 OWN = "Your own expression"
 HOSTILE_NAMES = ["__import__('os').system('true')", "x.__class__", "x*", "((((", "9**9**9*x"]
 HOSTILE_NAMES += ["x@x@x"]
@@ -139,7 +139,7 @@ def test_the_node_in_the_link_is_marked_everywhere() -> None:
 
 def test_an_expression_of_ones_own_has_its_own_gradient() -> None:
     app = page(source=OWN, program="y = sum(x @ w)", inputs="x = [[1, 2]]\nw = [[3], [4]]")
-    gradients = ["x.grad = [[3.0000, 4.0000]]", "w.grad = [[1.0000], [2.0000]]"]
+    gradients = ["x.grad = [[3, 4]]", "w.grad = [[1], [2]]"]
     assert lines(press(app), "result") == gradients
 
 
@@ -149,7 +149,7 @@ def test_a_hostile_expression_gets_a_message_in_place(program: str) -> None:
     assert not app.exception
     assert app.error
     app.text_area(key="program").input("y = sum(x)").run()
-    assert lines(press(app), "result") == ["x.grad = [1.0000, 1.0000, 1.0000]"]
+    assert lines(press(app), "result") == ["x.grad = [1, 1, 1]"]
 
 
 def test_an_input_that_is_not_used_is_named() -> None:

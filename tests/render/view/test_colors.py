@@ -102,7 +102,7 @@ def test_a_group_is_shaded_by_its_median_and_says_its_range(
     card = page.locator(f'.card[data-item="{item}"]')
     inside = [n for n in transformer.nodes if n.scope.startswith("layers.6")]
     norms = [max(s.norm for s in n.grad_outputs if s) for n in inside if any(n.grad_outputs)]
-    said = (card.text_content() or "").rstrip("+").partition("∇ ")[2].split(" to ")
+    said = (card.text_content() or "").rstrip("+").partition("grad norm ")[2].split(" to ")
     for text, norm in zip(said, (min(norms), max(norms)), strict=True):
         assert abs(float(text) / norm - 1) < 0.01
     shade = float(card.get_attribute("data-said") or "nan")

@@ -186,11 +186,11 @@ def test_the_title_of_a_page_is_that_of_its_graph(opened: Open, browser: Browser
 
 def test_a_value_and_a_norm_are_told_apart_by_a_word(opened: Open) -> None:
     page = opened(worked())
-    assert "∇ value 1.0000" in (page.locator('.card[data-item="4"]').text_content() or "")
+    assert "grad value 1" in (page.locator('.card[data-item="4"]').text_content() or "")
     graph = mlp()
     page = opened(graph)
     node = find(graph, operation="relu")
     (stats,) = node.grad_outputs
     assert stats is not None
     said = page.locator(f'.card[data-item="{node.id}"]').text_content() or ""
-    assert f"∇ norm {stats.norm:.4g}" in said
+    assert f"grad norm {stats.norm:.4g}" in said

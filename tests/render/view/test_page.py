@@ -47,7 +47,7 @@ def test_the_picture_is_saved_as_svg_and_png(opened: Open) -> None:
     text = svg.value.path().read_text(encoding="utf-8")
     drawing = ET.fromstring(text)
     words = "".join(drawing.itertext())
-    for word in ("pow", "f32[3]", "[2.0000, 2.6667, 3.3333]"):
+    for word in ("pow", "f32[3]", "[2, 2.667, 3.333]"):
         assert word in words
     assert "var(" not in text
     with page.expect_download() as png:

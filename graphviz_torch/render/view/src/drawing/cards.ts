@@ -115,7 +115,7 @@ export class Cards {
       lines.push([{ text: `${from} → ${transfer?.target ?? first.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
     }
     const gradient = this.gradient(node);
-    if (gradient) lines.push([{ text: `∇ ${gradient}`, look: "mono" }]);
+    if (gradient) lines.push([{ text: `grad ${gradient}`, look: "mono" }]);
     const mark = model.mark(node);
     if (mark) lines.push([{ text: `${SIGNS[mark]} ${mark}`, look: "strong" }]);
     for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
@@ -153,7 +153,7 @@ export class Cards {
     if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
     const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
     const gradients = this.range(nodes);
-    if (gradients) lines.push([{ text: `∇ ${gradients}`, look: "mono" }]);
+    if (gradients) lines.push([{ text: `grad norm ${gradients}`, look: "mono" }]);
     if (marks) lines.push([{ text: marks, look: "strong" }]);
     return this.sized({
       item,

@@ -31,10 +31,9 @@ export function count(value: number, noun: string): string {
   return `${value.toLocaleString("en")} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-/** The elements of a small gradient: [2.0000, 2.6667, 3.3333], nested as the shape says. */
+/** The elements of a small gradient: [2, 2.667, 3.333], nested as the shape says. */
 export function tensor(values: readonly (number | string)[], shape: readonly number[]): string {
-  const plain = values.every((v) => typeof v === "number" && (v === 0 || (Math.abs(v) < 1e5 && Math.abs(v) >= 1e-3)));
-  const texts = values.map((v) => (typeof v === "string" ? v : plain ? v.toFixed(4) : number(v)));
+  const texts = values.map((v) => (typeof v === "string" ? v : number(v)));
   if (shape.length === 0) return texts[0] ?? "";
   const nest = (from: number, to: number, depth: number): string => {
     const parts = shape[depth] ?? 1;
