@@ -85,7 +85,7 @@ ROWS = """
     saved         x    x    .   x    x           .    x    x        x        x
     grad_outputs  x    x    x   x    x           x    x    x        x        .
     order         x    .    .   x    x           .    x    x        x        .
-    seconds       x    x    .   x    x           x    x    x        x        x
+    seconds       x    x    .   x    x           .    x    x        x        x
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
 """

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from graphviz_torch import record
 from graphviz_torch.internals.tensors.pytree import flatten, map_tensors
 from tests.support.operators import operators as operators
-from tests.support.tensors.parallel import mesh
+from tests.support.tensors.parallel import leave, mesh
 from tests.support.tensors.programs import plain_values
 from tests.support.tensors.subclasses import Named
 
@@ -33,6 +33,13 @@ DTYPES = (torch.float32, torch.complex64, torch.float64)
 EMPTY = ("empty", "new_empty")
 
 Run = Callable[[], Any]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def group_of_one_module() -> Iterator[None]:
+    """The group that `mesh` makes ends with this file."""
+    yield
+    leave()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # `put` takes its hooks off again where it fails
 
 
 class Hooks:
@@ -61,6 +61,8 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._dictionaries, self._handles = [], []
+        with _lock:  # a Ctrl-C may have come before `put` could
+            _inherit(torch.autograd.Function)
 
 
 def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:

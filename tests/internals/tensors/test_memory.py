@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +15,18 @@ from torch.testing._internal.two_tensor import TwoTensor
 from graphviz_torch import simulate_accelerator
 from graphviz_torch.internals.tensors.memory import elements, has_memory, parts, storage_bytes
 from tests.support.programs import Functions, Operators
-from tests.support.tensors.parallel import mesh
+from tests.support.tensors.parallel import leave, mesh
 from tests.support.tensors.subclasses import Dispatching, Named, Offset, Wrapper
 
 ROW = torch.tensor([[0.0, 5.0], [7.0, 0.0]])
 RAGGED = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def group_of_one_module() -> Iterator[None]:
+    """The group that `mesh` makes ends with this file."""
+    yield
+    leave()
 
 
 def freed() -> Tensor:

@@ -20,6 +20,12 @@ def mesh() -> Any:
     return init_device_mesh("cpu", (2,))
 
 
+def leave() -> None:
+    """Leave the group, so that what runs next in this process is alone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def tensor_parallel() -> tuple[nn.Module, Step]:
     from torch.distributed.tensor import parallel
 
