@@ -48,7 +48,7 @@ def test_run_backward_shows_autograds_gradient_and_the_two_copies() -> None:
     ((x + 2) ** 2 + 3).mean().backward()
     app = press(page())
     assert not app.exception
-    assert f"x.grad = [{', '.join(f'{value:.4f}' for value in x.grad.tolist())}]" == EXAMPLE
+    assert f"x.grad = [{', '.join(f'{value:.4g}' for value in x.grad.tolist())}]" == EXAMPLE
     assert lines(app, "result") == [EXAMPLE]
     assert column(app, "run transfers", "direction") == ["HtoD", "DtoH"]
     assert column(app, "run transfers", "bytes") == ["12 B", "12 B"]
