@@ -26,7 +26,10 @@ def line_width(wide: bool = False) -> int | None:
     """Characters of a line: those of the terminal, 80 without one; None if `wide`: all it takes."""
     if wide:
         return None
-    terminal = getattr(sys.stdout, "isatty", bool)()
+    try:
+        terminal = sys.stdout.isatty()
+    except (AttributeError, ValueError):  # None, as in a program without a console, or closed
+        terminal = False
     return shutil.get_terminal_size((PIPED, 24)).columns if terminal else PIPED
 
 

@@ -127,7 +127,7 @@ def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
     while len(seconds) < count:
         for number, page in enumerate(pages, 1):
             if number not in seconds:
-                answer = page.get_by_text(f"x.grad = [{number}.0000, {number}.0000]")
+                answer = page.get_by_text(f"x.grad = [{number}, {number}]")
                 if number == min(set(range(1, count + 1)) - seconds.keys()):
                     expect(answer).to_be_visible(timeout=WAIT)
                 if answer.is_visible():
