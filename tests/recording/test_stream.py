@@ -187,6 +187,32 @@ def test_watches_of_different_operators_stand_side_by_side() -> None:
     assert told == [(1, "aten::mm"), (2, "aten::sin")]
 
 
+def test_a_watch_is_told_what_it_would_be_told_alone() -> None:
+    outer, inner = "aten::matmul", "aten::mm"  # the former calls the latter
+    asked = [[outer], [inner], [outer, inner], [inner]]
+    told: list[list[str]] = [[] for _ in asked]
+
+    def watch(number: int) -> OperatorWatch:
+        operators = dict.fromkeys(asked[number], lambda args, result: True)
+        note = told[number].append
+        return OperatorWatch(operators, lambda e: note(e.operator), everywhere=True)
+
+    def run() -> None:
+        torch.eye(2) @ torch.eye(2)
+        torch.mm(torch.eye(2), torch.eye(2))
+        with pytest.raises(RuntimeError):
+            torch.eye(2) @ torch.eye(3)
+
+    for number in range(len(asked)):
+        with watch(number):
+            run()
+    alone = [list(each) for each in told]
+    assert alone == [[outer], [inner, inner], [outer, inner], [inner, inner]]
+    with watch(0), watch(1), watch(2), watch(3):
+        run()
+    assert told == [each * 2 for each in alone]
+
+
 def test_a_light_recording_says_what_it_leaves_out() -> None:
     light = Options("finite", True, False, True)
     whole = Options(True, True, True, True)

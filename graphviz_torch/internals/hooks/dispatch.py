@@ -70,8 +70,8 @@ def unseen() -> Any:
 class OperatorWatch:
     """A context that tells of each watched operator of this thread.
 
-    An operator that runs inside another one that somebody watches is not seen. Exceptions pass
-    unseen.
+    An operator that runs inside another one is told too, unless this watch is to be told of the
+    outer one: each watch is told what it would be told alone. Exceptions pass unseen.
 
     Args:
         operators: their names ("aten::copy_"), and a test of arguments and result: is it told.
@@ -117,7 +117,9 @@ def _install_kernels() -> None:
             namespace, _, operator = name.partition("::")
             # First: an interrupt may come between the two.
             library = _libraries[name] = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
-            library.impl(operator, _kernel(name), _NAME)  # type: ignore[no-untyped-call]
+            library.impl(  # type: ignore[no-untyped-call]
+                operator, _kernel(name), _NAME, with_keyset=True
+            )
 
 
 def _remove_kernels() -> None:
@@ -160,6 +162,7 @@ class _Here(threading.local):
     def __init__(self) -> None:
         key = _Key()
         self.key: Installation[OperatorWatch] = Installation(key.switch_on, key.switch_back)
+        self.inside: tuple[OperatorWatch, ...] = ()  # whose operator is running
 
 
 def _state() -> tuple[bool, bool]:
@@ -190,24 +193,35 @@ def _kernel(watched: str) -> Callable[..., Any]:
     namespace, _, rest = watched.partition("::")
     packet, _, overload = rest.partition(".")
     operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    below = torch._C.DispatchKeySet(_KEY)
+    this = torch._C.DispatchKeySet(_KEY)
+    below = torch._C._dispatch_keyset_full_after(_KEY)
     exclude = torch._C._ExcludeDispatchKeyGuard
     name = operator._schema.name
     run = operator._op  # private: what the operator's __call__ calls (2.13)
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         # Most calls come from inside kernels, and are over before the first comparison.
-        with exclude(below):
-            if args and type(args[0]) in _NUMBERS:
+        if args and type(args[0]) in _NUMBERS:
+            with exclude(this):
                 return _of_number(name, run, args, kwargs)
-            start = sequence_number()
-            result = run(*args, **kwargs)
-            for watch in _KERNELS.watchers:
-                worth = watch.operators.get(watched)
-                if worth is not None and worth(args, result) and TracingContext.try_get() is None:
+        inside, watchers = _here.inside, _KERNELS.watchers
+        told = [w for w in watchers if watched in w.operators and w not in inside]
+        start = sequence_number()
+        try:
+            now = _here.inside = (*inside, *told)
+            if set(watchers).difference(now):  # who may watch what runs inside
+                result = operator.redispatch(keys & below, *args, **kwargs)
+            else:
+                with exclude(this):
+                    result = run(*args, **kwargs)
+        finally:
+            _here.inside = inside
+        with exclude(this):
+            for watch in told:
+                if watch.operators[watched](args, result) and TracingContext.try_get() is None:
                     end = sequence_number()
                     watch.dispatched(Dispatched(name, args, kwargs, result, start, end))
-            return result
+        return result
 
     return kernel
 
