@@ -22,6 +22,19 @@ def test_a_graph_saved_before_gives_the_same_findings(name: str) -> None:
     assert from_json(to_json(graph)) == graph
 
 
+def test_events_saved_before_give_the_same_findings_word_for_word() -> None:
+    """Each line: a graph with events of every kind, as version 2 wrote it, and what was found."""
+    for line in (SAVED / "events.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        assert row["graph"]["version"] == 2
+        graph = from_json(json.dumps(row["graph"]))
+        assert [
+            f"{f.rule} {f.severity} {f.cause}: {f.message} -> {f.advice} at {f.where} {[*f.nodes]}"
+            for f in find(graph)
+        ] == row["findings"]
+        assert from_json(to_json(graph)) == graph
+
+
 def test_what_a_field_is_called_today_has_its_value_of_before() -> None:
     graph = load(SAVED / "recording.json")
     retained = RetainedGraphs(2, "total", "train.py:30", None)
