@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeVar
 
-from ..graph import GradientStats, Node
+from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, declared, recorded
 from ..graph.units import number_text, seconds_text
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
+Row = TypeVar("Row", Node, ModuleRow)
 _SHORTEST = 1e-4  # seconds: what takes less differs by chance
 
 
@@ -26,6 +28,30 @@ class Change:
     what: str
     before: str
     after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleChange:
+    """One thing about a module that is in both graphs, and that differs."""
+
+    path: str  # in the second graph
+    what: str  # the compared field's title
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '(the model)'}: {self.what} {self.before} -> {self.after}"
+
+
+def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iterator[ModuleChange]:
+    """What changed of the modules: those of nodes that are in both, and those of the same path."""
+    rows = {row.path: row for row in a.modules}
+    paths = {b.nodes[j].module: a.nodes[i].module for i, j in pairs} if rows else {}
+    for row in b.modules:
+        before = rows.get(paths.get(row.path, row.path))
+        if before is not None:
+            for what, *values in _differing(before, row):
+                yield ModuleChange(row.path, what, *values)
 
 
 def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) -> Iterator[Change]:
@@ -42,16 +68,23 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
         longest = max(a.seconds, b.seconds)
         if longest > _SHORTEST and longest > (1 + time_tolerance) * min(a.seconds, b.seconds):
             yield Change(a.id, b.id, "time", seconds_text(a.seconds), seconds_text(b.seconds))
-    for name, column in _compared():
+    for what, before_text, after_text in _differing(a, b):
+        yield Change(a.id, b.id, what, before_text, after_text)
+
+
+def _differing(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
+    """The compared fields that both have and that differ: title, before, after."""
+    kind: Any = type(a)
+    for name, column in _compared(kind):
         values = getattr(a, name), getattr(b, name)
         if all(map(recorded, values)) and values[0] != values[1]:
-            yield Change(a.id, b.id, column.title, *map(column.words, values))
+            yield column.title, column.words(values[0]), column.words(values[1])
 
 
 @cache
-def _compared() -> tuple[tuple[str, Column], ...]:
-    """The fields of a node that are compared as they are, with their declarations."""
-    return tuple(each for each in declared(Node).items() if each[1].compared)
+def _compared(cls: type) -> tuple[tuple[str, Column], ...]:
+    """The fields that are compared as they are, with their declarations."""
+    return tuple(each for each in declared(cls).items() if each[1].compared)
 
 
 def _outputs(a: Node, b: Node) -> Iterator[Change]:

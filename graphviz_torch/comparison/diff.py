@@ -17,7 +17,8 @@ from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.terminal import cut, line_width
-from .changes import GRADIENT_TOLERANCE, Change, changes
+from ..graph.units import count_text
+from .changes import GRADIENT_TOLERANCE, Change, ModuleChange, changes, module_changes
 from .matching import match
 from .renames import renamed_modules
 
@@ -59,6 +60,7 @@ class GraphDiff:
     added_edges: tuple[Edge, ...]  # with ids of b
     removed_edges: tuple[Edge, ...]  # with ids of a
     titles: tuple[str, str] = ("", "")  # what a reader calls the two
+    changed_modules: tuple[ModuleChange, ...] = ()
 
     @property
     def direction(self) -> str:
@@ -74,10 +76,11 @@ class GraphDiff:
 
     def __bool__(self) -> bool:
         edges = self.added_edges or self.removed_edges
-        return bool(self.added or self.removed or self.changed or edges)
+        changed = self.changed or self.changed_modules
+        return bool(self.added or self.removed or changed or edges)
 
     def to_text(self, *, limit: int = 40, wide: bool = False) -> str:
-        """The differences in parts: structure, shapes, values, times, names.
+        """The differences in parts: structure, shapes, values, times, modules, names.
 
         A line is `+` added, `-` removed, `~` changed, or `=` renamed, and as long as the terminal
         allows, or 80 characters elsewhere. Changes that differ only in the number of a block share
@@ -121,12 +124,14 @@ class GraphDiff:
             but = " but for names:" if self.renamed else "."
             return f"No difference in {len(self.b.nodes)} nodes and {len(self.b.edges)} edges{but}"
         nodes = len({change.b for change in self.changed})
+        modules = len({change.path for change in self.changed_modules})
         start = f"{self.direction}: " if any(self.titles) else ""
         return (
             f"{start}{len(self.a.nodes)} -> {len(self.b.nodes)} nodes: {len(self.added)} added, "
             f"{len(self.removed)} removed, {nodes} changed; {len(self.a.edges)} -> "
             f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
             f"{len(self.removed_edges)} removed"
+            + (f"; {count_text(modules, 'module')} changed" if modules else "")
         )
 
     def union(self) -> Graph:
@@ -153,6 +158,7 @@ class GraphDiff:
                     if (each.what in kinds if kinds else each.what not in _NAMED)
                 ],
             )
+        yield "modules", [f"~ {change}" for change in self.changed_modules]
         yield "names", [_renaming(old, new) for old, new in self.renamed]
 
     def _structure(self) -> Iterator[str]:
@@ -255,6 +261,7 @@ def diff(
         added_edges=tuple(edge for edge in b.edges if edge not in known),
         removed_edges=tuple(edge for edge in a.edges if kept.get(edge) not in edges_b),
         titles=titles,
+        changed_modules=tuple(module_changes(a, b, pairs)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from .argument import GraphLike, Names, graph_of
 from .graph import Graph
-from .nodes import Edge, LeafKind, Node
+from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
 from .tensors import (
     Extent,
     GradientStats,
@@ -48,6 +48,8 @@ __all__ = [
     "Graph",
     "GraphLike",
     "LeafKind",
+    "Mode",
+    "ModuleRow",
     "Names",
     "Node",
     "Operand",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .files.file import write
-from .nodes import Edge, Node
+from .nodes import Edge, ModuleRow, Node
 from .values import Cut, Event, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
@@ -44,6 +44,7 @@ class Graph:
     # Of a graph joined from others: the id of the first node of each, and its title. What comes
     # before the first is in none.
     parts: tuple[tuple[int, str], ...] = ()
+    modules: tuple[ModuleRow, ...] = ()  # of those that ran; what was recorded of the whole block
 
     def __repr__(self) -> str:
         counts = [
@@ -193,6 +194,10 @@ def _check_paths(graph: Graph) -> None:
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
     paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
+    rows = {row.path for row in graph.modules}
+    if len(rows) < len(graph.modules):
+        raise ValueError("graph.modules has two rows for the same module.")
+    paths |= rows
     for path in paths:
         if len(path) > _LONGEST or path.count(".") >= _DEEPEST:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The nodes and edges of a graph. What a node's field declares, files, pictures and `diff` take."""
+"""Nodes, edges, rows by module. What a field declares, files, texts, pictures and `diff` take."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .text import short_repr, users_line
 from .units import bytes_text, seconds_text
 
 LeafKind = Literal["", "parameter", "buffer", "tensor"]
+Mode = Literal["", "train", "eval"]
 
 
 def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
@@ -100,6 +101,26 @@ class Edge(NamedTuple):
     target: int
     output_nr: int = 0
     input_nr: int = 0
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
+class ModuleRow(NamedTuple):
+    """What was recorded of one module of the program, over all its calls.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout().eval())
+    >>> with record(model) as recording:
+    ...     model(torch.ones(4, 2)).sum().backward()
+    >>> [(row.path, row.mode) for row in recording.graph.modules]
+    [('', 'train'), ('0', 'train'), ('1', 'eval')]
+    """
+
+    path: str  # as in named_modules(); "" for the model itself
+    # In which it was when the last backward began.
+    mode: Annotated[Mode, Column("mode", compared=True, color=True)] = ""
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -158,6 +158,7 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
         step,
         tuple(events),
         tuple(parts),
+        tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
     )
     return whole, places
 

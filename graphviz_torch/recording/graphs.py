@@ -1,16 +1,18 @@
 """From what was recorded to the graphs: plain values in, plain values out.
 
 Backward ─► columns of the listeners ─► Graph ─► completed by each listener ─► cross_reference
+            rows by module, the same in every graph of the recording ─┘
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
-from ..graph import Graph, Node, Step
+from ..graph import Graph, ModuleRow, Node, Step
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
 from .backward import Backward
@@ -27,11 +29,28 @@ def graphs_of(
     Args:
         backwards: in order.
         program: names modules and lines.
-        listeners: give columns of nodes, and what there is beside nodes.
+        listeners: give columns of nodes, rows by module, and what there is beside these.
     """
     for listener in listeners:
         program.attempt(listener.conclude, backwards)
-    return cross_reference([graph_of(each, program, listeners) for each in backwards])
+    rows = module_rows(program, listeners)
+    graphs = [graph_of(each, program, listeners) for each in backwards]
+    return cross_reference([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
+
+
+def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
+    """A row for each module of which a listener gives a value."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for listener in listeners:
+        for name, values in (program.attempt(listener.rows) or {}).items():
+            found[name] = {**found.get(name, {}), **values}
+    # Without a line of Python for each module: there are many.
+    paths = list(dict.fromkeys(chain.from_iterable(found.values())))
+    columns = [
+        map(found.get(name, {}).get, paths, repeat(default))
+        for name, default in ModuleRow._field_defaults.items()
+    ]
+    return tuple(map(tuple.__new__, repeat(ModuleRow), zip(paths, *columns, strict=False)))
 
 
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:

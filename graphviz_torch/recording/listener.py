@@ -37,6 +37,8 @@ from .source_lines import Place
 
 # Values by the id of the node, for the nodes that have one.
 Columns = Mapping[str, Mapping[int, Any]]
+# Values by the path of the module, for the modules that have one.
+Rows = Mapping[str, Mapping[str, Any]]
 
 
 class Began(NamedTuple):
@@ -110,6 +112,10 @@ class Listener:
 
     def columns(self, backward: Backward) -> Columns:
         """Values of nodes, by the field of `Node`."""
+        return {}
+
+    def rows(self) -> Rows:
+        """Values of modules, of the whole block, by the field of `ModuleRow`."""
         return {}
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:

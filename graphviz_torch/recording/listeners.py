@@ -13,6 +13,7 @@ from .gradients.gradients import Gradients
 from .gradients.results import FiniteResults
 from .listener import Listener
 from .modules.arguments import Arguments
+from .modules.modes import Modes
 from .modules.weights import Weights
 from .saved_tensors import SavedTensors
 from .steps.history import GraphHistory
@@ -29,6 +30,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     SavedTensors,
     Gradients,
     Weights,
+    Modes,
     GraphHistory,
     Copies,
 )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
 
-from ..graph import Graph, Node, short_dtype
+from ..graph import Graph, ModuleRow, Node, short_dtype
 from ..graph.column import declared
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 
-ColorName = Literal["device", "dtype", "module", "trainable", "gradient", "time", "saved"]
+ColorName = Literal["device", "dtype", "module", "trainable", "mode", "gradient", "time", "saved"]
 # A name, or a function that gives a node's value or category, or None for a node without one.
 ColorBy = ColorName | Callable[[Node], float | str | None]
 
@@ -42,7 +42,8 @@ class Name(NamedTuple):
 
 def in_values(color_by: ColorBy | None) -> bool:
     """Has each closed group a value of its own under this `color_by`?"""
-    return callable(color_by) or color_by in _VALUES or isinstance(_of_field(color_by), Value)
+    field = None if callable(color_by) else _of_field(Graph(()), color_by)
+    return callable(color_by) or color_by in _VALUES or isinstance(field, Value)
 
 
 def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
@@ -60,10 +61,11 @@ def reading(graph: Graph, color_by: ColorBy) -> Value | Name:
         return _NAMES[color_by]
     if color_by in _VALUES:
         return _VALUES[color_by]
-    field = _of_field(color_by)
+    field = _of_field(graph, color_by)
     if field is not None:
         return field
-    fields = [name for name, column in declared(Node).items() if column.color]
+    columns = (declared(ModuleRow) | declared(Node)).items()
+    fields = [name for name, column in columns if column.color]
     known = ", ".join(map(repr, (*_NAMES, "trainable", *_VALUES, *fields)))
     raise ValueError(
         f"color_by={color_by!r} is unknown. Known are {known}, and a function of a node."
@@ -115,15 +117,21 @@ _VALUES: dict[str, Value] = {
 }
 
 
-def _of_field(name: str | None) -> Value | Name | None:
-    """How to read a field that declares itself a `color_by`."""
-    column = declared(Node).get(name) if name else None
+def _of_field(graph: Graph, name: str | None) -> Value | Name | None:
+    """How to read a field that declares itself a `color_by`: of a node, or of its module."""
+    cls: Any = Node if name in declared(Node) else ModuleRow
+    column = declared(cls).get(name or "")
     if name is None or column is None or not column.color:
         return None
-    if get_type_hints(Node)[name] in (str, str | None):
-        return Name(lambda node: column.text(getattr(node, name)), column.title)
+    read: Callable[[Node], Any] = attrgetter(name)
+    if cls is ModuleRow:
+        values = {row.path: getattr(row, name) for row in graph.modules}
+        read = lambda node: values.get(node.module)  # noqa: E731
+    kind = get_type_hints(cls)[name]
+    if kind in (str, str | None) or get_origin(kind) is Literal:
+        return Name(lambda node: column.text(read(node)), column.title)
     title, advice = column.title, "Run it inside record()."
-    return Value(attrgetter(name), column.words, title, advice, title, missing="no value")
+    return Value(read, column.words, title, advice, title, missing="no value", summed=column.summed)
 
 
 def name_of(color_by: ColorBy) -> str:

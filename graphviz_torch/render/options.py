@@ -59,12 +59,13 @@ class DrawingOptions(TypedDict, total=False):
         ColorBy | None,
         Option(
             None,
-            'fill nodes by "device", "dtype", "module", "trainable" (whether the module\'s own '
-            'parameters require a gradient, or are frozen), "gradient" (norm), "time" (seconds in '
-            'backward) or "saved" (bytes kept for backward) in place of what they are; or by a '
-            "function that takes a Node and returns a number, or a text as its category, or None. "
-            "Time and bytes are those of a node with all that is written inside it, or of a whole "
-            "closed group; of gradients, and of numbers that a function returns, a group has its "
+            'fill nodes by "device", "dtype", "module", "mode" (train or eval), "trainable" '
+            "(whether the module's own parameters require a gradient, or are frozen), "
+            '"gradient" (norm), "time" (seconds in backward) or "saved" (bytes kept for backward) '
+            "in place of what they are; or by a function that takes a Node and returns a number, "
+            "or a text as its category, or None. Time and bytes are those of a node with all that "
+            "is written inside it, or of a whole closed group; of gradients, and of numbers that a "
+            "function returns, a group has its "
             "largest.",
         ),
     ]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 
-from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, Node, whole_of
-from ..graph.column import Column, declared
+from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, ModuleRow, Node, whole_of
+from ..graph.column import Column, columns_in, declared
 from ..graph.terminal import TableColumn, cut, line_width, table
 from ..graph.text import shortened
 from ..graph.units import count_text, seconds_text
@@ -36,6 +36,7 @@ _LEAST |= {"gradient": 12, "module": 16, "source": 14}
 _PATHS = ("label", "module", "source")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
 _WIDEST = 64  # characters of one cell; a longer name is cut
+_MOST_MODULES = 20
 
 
 def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> str:
@@ -83,6 +84,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     if graph.outputs:
         ends = (f"{node}{_called(graph.nodes[node])}" for node, _ in graph.outputs)
         parts.append(_wrapped(f"outputs: {', '.join(ends)}", width))
+    if modules := _modules(graph, width):
+        parts.append("\n".join(modules))
     if graph.transfers:
         parts.append("\n".join(_transfers(graph, width)))
     if graph.cuts:
@@ -186,13 +189,30 @@ def _output(node: Node, device: str) -> str:
     return text.removesuffix(f" {device}") if device else text
 
 
-def _field(name: str, column: Column, node: Node) -> str:
-    return _plain(column.text(getattr(node, name)))
+def _field(name: str, column: Column, row: Node | ModuleRow) -> str:
+    return _plain(column.text(getattr(row, name)))
 
 
 def _end(graph: Graph, edge: Edge) -> str:
     several = len(graph.nodes[edge.source].outputs) > 1
     return f"{edge.source}[{edge.output_nr}]" if several else str(edge.source)
+
+
+def _modules(graph: Graph, width: int | None) -> list[str]:
+    """What was recorded by module; texts that are the same for all are left out."""
+    columns = columns_in(ModuleRow, graph.modules)
+    cells = [
+        (_plain(row.path) or "(the model)", *(_field(name, columns[name], row) for name in columns))
+        for row in graph.modules
+    ]
+    rows = [row for row in cells if any(row[1:])]
+    if not rows:
+        return []
+    more = 0 if width is None else len(rows) - _MOST_MODULES
+    rows = rows[:_MOST_MODULES] if more > 0 else rows
+    titles = ["module", *(column.title for column in columns.values())]
+    lines = _rows(titles, rows, width, titles, ())
+    return lines + [f"... and {more:,} more (wide=True shows all)"] * (more > 0)
 
 
 def _transfers(graph: Graph, width: int | None) -> list[str]:

@@ -21,8 +21,8 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     types_pb2,
 )
 
-from ..graph import Edge, GradientStats, Graph, Node, TensorMeta, Transfer
-from ..graph.column import declared_beside
+from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
+from ..graph.column import columns_in, declared_beside
 from ..graph.text import shortened
 from .names import Names, device, names, operation
 
@@ -63,6 +63,8 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     for transfer in graph.transfers:
         if transfer.node is not None:
             transfers.setdefault(transfer.node, []).append(transfer)
+    modules = {row.path: row for row in graph.modules}
+    columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
     alike: dict[Hashable, node_def_pb2.NodeDef] = {}  # what many nodes have in common
     for node in graph.nodes:
@@ -77,6 +79,9 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
         entry.name = paths.nodes[node.id]
         _connect(entry, [f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]])
         _describe(entry, node, moved)
+        if row := modules.get(node.module):
+            for name, column in columns:
+                _text(entry, f"module's {column.title}", column.text(getattr(row, name)))
     for (source, output_nr), path in zip(graph.outputs, paths.outputs, strict=True):
         node = graph.nodes[source]
         meta = node.outputs[output_nr] if output_nr < len(node.outputs) else None

@@ -1,4 +1,4 @@
-"""Each field of Node, and who shows it: a new field fails here until its row is written.
+"""Each field of Node and ModuleRow, and who shows it: a new one fails here until it has a row.
 
 A cross says that another value of the field makes another drawing, text, file or difference. The
 answer comes from doing so, not from the code.
@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.panels.tabs.modules import module_rows
 from app.panels.tabs.nodes import node_rows
 from graphviz_torch import (
     Edge,
@@ -25,6 +27,7 @@ from graphviz_torch import (
     SavedTensor,
     TensorMeta,
     diff,
+    summary,
     to_dict,
     to_dot,
     to_model_explorer,
@@ -33,6 +36,7 @@ from graphviz_torch import (
     to_text,
     view_payload,
 )
+from graphviz_torch.graph import ModuleRow
 from graphviz_torch.graph.json import to_json
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +94,14 @@ ROWS = """
     module_class  x    x    x   x    x           .    x    x        x        x
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
+# The same of ModuleRow: of the row of a module beside one with the value of before.
+MODULE = ModuleRow("body", mode="train")
+OTHER_MODULE: dict[str, Any] = {"mode": "eval"}
+MODULE_ROWS = """
+    field  file text summary color view tensorboard diff rows tab
+    mode   x    x    x       x     x    x           x    x    x
+"""
+MODULE_TAKERS = MODULE_ROWS.split("\n")[1].split()[1:]
 
 
 def graph(node: Node) -> Graph:
@@ -98,41 +110,61 @@ def graph(node: Node) -> Graph:
     return Graph((first, node, last), (Edge(0, 1), Edge(1, 2)), ((2, 0),))
 
 
-def said(taker: str, a: Graph, folder: Path) -> object:
+def with_modules(row: ModuleRow) -> Graph:
+    """Two modules, of which the one has this row."""
+    made = graph(NODE).annotate(module={2: "head"})
+    return replace(made, modules=(row, MODULE._replace(path="head")))
+
+
+def said(taker: str, a: Graph, before: Graph, folder: Path) -> object:
     take: dict[str, Callable[[], object]] = {
         "file": lambda: to_json(a),
         "text": lambda: to_text(a),
+        "summary": lambda: str(summary(a)),
+        "color": lambda: to_dot(a, color_by="mode"),
         "dot": lambda: to_dot(a),
         "view": lambda: view_payload(a),
         "tensorboard": lambda: to_pbtxt(a, folder / "a.pbtxt").read_text(),
-        "diff": lambda: str(diff(graph(NODE), a)).startswith("No difference"),
+        "diff": lambda: str(diff(before, a)).startswith("No difference"),
         "rows": lambda: to_dict(a),
         "networkx": lambda: dict(to_networkx(a).nodes(data=True)),
         "explorer": lambda: [
             path.read_text() for path in to_model_explorer(a, folder / "explored.json")
         ],
         "app": lambda: node_rows(list(a.nodes)),
+        "tab": lambda: module_rows(summary(a)),
     }
     return take[taker]()
 
 
-def rows() -> dict[str, list[str]]:
-    lines = [line.split() for line in ROWS.strip().splitlines()]
+def differing(before: Graph, after: Graph, takers: list[str], folder: Path) -> list[str]:
+    """A cross for each that says another thing of the second graph."""
+    pairs = ([said(taker, each, before, folder) for each in (before, after)] for taker in takers)
+    return ["x" if one != other else "." for one, other in pairs]
+
+
+def rows(text: str = ROWS) -> dict[str, list[str]]:
+    lines = [line.split() for line in text.strip().splitlines()]
     return {name: crosses for name, *crosses in lines[1:]}
 
 
 def test_every_field_of_a_node_has_a_row() -> None:
     assert set(rows()) == set(OTHER) == set(Node._fields) - {"id"}
+    assert set(rows(MODULE_ROWS)) == set(OTHER_MODULE) == set(ModuleRow._fields) - {"path"}
 
 
 @pytest.mark.parametrize("field", OTHER)
 def test_a_field_is_seen_where_its_row_says(field: str, tmp_path: Path) -> None:
     before, after = graph(NODE), graph(NODE._replace(**{field: OTHER[field]}))
-    found = [
-        "x" if said(taker, before, tmp_path) != said(taker, after, tmp_path) else "."
-        for taker in TAKERS
-    ]
+    found = differing(before, after, TAKERS, tmp_path)
     assert found == rows()[field]
+
+
+@pytest.mark.parametrize("field", OTHER_MODULE)
+def test_a_field_of_a_module_is_seen_where_its_row_says(field: str, tmp_path: Path) -> None:
+    other = MODULE._replace(**{field: OTHER_MODULE[field]})
+    found = differing(with_modules(MODULE), with_modules(other), MODULE_TAKERS, tmp_path)
+    assert found == rows(MODULE_ROWS)[field]
 
 
 def declaration() -> str:

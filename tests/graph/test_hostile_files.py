@@ -205,6 +205,25 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
             r"5,000 characters",
         ),
         (
+            changed(modules__items__mode={"distinct": ["fun"], "at": [0]}),
+            r"modules\.mode holds a wrong value: 'fun' is none of '', 'train', 'eval'",
+        ),
+        (
+            changed(modules__items__path={"distinct": [".".join("a" * 101)], "at": [0]}),
+            r"a module path of 101 levels",
+        ),
+        (
+            changed(
+                modules__lengths=[2],
+                modules__items={"path": {"distinct": ["a"], "at": [0, 0]}},
+            ),
+            r"graph\.modules has two rows for the same module",
+        ),
+        (
+            changed(modules__items__speed=[1]),
+            r"graph\.modules has an unknown field 'speed'",
+        ),
+        (
             changed(nodes__items__label={"distinct": ["\ud800"], "at": [0, 0]}),
             r"nodes\.label holds a wrong value: .*surrogates not allowed",
         ),

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,7 @@ from graphviz_torch.graph import (
     Failure,
     GradientStats,
     Graph,
+    ModuleRow,
     Node,
     Operand,
     Parameter,
@@ -198,6 +200,7 @@ def graphs(draw: Any) -> Graph:
         draw(tuples(some(Cut, before=maybe, after=several))),
         draw(st.none() | failure),
         draw(some(Step, retained=st.none() | some(RetainedGraphs, node=maybe))),
+        modules=draw(st.lists(of(ModuleRow), max_size=3, unique_by=itemgetter(0)).map(tuple)),
     )
 
 

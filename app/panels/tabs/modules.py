@@ -43,18 +43,8 @@ _HELPS = {
 
 
 def draw_modules(found: Summary, *, key: str) -> None:
-    """A row for each module in the order of the forward, and the total; empty columns are left."""
-    modules = found.rows()
-    columns = {
-        name: [cell(row) for row in modules]
-        for name, cell in _COLUMNS.items()
-        if name != "trainable" or any(row["trainable"] != row["parameters"] for row in modules)
-    }
-    used = {name: cells for name, cells in columns.items() if any(map(_says, cells))}
-    rows: list[dict[str, Any]] = [
-        {"module": _title(row), **{name: cells[place] for name, cells in used.items()}}
-        for place, row in enumerate(modules)
-    ]
+    """A row for each module in the order of the forward, and the total."""
+    rows = module_rows(found)
     table(
         rows, [None] * len(rows), key=key, place="modules", label="Summary by module", helps=_HELPS,
         spare=("class", "calls", "output"),
@@ -67,6 +57,27 @@ def draw_modules(found: Summary, *, key: str) -> None:
         notes.append(f"The FLOPs of {nodes} are not known, and are not counted.")
     if notes:
         st.caption(" ".join(notes))
+
+
+def module_rows(found: Summary) -> list[dict[str, Any]]:
+    """What the table says of each module; a column that is empty for all is left out."""
+    modules = found.rows()
+    columns = {
+        name: [cell(row) for row in modules]
+        for name, cell in _COLUMNS.items()
+        if name != "trainable" or any(row["trainable"] != row["parameters"] for row in modules)
+    }
+    for name, column in found.recorded.items():
+        columns[column.title] = [_recorded(row[name], column.text) for row in modules]
+    used = {name: cells for name, cells in columns.items() if any(map(_says, cells))}
+    return [
+        {"module": _title(row), **{name: cells[place] for name, cells in used.items()}}
+        for place, row in enumerate(modules)
+    ]
+
+
+def _recorded(value: Any, text: Callable[[Any], str]) -> _Cell:
+    return (text(value), value) if isinstance(value, (int, float)) else text(value)
 
 
 def _title(row: _Row) -> str:

@@ -113,6 +113,10 @@ class ParameterTable:
         """Did the forward of the module at this path run."""
         return path in self._called
 
+    def called(self) -> list[tuple[Module, str]]:
+        """The modules whose forward ran, each with its path."""
+        return [(module, path) for module, path in self._modules.values() if path in self._called]
+
     def modules(self) -> list[tuple[Module, str]]:
         """The modules of the model and every other module called, each with its path."""
         return list(self._modules.values())

@@ -74,7 +74,8 @@ class _Tree:
             inner = tuple([self._like(child) for child in self.children.get(path, [])])
             stem = _NUMBER.sub("", _last(row))
             facts = (row.output, row.parameters, row.trainable, row.flops_forward, row.calls)
-            key = (stem, row.module_class, facts, row.flops_backward, inner)
+            noted = tuple([value for value in row.row[1:] if isinstance(value, str)])
+            key = (stem, row.module_class, facts, noted, row.flops_backward, inner)
             self.known[path] = self.kinds.setdefault(key, len(self.kinds))
         return self.known[path]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...graph import GraphLike, graph_of
+from ...graph import GraphLike, ModuleRow, graph_of
+from ...graph.column import Column, columns_in
 from ...graph.terminal import TableColumn, line_width, table, width_of
 from ...graph.units import bytes_text, number_text, seconds_text
 from ..labels import count
@@ -46,12 +47,20 @@ class Summary:
     def rows(self) -> list[dict[str, Any]]:
         """A dict for each module, and the total last: `pandas.DataFrame(summary.rows())`.
 
-        "output" is text, "f32[8, 128] cpu"; the other values are numbers, text or None.
+        "output" is text, "f32[8, 128] cpu"; the other values are numbers, text or None. Last come
+        the fields that recorders fill, `recorded`.
         """
         rows = [asdict(row) for row in (*self.modules, self.total)]
         for row, each in zip(rows, (*self.modules, self.total), strict=True):
             row["output"] = None if each.output is None else str(each.output)
+            del row["row"]
+            row |= {name: getattr(each.row, name) for name in self.recorded}
         return rows
+
+    @property
+    def recorded(self) -> Mapping[str, Column]:
+        """What recorders noted by module: by field how it prints. Texts that never vary are not."""
+        return columns_in(ModuleRow, [row.row for row in self.modules] or [self.total.row])
 
     def to_text(self, *, wide: bool = False) -> str:
         """The table. A line is as long as the terminal allows, and 80 characters elsewhere.
@@ -60,13 +69,12 @@ class Summary:
         are left out. `wide` shows all.
         """
         width = line_width(wide)
-        names, lines = self._cells(fold=not wide)
+        lines, cells = self._cells(fold=not wide)
         columns = [TableColumn("module", [_indented(line) for line in lines], _NARROWEST)]
-        for name in names:
-            columns.append(
-                TableColumn(name, [_cell(name, line.rows) for line in lines], right=True)
-            )
-        rows, missing = table(columns, width, _TELLING)
+        columns += [TableColumn(name, column, right=True) for name, column in cells.items()]
+        rows, missing = table(
+            columns, width, (*_TELLING, *(column.title for column in self.recorded.values()))
+        )
         rule = "-" * max(map(width_of, rows))
         notes = list(self._notes())
         if missing:
@@ -82,14 +90,14 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        names, lines = self._cells(fold=True)
+        lines, columns = self._cells(fold=True)
         right = ' style="text-align:right;white-space:nowrap"'
-        head = "".join(f"<th{right}>{escape(name)}</th>" for name in names)
+        head = "".join(f"<th{right}>{escape(name)}</th>" for name in columns)
         rows = []
-        for line in lines:
+        for line, row in zip(lines, zip(*columns.values(), strict=True), strict=True):
             indent = f"text-align:left;padding-left:{0.5 + line.indent}em"
             tag = "th" if line.name == "total" else "td"
-            cells = (escape(_cell(name, line.rows)) for name in names)
+            cells = map(escape, row)
             title = f'<{tag} style="{indent}">{escape(line.name)}</{tag}>'
             rows.append(title + "".join(f"<{tag}{right}>{cell}</{tag}>" for cell in cells))
         body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -99,17 +107,22 @@ class Summary:
             f"<tbody>{body}</tbody></table><small>{notes}</small>"
         )
 
-    def _cells(self, *, fold: bool) -> tuple[list[str], list[Line]]:
-        """Names of the columns in which something stands, and the lines, the total last."""
+    def _cells(self, *, fold: bool) -> tuple[list[Line], dict[str, list[str]]]:
+        """The lines, the total last, and by title the columns in which something stands."""
         rows = (*self.modules, self.total)
-        used = [
-            name
-            for name, text in _COLUMNS.items()
-            if any(text(row) for row in rows)
-            and not (name == "trainable" and all(r.trainable == r.parameters for r in rows))
-        ]
         fold = fold and len(self.modules) > LINES
-        return used, [*module_lines(self.modules, fold=fold), Line("total", 0, (self.total,))]
+        lines = [*module_lines(self.modules, fold=fold), Line("total", 0, (self.total,))]
+        columns = _COLUMNS | {
+            column.title: _Cells(_text(name, column), _number(name))
+            for name, column in self.recorded.items()
+        }
+        if all(row.trainable == row.parameters for row in rows):
+            del columns["trainable"]
+        return lines, {
+            title: [cells.of(line.rows) for line in lines]
+            for title, cells in columns.items()
+            if any(map(cells.text, rows))
+        }
 
     def _notes(self) -> Iterator[str]:
         if self.depth < self.deepest:
@@ -192,34 +205,52 @@ def _if(value: float | None, text: Callable[[float], str]) -> str:
     return "" if value is None else text(value)
 
 
-def _cell(name: str, rows: tuple[ModuleSummary, ...]) -> str:
-    """What stands in a column for modules that share a line: what they all have, or from to."""
-    text, measure = _COLUMNS[name], _MEASURES.get(name)
-    if measure is None or len({text(row) for row in rows}) == 1:
-        return text(rows[0])
-    ends = [(value, i) for i, row in enumerate(rows) if (value := measure(row)) is not None]
-    least, most = (text(rows[i]) for _, i in (min(ends), max(ends)))
-    return f"{least} … {most}"
+class _Cells(NamedTuple):
+    """How the cells of a column are made."""
+
+    text: Callable[[ModuleSummary], str]
+    # Of what the modules that share a line differ in: from which to which.
+    measure: Callable[[ModuleSummary], float | None] = lambda row: None
+
+    def of(self, rows: tuple[ModuleSummary, ...]) -> str:
+        """What stands there for modules that share a line: what they all have, or from to."""
+        ends = [(x, i) for i, row in enumerate(rows) if (x := self.measure(row)) is not None]
+        if not ends or len({self.text(row) for row in rows}) == 1:
+            return self.text(rows[0])
+        least, most = (self.text(rows[i]) for _, i in (min(ends), max(ends)))
+        return f"{least} … {most}"
 
 
-_COLUMNS: dict[str, Callable[[ModuleSummary], str]] = {
-    "output": lambda row: (
-        "" if row.output is None else "x".join(map(str, row.output.shape)) or "scalar"
+def _text(name: str, column: Column) -> Callable[[ModuleSummary], str]:
+    return lambda row: column.text(getattr(row.row, name))
+
+
+def _number(name: str) -> Callable[[ModuleSummary], float | None]:
+    def measure(row: ModuleSummary) -> float | None:
+        value = getattr(row.row, name)
+        return value if isinstance(value, (int, float)) else None
+
+    return measure
+
+
+_COLUMNS: dict[str, _Cells] = {
+    "output": _Cells(
+        lambda row: "" if row.output is None else "x".join(map(str, row.output.shape)) or "scalar"
     ),
-    "params": lambda row: count(row.parameters),
-    "trainable": lambda row: count(row.trainable),
-    "FLOPs": lambda row: _flops(row.flops_forward, row),
-    "backward": lambda row: _flops(row.flops_backward, row),
-    "saved": lambda row: _if(row.saved_bytes, bytes_text),
-    "gradient": lambda row: _if(row.gradient_norm, lambda x: number_text(x, 3)),
-    "/weights": lambda row: _if(row.gradient_ratio, lambda x: number_text(x, 3)),
-    "time": lambda row: _if(row.seconds, seconds_text),
-}
-_MEASURES: dict[str, Callable[[ModuleSummary], float | None]] = {
-    "saved": lambda row: row.saved_bytes,
-    "gradient": lambda row: row.gradient_norm,
-    "/weights": lambda row: row.gradient_ratio,
-    "time": lambda row: row.seconds,
+    "params": _Cells(lambda row: count(row.parameters)),
+    "trainable": _Cells(lambda row: count(row.trainable)),
+    "FLOPs": _Cells(lambda row: _flops(row.flops_forward, row)),
+    "backward": _Cells(lambda row: _flops(row.flops_backward, row)),
+    "saved": _Cells(lambda row: _if(row.saved_bytes, bytes_text), lambda row: row.saved_bytes),
+    "gradient": _Cells(
+        lambda row: _if(row.gradient_norm, lambda x: number_text(x, 3)),
+        lambda row: row.gradient_norm,
+    ),
+    "/weights": _Cells(
+        lambda row: _if(row.gradient_ratio, lambda x: number_text(x, 3)),
+        lambda row: row.gradient_ratio,
+    ),
+    "time": _Cells(lambda row: _if(row.seconds, seconds_text), lambda row: row.seconds),
 }
 # The most telling first; what is left out for want of room is the last.
 _TELLING = "module", "params", "gradient", "output", "FLOPs", "saved", "time", "trainable"

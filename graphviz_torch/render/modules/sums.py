@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from ...graph import Graph, Node, Parameter, TensorMeta
+from ...graph import Graph, ModuleRow, Node, Parameter, TensorMeta
+from ...graph.column import declared, recorded
 from ...graph.flops import Flops, flops
 
 
@@ -27,6 +29,7 @@ class ModuleSummary:
     gradient_norm: float | None  # of all its parameters' gradients together, without a loss scale
     gradient_ratio: float | None  # that, divided by the norm of the parameters
     seconds: float | None  # in backward
+    row: ModuleRow  # what recorders noted of it; what adds up, with all that lies below it
     partial: int = 0  # parameters of which only a part's gradient is known: a DTensor's local one
 
     @property
@@ -53,6 +56,7 @@ class Sums:
     gradient: float | None = None  # norms, of all together
     weights: float | None = None
     partial: int = 0
+    recorded: dict[str, Any] = field(default_factory=dict)  # by the field of `ModuleRow`
 
     def add(self, node: Node, operations: Flops, moment: float, *, leaves: bool) -> None:
         """Add an operation; `leaves` says whether its output is used outside."""
@@ -87,6 +91,7 @@ class Sums:
             gradient_ratio=ratio,
             seconds=self.seconds,
             partial=self.partial,
+            row=ModuleRow(path, **self.recorded),
         )
 
 
@@ -128,7 +133,21 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
+    _add_recorded(graph, found, root)
     return found, root
+
+
+def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
+    """Add what recorders noted of modules; what does not add up is the module's own."""
+    for row in graph.modules:
+        own = found.get(row.path, Sums()) if row.path else root
+        around = [root, *(found[path] for path in _along(row.path) if path in found)]
+        for name, column in declared(ModuleRow).items():
+            value = getattr(row, name)
+            if recorded(value):
+                for sums in around if column.summed else (own,):
+                    before = sums.recorded.get(name)
+                    sums.recorded[name] = value if before is None else before + value
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:

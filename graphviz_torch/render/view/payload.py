@@ -30,12 +30,13 @@ from ...graph import (
     FindingsLike,
     Graph,
     GraphLike,
+    ModuleRow,
     Node,
     TensorMeta,
     findings_of,
     whole_of,
 )
-from ...graph.column import declared_beside
+from ...graph.column import columns_in, declared_beside
 from .. import style
 from ..groups.groups import group
 from ..labels import telling
@@ -92,6 +93,7 @@ def view_payload(
         "difference": None if diff is None else difference(diff, given),
         "cuts": [asdict(cut) for cut in graph.cuts],
         "findings": [asdict(finding) for finding in told],
+        "modules": _modules(graph),
     }
     metas = Table()
     for name in _TEXTS:
@@ -127,6 +129,20 @@ def _attributes(node: Node) -> tuple[str, ...]:
         return node.attributes
     texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
     return (*node.attributes, *(f"{title}={text}" for title, text in texts if text))
+
+
+def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
+    """What was recorded by module, in words; texts that are the same for all are left out."""
+    columns = columns_in(ModuleRow, graph.modules).items()
+    if not columns:
+        return {}
+    rows = {
+        row.path: [(column.title, column.text(getattr(row, name))) for name, column in columns]
+        for row in graph.modules
+    }
+    return {
+        path: said for path, texts in rows.items() if (said := [each for each in texts if each[1]])
+    }
 
 
 def _telling(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:

@@ -16,6 +16,7 @@ from graphviz_torch.graph import (
     Finding,
     GradientStats,
     Graph,
+    ModuleRow,
     Node,
     SavedTensor,
     TensorMeta,
@@ -341,3 +342,18 @@ def test_classes_of_modules_and_attributes_are_told_and_found(opened: Open) -> N
         found = page.locator(".found button").evaluate_all("all => all.map(o => +o.dataset.found)")
         assert {0, 1} <= set(found)
         assert 2 not in found
+
+
+def test_what_was_recorded_of_a_module_is_told_of_its_nodes_and_of_its_group(opened: Open) -> None:
+    pows = [Node(i, "PowBackward0", (None,), operation="pow", module="block.fc") for i in (0, 1)]
+    nodes = (*(n._replace(scope=n.module) for n in pows), Node(2, "SumBackward0", (None,)))
+    modules = ModuleRow("block", "train"), ModuleRow("block.fc", "eval")
+    page = opened(Graph(nodes, (Edge(0, 1), Edge(1, 2)), ((2, 0),), modules=modules))
+    panel = page.locator(".panel")
+    page.locator('.card[data-item="1"]').click()
+    assert "module's mode\neval" in panel.inner_text()
+    page.locator('.card[data-item="2"]').click()
+    assert "mode" not in panel.inner_text()
+    search(page, "fc")
+    page.locator(".frame .strong", has_text="fc").click()
+    assert "\nmode\neval" in panel.inner_text()

@@ -334,6 +334,12 @@ export class Model {
     return this.payload.header.attributes[this.attributesOf[node] as number] ?? [];
   }
 
+  /** What was recorded of a node's module, or of the one so many names down from the root. */
+  recorded(node: number, names?: number): readonly [string, string][] {
+    const path = this.text("module", node).split(".").slice(0, names).join(".");
+    return Object.hasOwn(this.payload.header.modules, path) ? (this.payload.header.modules[path] ?? []) : [];
+  }
+
   /** The class of a node's module; with `names` of the one so many names down from the root. */
   classOf(node: number, names = Number.POSITIVE_INFINITY): string {
     const classes = this.text("moduleClass", node).split("/");

@@ -25,6 +25,8 @@ export interface Header {
   difference: Difference | null;
   cuts: Cut[];
   findings: Finding[];
+  /** What was recorded of a module, by its path: names and texts. */
+  modules: Record<string, [string, string][]>;
   transfers: Transfer[];
   metas: [number[], string, string, number | null][];
   shapes: number[][];

@@ -213,8 +213,18 @@ export class Tree {
 /** The class of the module that a group is a call of; "" where it was not recorded. */
 export function classOf(model: Model, tree: Tree, group: number): string {
   const [node] = tree.nodes(group);
-  if (node === undefined || !tree.isModule(group)) return "";
-  return model.classOf(node, tree.around(group).filter((one) => tree.isModule(one)).length + 1);
+  return node === undefined || !tree.isModule(group) ? "" : model.classOf(node, namesOf(tree, group));
+}
+
+/** What was recorded of the module that a group is a call of: names and texts. */
+export function recordedOf(model: Model, tree: Tree, group: number): readonly [string, string][] {
+  const [node] = tree.nodes(group);
+  return node === undefined || !tree.isModule(group) ? [] : model.recorded(node, namesOf(tree, group));
+}
+
+/** How many names the path of a group's module has. */
+function namesOf(tree: Tree, group: number): number {
+  return tree.around(group).filter((one) => tree.isModule(one)).length + 1;
 }
 
 function levels(column: ArrayLike<number>, count: number): Int32Array {

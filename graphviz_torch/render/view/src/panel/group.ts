@@ -4,7 +4,7 @@ import { html } from "../dom";
 import type { Model } from "../graph/model";
 import type { Finding } from "../graph/payload";
 import { spread } from "../graph/spread";
-import type { Tree } from "../graph/tree";
+import { recordedOf, type Tree } from "../graph/tree";
 import { bytes, number, seconds } from "../graph/units";
 import { drawFinding, lead, type Leads, section, table, type Value } from "./facts";
 
@@ -31,6 +31,7 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
     ["nodes", nodes.length.toLocaleString("en")],
     ["devices", [...devices].sort().join(", ")],
   ];
+  facts.push(...recordedOf(model, tree, item));
   const marks = model.marked(nodes);
   if (marks) facts.unshift(["difference", marks]);
   if (weights) facts.push(["leaves", bytes(weights)]);

@@ -44,6 +44,7 @@ function facts(node: number, model: Model, tree: Tree, leads: Leads): [string, V
   const [module, source, note] = [model.text("module", node), model.text("source", node), model.text("note", node)];
   const found = model.classOf(node);
   if (module) rows.push(["module", found ? `${module} · ${found}` : module]);
+  for (const [name, text] of model.recorded(node)) rows.push([`module's ${name}`, text]);
   for (const attribute of model.attributes(node)) {
     const [name = "", ...value] = attribute.split("=");
     rows.push([name, value.join("=")]);
