@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .findings.way.explain import explain
     from .findings.way.way import GradientWay
     from .graph import (
+        Collective,
         Cut,
         Edge,
         Failure,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.rows import to_dict
     from .recording.recording import Recording, record
     from .render.annotation import annotate_source
+    from .render.collectives import collectives
     from .render.dot.dot import to_dot
     from .render.dot.picture import Picture
     from .render.draw import draw_graph, make_dot
@@ -69,7 +71,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .tensorboard.scalars import add_distribution, add_gradients, add_transfers
     from .tensorboard.watch import watch
     from .tensorboard.writer import to_pbtxt, to_tensorboard
-    from .tracing.distributed import collectives, gather, local_shapes
+    from .tracing.distributed import gather, local_shapes
     from .tracing.tracer import trace, walk
 
 __all__ = [  # noqa: RUF022 - the core first, then room by room
@@ -100,6 +102,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "to_device",
     "verify",
     # graph
+    "Collective",
     "Cut",
     "Edge",
     "Failure",
@@ -109,7 +112,6 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "TensorMeta",
     "Transfer",
     # tracing
-    "collectives",
     "gather",
     "local_shapes",
     "walk",
@@ -118,6 +120,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "rules",
     # render
     "annotate_source",
+    "collectives",
     "make_dot",
     "to_mermaid",
     "view_payload",
@@ -171,7 +174,8 @@ _ROOMS = {
     "findings.way.explain": "explain",
     "findings.way.way": "GradientWay",
     "graph": (
-        "Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta Transfer"
+        "Collective Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta "
+        "Transfer"
     ),
     "graph.json": "load save",
     "integrations.chrome_trace": "to_chrome_trace",
@@ -180,6 +184,7 @@ _ROOMS = {
     "integrations.rows": "to_dict",
     "recording.recording": "Recording record",
     "render.annotation": "annotate_source",
+    "render.collectives": "collectives",
     "render.dot.dot": "to_dot",
     "render.dot.picture": "Picture",
     "render.draw": "draw_graph make_dot",
@@ -193,7 +198,7 @@ _ROOMS = {
     "tensorboard.scalars": "add_distribution add_gradients add_transfers",
     "tensorboard.watch": "watch",
     "tensorboard.writer": "to_pbtxt to_tensorboard",
-    "tracing.distributed": "collectives gather local_shapes",
+    "tracing.distributed": "gather local_shapes",
     "tracing.tracer": "trace walk",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

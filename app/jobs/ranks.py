@@ -46,7 +46,7 @@ def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
     for number in range(min(200, max(map(len, talks), default=0))):
         row = [("step", f"{number}")]
         for rank, talk in enumerate(talks):
-            said = f"{talk[number][1]} ({talk[number][2]} B)" if number < len(talk) else ""
+            said = f"{talk[number]} · {talk[number].where}" if number < len(talk) else ""
             row.append((f"rank {rank}", said))
         rows.append(tuple(row))
     return Ranks(tuple(find_across(list(graphs))), tuple(rows))

@@ -1,6 +1,7 @@
 """The values: a graph without a tensor, its files, and its units. Standard library only."""
 
 from .argument import GraphLike, Names, graph_of
+from .collective import Collective, CollectiveKind, CollectivePhase
 from .graph import Graph
 from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
 from .tensors import (
@@ -36,6 +37,9 @@ __all__ = [
     "FAILURE_RULES",
     "NO_PARAMETERS",
     "Cause",
+    "Collective",
+    "CollectiveKind",
+    "CollectivePhase",
     "Cut",
     "Edge",
     "Event",

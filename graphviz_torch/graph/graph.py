@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .collective import Collective
 from .files.file import write
 from .nodes import Edge, ModuleRow, Node
 from .values import Cut, Event, Failure, Parameter, Step, Transfer
@@ -45,6 +46,7 @@ class Graph:
     # before the first is in none.
     parts: tuple[tuple[int, str], ...] = ()
     modules: tuple[ModuleRow, ...] = ()  # of those that ran; what was recorded of the whole block
+    collectives: tuple[Collective, ...] = ()  # what this rank sent to others, in order
 
     def __repr__(self) -> str:
         counts = [
@@ -52,6 +54,7 @@ class Graph:
             (len(self.edges), "edge"),
             (len(self.outputs), "output"),
             (len(self.transfers), "transfer"),
+            (len(self.collectives), "collective"),
             (len(self.parameters), "parameter"),
             (len(self.cuts), "cut"),
         ]
@@ -168,6 +171,11 @@ def _check(graph: Graph) -> None:
         for i, seconds in enumerate(times):
             if seconds is not None and not 0 <= seconds < _FOREVER:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
+    for i, sent in enumerate(graph.collectives):
+        if sent.nbytes < 0 or sent.group_size < 1:
+            raise ValueError(
+                f"graph.collectives[{i}] gives {sent.nbytes} bytes to a group of {sent.group_size}."
+            )
     _check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:
@@ -193,6 +201,7 @@ def _check_paths(graph: Graph) -> None:
     """Raises ValueError for a module path that is deeper or longer than a drawing can show."""
     paths = {node.module for node in graph.nodes} | {node.scope for node in graph.nodes}
     paths |= {transfer.module for transfer in graph.transfers} | {cut.module for cut in graph.cuts}
+    paths |= {collective.module for collective in graph.collectives}
     paths |= {parameter.name.rpartition(".")[0] for parameter in graph.parameters}
     rows = {row.path for row in graph.modules}
     if len(rows) < len(graph.modules):
@@ -226,6 +235,7 @@ def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
     for name, ids in (
         ("outputs", [node_id for node_id, _ in graph.outputs]),
         ("transfers", [transfer.node for transfer in graph.transfers]),
+        ("collectives", [collective.node for collective in graph.collectives]),
         ("parameters", [parameter.node for parameter in graph.parameters]),
         ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
         ("step", [graph.step.retained.node] if graph.step.retained else []),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from .argument import Names, graph_of
+from .collective import Collective
 from .graph import Graph
 from .nodes import Edge, Node
 from .text import listing, shortened
@@ -103,6 +104,7 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
     outputs: list[tuple[int, int]] = []
     transfers: list[Transfer] = []
     known: dict[Transfer, int] = {}  # without its node -> where it is
+    collectives: list[Collective] = []
     cuts: dict[Cut, None] = {}
     events: dict[Event, None] = {}
     failure: Failure | None = None
@@ -129,6 +131,7 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
             if transfer.node is not None:
                 transfers[at[-1]] = replace(transfer, node=transfer.node + by)
         places.append((by, at))
+        collectives = _merged(collectives, graph.collectives, by)
         cuts |= dict.fromkeys(
             [
                 replace(cut, before=_id(cut.before, by), after=_ids(cut.after, by))
@@ -159,8 +162,20 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
         tuple(events),
         tuple(parts),
         tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
+        tuple(collectives),
     )
     return whole, places
+
+
+def _merged(known: list[Collective], more: Sequence[Collective], by: int) -> list[Collective]:
+    """The collectives of a recording, each with the node of the part that has it.
+
+    Every part has all of them, in the same order; graphs of other recordings have their own.
+    """
+    moved = [replace(each, node=_id(each.node, by)) for each in more]
+    if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
+        return known + moved
+    return [old if new.node is None else new for old, new in zip(known, moved, strict=True)]
 
 
 def _title(graph: Graph) -> str:

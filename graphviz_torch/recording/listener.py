@@ -4,6 +4,7 @@ A listener has a method for each event that it wants, of any of these:
 
     calling  called  raised          a call into torch                internals/hooks/calls.py
     dispatched                       an operator, below autograd      internals/hooks/dispatch.py
+    sent  waited                     a collective between ranks       internals/hooks/collectives.py
     module_began  module_ended       a module's forward               internals/hooks/modules.py
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
     graph_read                       a graph was read, alive          Live
@@ -15,7 +16,7 @@ A listener has a method for each event that it wants, of any of these:
 It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
 them need is in the event, in the graph that is alive (`Live`), or asked of the `Program`. What it
 raises is noted as "not recorded". Nobody sees what it reads, and what is no event of this program,
-because another thread runs or another task, is not told, but for operators.
+because another thread runs or another task, is not told, but for operators and collectives.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ life of gradients, weights' norms, and graphs that are kept.
 
 from __future__ import annotations
 
+from .collectives.collectives import Collectives
 from .cuts.cuts import Cuts
 from .events.listener import EventListener
 from .failures.failures import Failures
@@ -33,4 +34,5 @@ LISTENERS: tuple[type[Listener], ...] = (
     Modes,
     GraphHistory,
     Copies,
+    Collectives,
 )

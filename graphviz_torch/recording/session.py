@@ -21,6 +21,7 @@ from ..graph import Graph, SavedKind
 from ..graph.gc import uncollected
 from ..internals.frames import user_frame
 from ..internals.hooks.calls import CallWatch
+from ..internals.hooks.collectives import CollectiveWatch
 from ..internals.hooks.dispatch import Dispatched, OperatorWatch, sequence_number
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
 from ..internals.hooks.modes import unseen_calls
@@ -95,6 +96,8 @@ class Session:
                 hand_on = self._telling_operators(listener)
                 watch = OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere)
                 found.append(watch)
+        if methods(self.listeners, "sent"):
+            found.append(CollectiveWatch(self._telling_any("sent"), self._telling_any("waited")))
         return [*found, self._calls]
 
     def _telling(self, event: str) -> Callable[[Any], None]:
@@ -107,6 +110,11 @@ class Session:
                 tell(listening, happened, miss)
 
         return hand_on
+
+    def _telling_any(self, event: str) -> Callable[[Any], None]:
+        """What tells the listeners of an event of any thread: whose it is, they find out."""
+        listening, miss = methods(self.listeners, event), self.program.miss
+        return lambda happened: tell(listening, happened, miss)
 
     def _telling_operators(self, listener: Listener) -> Callable[[Dispatched], None]:
         # The engine's threads for devices work for this program too: whose operator one is, the

@@ -84,6 +84,8 @@ def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:
             f"{copy.operation or 'copy'} {labels.shape(copy.tensor)} {copy.source} -> {copy.target}"
         )
         yield from _at(copy.where, says if copy.phase == "forward" else f"backward: {says}")
+    for sent in graph.collectives:
+        yield from _at(sent.where, f"{sent.phase}: {sent}")
 
 
 def _at(places: str, says: str) -> Iterator[tuple[str, int, str]]:

@@ -12,6 +12,7 @@ from ..graph.terminal import TableColumn, cut, line_width, table
 from ..graph.text import shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
+from .collectives import alike, whose
 from .drawing.mark import WARNINGS
 from .outline import Row, outline
 
@@ -35,6 +36,7 @@ _LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 7, "output": 16, 
 _LEAST |= {"gradient": 12, "module": 16, "source": 14}
 _PATHS = ("label", "module", "source")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
+_SELDOM = ("transfer", "collective")  # not counted where there are none
 _WIDEST = 64  # characters of one cell; a longer name is cut
 _MOST_MODULES = 20
 
@@ -88,6 +90,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
         parts.append("\n".join(modules))
     if graph.transfers:
         parts.append("\n".join(_transfers(graph, width)))
+    if graph.collectives:
+        parts.append("\n".join(_collectives(graph, width)))
     if graph.cuts:
         parts.append("\n".join(_cuts(graph, width)))
     if marked:
@@ -101,8 +105,9 @@ def _summary(graph: Graph, width: int | None) -> str:
         (len(graph.edges), "edge"),
         (len(graph.outputs), "output"),
         (len(graph.transfers), "transfer"),
+        (len(graph.collectives), "collective"),
     ]
-    parts = [count_text(n, name) for n, name in figures if n or name != "transfer"]
+    parts = [count_text(n, name) for n, name in figures if n or name not in _SELDOM]
     device = _device(graph)
     return _wrapped(", ".join(parts + [f"all on {device}"] * bool(device)), width)
 
@@ -234,6 +239,25 @@ def _transfers(graph: Graph, width: int | None) -> list[str]:
     titles = "transfer", "from", "to", "tensor", "bytes", "phase", "node", "label", "where", "time"
     order = "transfer", "bytes", "phase", "where", "node", "label", "time", "from", "to", "tensor"
     return _rows(titles, rows, width, order, ("bytes", "node"))
+
+
+def _collectives(graph: Graph, width: int | None) -> list[str]:
+    rows = [
+        (
+            each.kind,
+            f"{each.nbytes:,}",
+            f"{times:,}",
+            ", ".join(filter(None, (each.group, count_text(each.group_size, "rank")))),
+            each.phase,
+            _plain(each.module),
+            _plain(each.where),
+            _plain(whose(each)),
+        )
+        for each, times in alike(graph.collectives)
+    ]
+    titles = "collective", "bytes", "times", "group", "phase", "module", "where", "of"
+    order = "collective", "bytes", "times", "group", "where", "module", "of", "phase"
+    return _rows(titles, rows, width, order, ("bytes", "times"))
 
 
 def _cuts(graph: Graph, width: int | None) -> list[str]:

@@ -9,6 +9,7 @@ from ..graph import Graph, Node, TensorMeta
 from ..graph.text import shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
+from .collectives import by_node, lines
 from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
 from .style import role
@@ -17,13 +18,15 @@ _MOST_ENTRIES = 8  # places where data enters; of a loop that reads it in every 
 _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters of each
 
 
-def copies(graph: Graph) -> dict[int, str]:
-    """Nodes that copy between devices in forward, and what they say of it."""
-    found: dict[int, str] = {}
+def copies(graph: Graph) -> dict[int, list[str]]:
+    """Nodes that copy between devices in forward or send to other ranks, and what they say."""
+    found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
             size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
-            found.setdefault(transfer.node, f"{transfer.source} → {transfer.target}{size}")
+            found.setdefault(transfer.node, [f"{transfer.source} → {transfer.target}{size}"])
+    for node, sent in by_node(graph).items():
+        found.setdefault(node, []).extend(lines(sent))
     return found
 
 
@@ -36,13 +39,13 @@ def names(drawing: Drawing, node: Node) -> list[str]:
     return found
 
 
-def details(drawing: Drawing, node: Node, copied: dict[int, str]) -> list[str]:
+def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[str]:
     """The small print of a node below its tensor.
 
     Args:
         copied: what `copies` gives of the graph.
     """
-    found = [copied[node.id]] if node.id in copied else []
+    found = list(copied.get(node.id, ()))
     found += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []

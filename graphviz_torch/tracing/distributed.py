@@ -3,14 +3,10 @@
 `torch.distributed` is the engine. Graphs travel as compressed JSON, nothing is unpickled, through
 the group's store: the key-value server at which the ranks met, on gloo and NCCL alike. Only the
 rank that gathers waits for others, and not beyond its timeout.
-
-Seen: nodes for collectives that autograd records, such as DTensor's and those of
-`torch.distributed.nn`. Not seen: what DDP and FSDP send from hooks, which are not nodes.
 """
 
 from __future__ import annotations
 
-import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -25,9 +21,6 @@ from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
 from .tracer import walk
 
-_COLLECTIVE = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|redistribute|broadcast_?back", re.I
-)
 _POLL = 0.05  # seconds between two looks at what has arrived
 _CALLS: dict[str, int] = {}  # gathers so far, by group: a rank that skipped one is not mixed up
 
@@ -67,22 +60,6 @@ def gather(graph: GraphLike, *, timeout: float = 60.0, group: Any = None) -> lis
         return None
     arrived = _collect(store, call, ranks, timeout)
     return [graph, *(_read(arrived[r], ranks[r]) for r in range(1, len(ranks)))]
-
-
-def collectives(graph: GraphLike) -> list[tuple[int, str, int | None]]:
-    """Node id, name and bytes of the output of each node that communicates between ranks.
-
-    >>> from graphviz_torch.graph import Graph, Node, TensorMeta
-    >>> name = "_AllReduceBackward"
-    >>> graph = Graph((Node(0, name, (TensorMeta((4,), "float32", "cpu"),)),), (), ((0, 0),))
-    >>> collectives(graph)
-    [(0, '_AllReduceBackward', 16)]
-    """
-    return [
-        (node.id, node.title, sum(m.nbytes or 0 for m in node.outputs if m is not None) or None)
-        for node in graph_of(graph).nodes
-        if not node.leaf and _COLLECTIVE.search(node.name)
-    ]
 
 
 def local_shapes(outputs: Any) -> dict[int, str]:

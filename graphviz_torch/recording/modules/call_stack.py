@@ -142,7 +142,7 @@ class CallStack:
     @uncompiled
     def made(self, start: int, end: int, frame: FrameType | None) -> None:
         """The nodes start <= number < end were made by a call in `frame`."""
-        source = self._source(frame)
+        source = self.source(frame)
         self._origins.made(start, end, None if source[0] is None else source)  # type: ignore[arg-type]
 
     @uncompiled
@@ -151,18 +151,22 @@ class CallStack:
 
         If `frame` is inside a custom Function's forward, they are that Function's.
         """
-        outer = frame
-        while outer is not None and not self._is_of_function(outer.f_code):
-            outer = outer.f_back
+        outer = self.custom_function(frame)
         if outer is not None:
             self.made(self._origins.end, start, outer.f_back)
         self._origins.skip(start)
 
+    def custom_function(self, frame: FrameType | None) -> FrameType | None:
+        """The frame of the innermost custom Function whose forward runs, from `frame` outwards."""
+        while frame is not None and not self._is_of_function(frame.f_code):
+            frame = frame.f_back
+        return frame
+
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the user's own code from `frame` outwards."""
-        return self._source(frame)[0]
+        return self.source(frame)[0]
 
-    def _source(self, frame: FrameType | None) -> tuple[Place | None, Place | None]:
+    def source(self, frame: FrameType | None) -> tuple[Place | None, Place | None]:
         """That place, and the innermost one in a library on the way there."""
         files, running = self.files, self._running
         depth = innermost = len(running) - 1

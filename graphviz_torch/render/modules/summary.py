@@ -146,9 +146,9 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     The columns: the module with its class and how often it was called; the shape of its output;
     how many elements its parameters have, and those that learn where some do not; FLOPs of forward
     and of backward, by PyTorch's own formulas; bytes kept for backward; the norm of its gradients,
-    and that divided by the norm of its weights; the time in backward. A column of which nothing
-    was recorded is left out. FLOPs are read from operations and shapes: a graph from a file tells
-    them too, without torch.
+    and that divided by the norm of its weights; the time in backward; bytes given to other ranks.
+    A column of which nothing was recorded is left out. FLOPs are read from operations and shapes: a
+    graph from a file tells them too, without torch.
 
     Raises:
         TypeError, ValueError: as `graph_of`; ValueError for a depth below 1.
@@ -251,6 +251,7 @@ _COLUMNS: dict[str, _Cells] = {
         lambda row: row.gradient_ratio,
     ),
     "time": _Cells(lambda row: _if(row.seconds, seconds_text), lambda row: row.seconds),
+    "sent": _Cells(lambda row: _if(row.sent_bytes, bytes_text), lambda row: row.sent_bytes),
 }
 # The most telling first; what is left out for want of room is the last.
-_TELLING = "module", "params", "gradient", "output", "FLOPs", "saved", "time", "trainable"
+_TELLING = "module", "params", "gradient", "output", "FLOPs", "sent", "saved", "time", "trainable"

@@ -30,6 +30,7 @@ class ModuleSummary:
     gradient_ratio: float | None  # that, divided by the norm of the parameters
     seconds: float | None  # in backward
     row: ModuleRow  # what recorders noted of it; what adds up, with all that lies below it
+    sent_bytes: int | None = None  # given to other ranks; None where no rank sent
     partial: int = 0  # parameters of which only a part's gradient is known: a DTensor's local one
 
     @property
@@ -55,6 +56,7 @@ class Sums:
     seconds: float | None = None
     gradient: float | None = None  # norms, of all together
     weights: float | None = None
+    sent: int | None = None
     partial: int = 0
     recorded: dict[str, Any] = field(default_factory=dict)  # by the field of `ModuleRow`
 
@@ -90,6 +92,7 @@ class Sums:
             gradient_norm=norm,
             gradient_ratio=ratio,
             seconds=self.seconds,
+            sent_bytes=self.sent,
             partial=self.partial,
             row=ModuleRow(path, **self.recorded),
         )
@@ -132,6 +135,9 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                 sums.gradient = math.hypot(sums.gradient or 0.0, stats.norm)
                 if parameter.norm is not None:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
+    for each in graph.collectives:
+        for sums in (root, *(found.setdefault(path, Sums()) for path in _along(each.module))):
+            sums.sent = (sums.sent or 0) + each.nbytes
     found[""].last = next((graph.nodes[node] for node, _ in graph.outputs), None)
     _add_recorded(graph, found, root)
     return found, root

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from graphviz_torch import collectives, diff, find, find_across, gather, local_shapes, record, trace
+from graphviz_torch import diff, find, find_across, gather, local_shapes, record, trace
 
 warnings.filterwarnings("ignore")
 RESULT: dict[str, object] = {}
@@ -84,7 +84,6 @@ def sharded(rank: int) -> None:
         leaf = graph.nodes[0]
         RESULT["dtensor_global"] = leaf.outputs[0].shape
         RESULT["dtensor_note"] = leaf.note
-        RESULT["dtensor_collectives"] = [(n, nbytes) for _, n, nbytes in collectives(graph)]
     model = Branch()
     fully_shard(model.extra, mesh=mesh)  # its own whole parameters it has while it runs
     fully_shard(model, mesh=mesh)

@@ -1,0 +1,62 @@
+"""What ranks sent to each other: one collective, as a plain value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .text import short_repr
+from .units import bytes_text
+
+CollectiveKind = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "barrier",
+]
+CollectivePhase = Literal["forward", "backward", "optimizer", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What this rank gave to the ranks of a group, or took from them: to a Transfer what a group is
+    to a device.
+
+    `nbytes` is what this rank gives in: the elements of its input tensors. A rank that only takes
+    (`broadcast` and `scatter` from another rank, `recv`) counts what it takes. On the wire more or
+    less may go. In a ring of n ranks each rank sends 2 (n - 1) / n times that for an all_reduce,
+    n - 1 times for an all_gather, (n - 1) / n times for a reduce_scatter or all_to_all (Thakur,
+    Rabenseifner and Gropp 2005); in a tree an all_reduce sends it up once and down once.
+
+    >>> str(Collective("all_gather", 4096, "bfloat16", 8, group="dp"))
+    'all_gather 4 KiB bfloat16 · dp, 8 ranks'
+    """
+
+    kind: CollectiveKind
+    nbytes: int
+    dtype: str = ""
+    group_size: int = 1  # ranks
+    group: str = ""  # the mesh dimension, or "ranks 1, 3"; "" where all ranks take part
+    phase: CollectivePhase = "other"
+    node: int | None = None  # id of the node it belongs to
+    module: str = ""
+    where: str = ""  # the user's line; "models.py:7, called at train.py:41" where a library's asks
+    parameters: tuple[str, ...] = ()  # whose values or gradients went over, as far as is known
+    asynchronous: bool | None = None  # could the program go on meanwhile
+    waited: str = ""  # the line that waited for it, where that is known
+    peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
+    change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
+
+    __repr__ = short_repr
+
+    def __str__(self) -> str:
+        size = f" {bytes_text(self.nbytes)} {self.dtype}" if self.kind != "barrier" else ""
+        name = f"{self.group}, " if self.group else ""
+        return f"{self.kind}{size} · {name}{self.group_size} ranks"

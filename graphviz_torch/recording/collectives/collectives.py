@@ -1,0 +1,158 @@
+"""Where in the program this rank sent to others: each collective with its line, module and node.
+
+Counted: every collective of `torch.distributed` that this process begins in the block, from the
+program, from a module's or a parameter's hook, from DTensor or from DDP's reducer: each as often as
+PyTorch dispatches it, one that works on many tensors once.
+Not counted: what other libraries send by themselves, and what a thread of the program's own sends.
+`waited` is known of functional collectives, which DTensor uses. It is not known of a `Work`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from ...graph import Collective, CollectiveKind, CollectivePhase, Graph
+from ...internals.hooks.collectives import Group, Sent, Waited
+from ...internals.hooks.engine import running_node
+from ...internals.tensors.memory import storage_id, storage_ref
+from ...internals.tensors.metadata import tensor_meta
+from ..backward import Backward
+from ..listener import Began, Ended, Listener
+from ..live import Live
+from ..options import Options
+from ..program import Program
+from ..source_lines import Place, Source, sources
+from .owners import Owner, Owners
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    """One collective, with what is known while it happens."""
+
+    kind: CollectiveKind
+    nbytes: int
+    dtype: str
+    group: Group
+    phase: CollectivePhase
+    source: Source | None
+    owner: Owner
+    asynchronous: bool
+    peer: int | None
+    number: int | None  # of the node that it is a part of
+    run: int  # the backward of the recording that was running, from 1; 0: none
+    node: int | None  # that it was running
+    waited: Place | None = None
+
+
+class Collectives(Listener):
+    """The collectives of a recording."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._records: list[_Record] = []
+        self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
+        self._owners = Owners(program)
+        self._live: Live | None = None  # the backward that runs
+        self._backwards = 0  # that have begun
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return options.transfers
+
+    def backward_began(self, event: Began) -> None:
+        self._live = event.live
+        self._backwards += 1
+        self._owners.begin_backward()
+
+    def backward_ended(self, event: Ended) -> None:
+        self._live = None
+
+    def sent(self, event: Sent) -> None:
+        live, fn = self._live, running_node()
+        ids = {} if live is None else live.ids
+        program = self.program
+        if not program.is_here() and fn not in ids:
+            return  # another recording's; the engine's threads for devices work for this one
+        frame, node = sys._getframe(1), ids.get(fn)
+        owner = self._owners.find(event, frame, live, node)
+        place, library = program.stack.source(frame)
+        if place is None and live is not None:
+            place = live.call.place
+        in_backward = live is not None or fn is not None
+        record = _Record(
+            event.kind,
+            sum(tensor_meta(tensor).nbytes or 0 for tensor in event.given),
+            tensor_meta(event.given[0]).dtype if event.given else "",
+            event.group,
+            self._phase(frame, in_backward=in_backward),
+            None if place is None else (place, library),
+            owner,
+            event.asynchronous,
+            event.peer,
+            self._number(event, frame),
+            self._backwards if live is not None else 0,
+            node,
+        )
+        self._records.append(record)
+        for tensor in event.made:
+            self._pending[storage_id(tensor)] = storage_ref(tensor), record
+
+    def waited(self, event: Waited) -> None:
+        ref, record = self._pending.pop(storage_id(event.tensor), (None, None))
+        if record is not None and ref is not None and not ref.expired():
+            record.waited = self.program.place(sys._getframe(1))
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        program = self.program
+        line = program.line()
+        text = sources(line)
+        made = []
+        for each in self._records:
+            node, owner = _node(each, backward), each.owner
+            collective = Collective(
+                each.kind,
+                each.nbytes,
+                each.dtype,
+                len(each.group.ranks),
+                self._owners.group(each.group),
+                each.phase,
+                node,
+                owner.module or ("" if node is None else graph.nodes[node].module),
+                "" if each.source is None else text(each.source),
+                owner.parameters,
+                each.asynchronous,
+                line(each.waited),
+                each.peer,
+                owner.change,
+            )
+            made.append(collective)
+        return replace(graph, collectives=tuple(made))
+
+    def close(self) -> None:
+        self._pending = {}
+        self._owners.close()
+
+    def _number(self, event: Sent, frame: FrameType) -> int | None:
+        """Of the node that it is a part of, which was made just before."""
+        program, last = self.program, event.number - 1
+        inside = program.function is not None and last >= program.origins.end
+        if inside or program.stack.custom_function(frame) is not None:
+            return last
+        return None
+
+    def _phase(self, frame: FrameType, *, in_backward: bool) -> CollectivePhase:
+        if in_backward:
+            return "backward"
+        if self.program.steps.own(frame):
+            return "optimizer"
+        return "forward" if self.program.in_forward else "other"
+
+
+def _node(record: _Record, backward: Backward) -> int | None:
+    """The node that a collective belongs to: what backward was running, or what it is a part of."""
+    if record.run:
+        return record.node if record.run == backward.position + 1 else None
+    return None if record.number is None else backward.node(record.number)

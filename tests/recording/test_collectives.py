@@ -1,0 +1,245 @@
+"""What ranks send: every collective as often as PyTorch counts it, with line, module and owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from graphviz_torch import Collective, Graph, collectives, load, record, save, summary, to_text
+from graphviz_torch.graph import whole_of
+from graphviz_torch.internals.hooks import collectives as seam
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+WAYS = ("DDP", "FSDP2", "HSDP", "TP", "SP", "TP + FSDP2", "PP")
+
+
+def ran(*command: str) -> dict[str, list[dict[str, Any]]]:
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stdout + done.stderr
+    return dict(json.loads(lines[0].removeprefix("RESULT ")))
+
+
+@pytest.fixture(scope="module")
+def two() -> dict[str, list[dict[str, Any]]]:
+    """Each way of dividing a model, on two ranks."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    return ran(*torchrun, "-m", "tests.support.processes.parallelism", "gloo")
+
+
+@pytest.fixture(scope="module")
+def eight() -> dict[str, list[dict[str, Any]]]:
+    """Those that a fake group can run, as rank 0 of eight."""
+    return ran(
+        "-m", "tests.support.processes.parallelism", "fake", "8", "FSDP2", "HSDP", "TP", "SP"
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_kind_is_there_as_often_as_pytorch_counts_it_and_nothing_changes(
+    two: dict[str, list[dict[str, Any]]], way: str
+) -> None:
+    assert len(two[way]) == 2
+    for rank in two[way]:
+        assert rank["recorded"] == rank["counted"] != {}
+        assert rank["equal"]
+        assert rank["named"] == 1
+        assert rank["missed"] == []
+
+
+def test_eight_ranks_in_one_process_are_counted_as_pytorch_does(
+    eight: dict[str, list[dict[str, Any]]],
+) -> None:
+    assert [*eight] == ["FSDP2", "HSDP", "TP", "SP"]
+    for [rank] in eight.values():
+        assert rank["recorded"] == rank["counted"] != {}
+        assert rank["equal"]
+
+
+def test_what_wrappers_send_is_told_with_the_parameters_it_is_for(
+    two: dict[str, list[dict[str, Any]]],
+) -> None:
+    [ddp, _], [fsdp, _] = two["DDP"], two["FSDP2"]
+    assert ddp["parameters"] == ddp["counted"]["all_reduce"]
+    assert fsdp["parameters"] == sum(fsdp["counted"].values())
+
+
+@contextmanager
+def alone(backend: str = "gloo", size: int = 1) -> Iterator[None]:
+    """A process group in this process."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    store = FakeStore() if backend == "fake" else dist.HashStore()
+    dist.init_process_group(backend, store=store, rank=0, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_bucket_of_ddp_names_the_parameters_that_a_hook_is_given() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    buckets: list[set[str]] = []
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        buckets.append({names[id(parameter)] for parameter in bucket.parameters()})
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0])
+
+    with alone():
+        ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0002)
+        ddp.register_comm_hook(None, hook)
+        for _ in range(3):  # the buckets of the first backward are others
+            buckets.clear()
+            with record(ddp) as recording:
+                ddp(torch.ones(3, 4)).sum().backward()
+            sent = [each for each in collectives(recording) if each.kind == "all_reduce"]
+            assert [{*each.parameters} for each in sent] == buckets
+        assert len(buckets) > 1
+
+
+def test_a_gradient_that_is_averaged_by_hand_is_named_and_its_line() -> None:
+    model = nn.Linear(2, 1)
+    with alone(), record(model) as recording:
+        model(torch.ones(3, 2)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+    first, second = collectives(recording)
+    assert (first.parameters, second.parameters) == (("weight",), ("bias",))
+    assert first.nbytes == 2 * 4
+    assert first.phase == "other"
+    assert first.where.startswith("test_collectives.py:")
+    assert (first.asynchronous, first.group, first.group_size) == (False, "", 1)
+
+
+def test_of_a_functional_one_the_line_is_known_that_waits_for_it() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    with alone(), record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        total = functional.all_reduce(x.detach(), "sum", dist.group.WORLD)
+        (total * x).sum().backward()
+    [sent] = collectives(recording)
+    begun, waited = (int(line.rpartition(":")[2]) for line in (sent.where, sent.waited))
+    assert waited == begun + 1
+    assert sent.asynchronous
+
+
+def test_a_group_that_is_made_inside_the_block_is_seen_too() -> None:
+    with record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        with alone():
+            dist.all_reduce(x.detach().clone())
+        x.sum().backward()
+    assert [each.kind for each in collectives(recording)] == ["all_reduce"]
+
+
+def test_nothing_stays_and_without_a_group_no_operator_is_touched() -> None:
+    theirs = dist.distributed_c10d._update_default_pg  # type: ignore[attr-defined]
+    with record():
+        assert seam._libraries == []
+    with alone(), record():
+        assert seam._libraries
+    assert seam._libraries == []
+    assert dist.distributed_c10d._update_default_pg is theirs  # type: ignore[attr-defined]
+
+
+def test_ranks_that_give_and_take_alone_are_named() -> None:
+    with alone("fake", 4), record() as recording:
+        x = torch.ones(5, requires_grad=True)
+        dist.broadcast(torch.ones(3), src=2)
+        pair = dist.new_group([0, 3])
+        dist.send(torch.ones(2), dst=3, group=pair)
+        dist.barrier()
+        x.sum().backward()
+    sent = collectives(recording)
+    assert [(each.kind, each.peer, each.nbytes) for each in sent[:2]] == [
+        ("broadcast", 2, 12),
+        ("send", 3, 8),
+    ]
+    assert (sent[1].group, sent[1].group_size) == ("ranks 0, 3", 2)
+    assert sent[2].kind == "barrier"
+
+
+def divided() -> Graph:
+    """A tensor-parallel step, as rank 0 of two."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import parallel
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    model = parallel.parallelize_module(model, mesh, plan)
+    with record(model) as recording:
+        model(torch.ones(3, 4, requires_grad=True)).sum().backward()
+    return recording.graph
+
+
+def test_a_redistribution_is_named_and_belongs_to_its_node_and_module() -> None:
+    with alone("fake", 2):
+        graph = divided()
+    forward, backward = graph.collectives
+    assert (forward.change, backward.change) == ("Partial → Replicate",) * 2
+    assert (forward.group, forward.module, forward.phase) == ("tp", "2", "forward")
+    assert (backward.module, backward.phase) == ("0", "backward")
+    assert forward.node is not None
+    assert backward.node is not None
+    assert graph.nodes[forward.node].title == "Redistribute"
+    assert graph.nodes[backward.node].order is not None
+
+
+def test_it_is_saved_summed_up_and_written(tmp_path: Path) -> None:
+    with alone("fake", 2):
+        graph = divided()
+    assert load(save(graph, tmp_path / "step.json")) == graph
+    rows = {row.module: row.sent_bytes for row in summary(graph).modules}
+    assert rows == {"": 96, "0": 3 * 4 * 4, "1": None, "2": 3 * 4 * 4}
+    text = to_text(graph, wide=True)
+    assert "2 collectives" in text
+    assert "all_reduce     48      1  tp, 2 ranks  forward   2" in text
+
+
+def test_graphs_joined_have_each_collective_once() -> None:
+    with alone("fake", 2), record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        for _ in range(2):
+            x.register_hook(lambda grad: dist.all_reduce(grad.clone()) and None)
+        (x * 2).sum().backward()
+        (x * 3).prod().backward()
+    whole, _ = whole_of(recording)
+    assert len(whole.parts) == 2
+    assert len(whole.collectives) == 4
+    nodes = [each.node for each in whole.collectives]
+    assert None not in nodes
+    assert len({whole.nodes[node].id for node in nodes if node is not None}) == 2
+
+
+@pytest.mark.parametrize(
+    ("damaged", "says"),
+    [
+        (Collective("all_reduce", -1, "float32", 2), "-1 bytes"),
+        (Collective("all_reduce", 1, "float32", 0), "group of 0"),
+        (Collective("all_reduce", 1, "float32", 2, node=7), "node 7"),
+    ],
+)
+def test_a_collective_that_cannot_be_is_refused(damaged: Collective, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Graph((), collectives=(damaged,)).check()
