@@ -1,4 +1,9 @@
-"""How Sphinx builds the site: `sphinx-build -W docs build/docs`."""
+"""How Sphinx builds the site: `python -m sphinx -W docs build/site`, in a checkout."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import graphviz_torch
 
@@ -7,13 +12,20 @@ author = "the graphviz_torch authors"
 copyright = "2026, the graphviz_torch authors"
 version = release = graphviz_torch.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.site"]
 exclude_patterns = ["README.zh-CN.md"]
 nitpicky = False
 
 html_theme = "furo"
-html_title = f"graphviz_torch {release}"
-html_static_path: list[str] = []
+html_title = "graphviz_torch"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "source_repository": "https://github.com/graphviz-torch/graphviz_torch",
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [],
+}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -21,5 +33,4 @@ autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 
-myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -1,7 +1,8 @@
-"""Write into the pages of findings what `find` says: `python docs/finding_pages.py`.
+"""Write into the pages of findings what `find` says: `python -m docs.finding_pages`.
 
 A page of docs/findings/ shows a family of rules. The program under each rule is written there by
 hand. All else comes from the package: the order, the sentence, and what is said of the program.
+`docs/symptoms.md` is written by hand, but for what is said of its programs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from graphviz_torch.findings.rule import RULES, Rule
 
 FOLDER = Path(__file__).parent / "findings"
 _PROGRAM = re.compile(r"^## `([a-z0-9-]+)`$.*?^```python\n(.*?)^```$", re.M | re.S)
+SYMPTOMS = Path(__file__).parent / "symptoms.md"
+CASE = re.compile(  # a program, what is said of it, and its repair
+    r"^```python\n(?P<program>.*?)^```\n\n```text\n(?P<said>.*?)^```\n\n```diff\n(?P<repair>.*?)^```$",
+    re.M | re.S,
+)
 _EMPTY = "from graphviz_torch import record\n\nwith record() as recording:\n    ...\n"
 _INDEX = """# What `find` finds
 
@@ -35,12 +41,6 @@ says so too. `graphviz_torch.rules()` gives this table in Python.
 | rule | what it says |
 |---|---|
 {rows}
-
-```{{toctree}}
-:maxdepth: 1
-
-{pages}
-```
 """
 
 
@@ -72,14 +72,46 @@ def said(program: str) -> Sequence[Finding]:
     return find(module.recording)
 
 
+def table(program: str, rule: str = "") -> str:
+    """What `find` says of a program, as a page shows it: all but infos, and those of `rule`."""
+    shown = [f for f in said(program) if f.severity != "info" or f.rule == rule]
+    return str(Findings(shown, Checked(0, 0, 0))).partition("\n")[2]
+
+
 def section(rule: Rule, program: str) -> str:
     """What a page shows of a rule."""
-    found = said(program)
-    shown = [f for f in found if f.severity != "info" or f.rule == rule.id]
-    _, _, table = str(Findings(shown, Checked(0, 0, 0))).partition("\n")
     return (
-        f"## `{rule.id}`\n\n{rule.sentence}\n\n```python\n{program}```\n\n```text\n{table}\n```\n"
+        f"## `{rule.id}`\n\n{rule.sentence}\n\n```python\n{program}```\n\n"
+        f"```text\n{table(program, rule.id)}\n```\n"
     )
+
+
+def symptoms(before: str) -> str:
+    """The page of symptoms, with what is said now of its programs."""
+
+    def case(match: re.Match[str]) -> str:
+        start, end = (place - match.start() for place in match.span("said"))
+        return f"{match[0][:start]}{table(match['program'])}\n{match[0][end:]}"
+
+    return CASE.sub(case, before)
+
+
+def repaired(program: str, repair: str) -> str:
+    """A program after the lines of a diff.
+
+    Raises:
+        ValueError: if a line that the diff takes away is not in the program.
+    """
+    lines = program.splitlines()
+    at = 0
+    for line in repair.splitlines():
+        if line.startswith("-"):
+            at = lines.index(line[1:])
+            del lines[at]
+        else:
+            lines.insert(at, line[1:])
+            at += 1
+    return "\n".join(lines) + "\n"
 
 
 def page(family: str, before: str) -> str:
@@ -99,12 +131,12 @@ def index() -> str:
         for family, rules in families().items()
         for rule in rules
     )
-    return _INDEX.format(rows=rows, pages="\n".join(families()))
+    return _INDEX.format(rows=rows)
 
 
 def written() -> dict[Path, str]:
     """Every page as it should be."""
-    pages = {FOLDER / "index.md": index()}
+    pages = {FOLDER / "index.md": index(), SYMPTOMS: symptoms(SYMPTOMS.read_text())}
     for family in families():
         file = FOLDER / f"{family}.md"
         pages[file] = page(family, file.read_text() if file.exists() else "")

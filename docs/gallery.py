@@ -7,11 +7,12 @@ pictures in `docs/gallery/` are written anew.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from graphviz_torch import Recording, draw_graph, record
+from graphviz_torch import Recording, draw_graph, record, to_html
 from tests.support.zoo import ZOO
 
 DOCS = Path(__file__).parent
@@ -19,22 +20,15 @@ PAGE = """\
 # Gallery
 
 What `draw_graph(recording)` draws without any option: one step of each model, narrow and with
-random weights, with the nodes and edges of the real one. A click shows a picture as large as it is.
-`python -m docs.gallery` draws all of them.
-
-````{list-table}
-:class: gallery
+random weights, with the nodes and edges of the real one. A click opens a picture as large as it is;
+on the site, the interactive view of the same step. `python -m docs.gallery` draws all of them.
 
 """
-CELL = """\
-  {bullet} - ```{{image}} gallery/{file}
-      :alt: {title}
-      :target: _images/{file}
-      :width: 100%
-      ```
-
-      **{title}**: {nodes:,} nodes, {width:,} by {height:,} points
-"""
+COLUMNS = 3
+CELL = (
+    "[![{title}](gallery/{file})](gallery/{file})<br>"
+    "**{title}**: {nodes:,} nodes, {width:,} by {height:,} points"
+)
 
 
 def worked_example() -> Recording:
@@ -62,7 +56,7 @@ def main() -> None:
     for title, make in STEPS.items():
         torch.manual_seed(0)
         recording = make()
-        file = re.sub(r"[^a-z0-9]+", "-", title.lower()) + ".svg"
+        file = f"{_name(title)}.svg"
         picture = draw_graph(recording, timeout=120)
         picture.render(outfile=folder / file)
         sizes = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', (folder / file).read_text())
@@ -73,8 +67,26 @@ def main() -> None:
             {"title": title, "file": file, "nodes": count, "width": width, "height": height}
         )
         print(f"{title}: {count:,} nodes, {width:,} x {height:,} points")
-    rows = [CELL.format(bullet="*" if i % 3 == 0 else " ", **cell) for i, cell in enumerate(cells)]
-    (DOCS / "gallery.md").write_text(PAGE + "".join(rows) + "````\n")
+    shown = [CELL.format(**cell) for cell in cells]
+    shown += [""] * (-len(shown) % COLUMNS)
+    rows = ["| " * COLUMNS + "|", "|---" * COLUMNS + "|"]
+    for first in range(0, len(shown), COLUMNS):
+        rows.append("| " + " | ".join(shown[first : first + COLUMNS]) + " |")
+    (DOCS / "gallery.md").write_text(PAGE + "\n".join(rows) + "\n")
+
+
+def write_views(folder: Path, titles: Sequence[str]) -> None:
+    """Write the interactive view of each step that is named, where the folder has none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for title in titles:
+        file = folder / f"{_name(title)}.html"
+        if not file.exists():
+            torch.manual_seed(0)
+            to_html(STEPS[title](), file, title=title)
+
+
+def _name(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower())
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def still_pictures() -> None:
         file.write_text(program)
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, str(file)], cwd=folder, env=environment, check=True)
-        for name in ("first_graph.svg", "finding.svg"):
+        for name in ("before.svg", "after.svg"):
             (IMAGES / name).write_text((Path(folder) / name).read_text())
 
 

@@ -101,6 +101,9 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     for edge in drawing.graph.edges if ids else ():
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
+    for cut in drawing.graph.cuts if ids else ():  # its dashed line leads to where it went on
+        for target in ids.intersection(cut.after):
+            known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     found: dict[int, list[str]] = {}
     for node in readers:

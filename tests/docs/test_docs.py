@@ -2,81 +2,81 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import graphviz_torch
+from docs import reference
+from docs.programs import outputs
+from tests.support.chromium import CHROMIUM, FLAGS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
-    - {*(ROOT / "docs" / "findings").glob("*.md")},  # each program there runs alone
-    key=lambda page: page.relative_to(ROOT),
-)
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """The Python of a page: the number of its line and its text, block after block."""
-    text = page.read_text()
-    found = re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)
-    return [(text[: match.start()].count("\n") + 2, match[1]) for match in found]
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])  # the site runs the others
+def test_every_block_of_a_page_runs_after_those_above_it(page: str) -> None:
+    text = (ROOT / page).read_text()
+    shown = re.findall(r"^```text\n(.*?)^```", text, re.M | re.S)
+    assert shown == [output.printed for output in outputs(text) if output.printed]
 
 
-def run(program: str, folder: Path) -> None:
-    """Run a program in a folder; it must end well."""
-    file = folder / "train.py"
-    file.write_text(program)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(file)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_the_readme_is_short_and_opens_with_the_pictures_that_its_first_lines_draw() -> None:
+    """Draw the pictures anew with `python docs/images.py still` where this fails for the looks."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    first, _, rest = text.partition("```python")
+    pictures = [ROOT / picture for picture in re.findall(r"!\[.*?\]\((.*?)\)", first)]
+    [output] = outputs("```python" + rest.partition("\n```\n")[0] + "\n```\n")
+    assert sorted(output.drawn) == sorted(picture.read_text() for picture in pictures)
+    assert all((ROOT / picture).exists() for picture in re.findall(r"!\[.*?\]\((.*?)\)", rest))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_of_a_page_runs_after_those_above_it(page: Path, tmp_path: Path) -> None:
-    if not blocks(page):
-        pytest.skip("the page has no Python")
-    # Each line where it stands on the page, so that an error names the line to mend.
-    lines = page.read_text().splitlines()
-    kept = [""] * len(lines)
-    for start, text in blocks(page):
-        block = text.splitlines()
-        kept[start - 1 : start - 1 + len(block)] = block
-    run("\n".join(kept) + "\n", tmp_path)
-
-
-def test_the_readme_is_short_and_opens_with_the_picture_that_its_first_lines_draw(
+def test_the_site_shows_what_its_programs_printed_and_drew_and_opens_a_view_offline(
     tmp_path: Path,
 ) -> None:
-    """Draw the picture anew with `python docs/images.py` where this fails for a change of looks."""
-    readme = ROOT / "README.md"
-    assert len(readme.read_text().split()) <= 900
-    run(blocks(readme)[0][1], tmp_path)
-    shown = re.findall(r"!\[.*?\]\((.*?)\)", readme.read_text())
-    assert (tmp_path / "first_graph.svg").read_text() == (ROOT / shown[0]).read_text()
-    assert all((ROOT / picture).exists() for picture in shown)
-
-
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    done = subprocess.run(
-        [*command, str(ROOT / "docs"), str(tmp_path)], capture_output=True, text=True, cwd=ROOT
-    )
+    command += ["-D", "gallery_models=MLP", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "searchindex.js").exists()  # the search needs no server
 
+    name = "evening-7-what-is-wrong-1-0.svg"
+    page = (tmp_path / "evening" / "7-what-is-wrong.html").read_text()
+    text = re.sub(r"<[^>]*>", "", page)
+    assert re.findall(r'src="../drawn/([\w.-]*)"', page) == [name]
+    assert "features was cut by detach()" in (tmp_path / "drawn" / name).read_text()
+    [line] = {*re.findall(r"cut by\s+detach\(\) at train.py:(\d+)", text)}
+    assert re.search(rf"^{line} +features = features.detach\(\)", text, re.M)
 
-def test_the_reference_names_every_public_name() -> None:
-    pages = (ROOT / "docs" / "reference").glob("*.md")
-    named = set(
-        re.findall(r"auto\w+:: graphviz_torch\.(\w+)", "".join(p.read_text() for p in pages))
-    )
-    assert set(graphviz_torch.__all__) - named == set()
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        shown = browser.new_context(offline=True).new_page()
+        shown.goto((tmp_path / "gallery.html").as_uri())
+        shown.locator('a[href="views/mlp.html"] img').click()
+        shown.get_by_text("fc1").first.wait_for()
+        assert shown.title() == "MLP"
+        browser.close()
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name
+)
+def test_no_page_of_the_repository_has_a_directive(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"^[`:]{3,}\s*\{|\{[\w-]+\}`", text, re.M)
+
+
+def test_the_reference_names_every_public_name_and_says_what_it_is() -> None:
+    pages = {file: file.read_text() for file in reference.FOLDER.glob("*.md")}
+    named = [name for text in pages.values() for name in reference.ROW.findall(text)]
+    assert sorted(named) == sorted(graphviz_torch.__all__)
+    for file, text in pages.items():
+        assert text == reference.page(text), f"write {file.name} with `python -m docs.reference`"
 
 
 def test_the_chinese_readme_has_the_code_of_the_english_one() -> None:

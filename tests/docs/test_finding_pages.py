@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
 
+from docs import finding_pages as PAGES
+from docs.programs import blocks
 from graphviz_torch import rules
 
-DOCS = Path(__file__).parents[2] / "docs"
-AGAIN = "write them with `python docs/finding_pages.py`"
-
-
-def writer() -> Any:
-    spec = importlib.util.spec_from_file_location("finding_pages", DOCS / "finding_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGES = writer()
+AGAIN = "write them with `python -m docs.finding_pages`"
 PROGRAMS = {
     rule: program
     for page in sorted(PAGES.FOLDER.glob("*.md"))
@@ -53,3 +40,20 @@ def test_a_program_causes_its_finding_in_ten_lines(rule: str) -> None:
     assert rule in (first, *(f.rule for f in found if f.severity == "info"))
     lines = [line for line in PROGRAMS[rule].splitlines() if line.strip()]
     assert sum(not line.startswith(("import ", "from ")) for line in lines) <= 10
+
+
+CASES = list(PAGES.CASE.finditer(PAGES.SYMPTOMS.read_text()))
+
+
+def test_the_page_of_symptoms_says_what_find_says_now() -> None:
+    text = PAGES.SYMPTOMS.read_text()
+    assert len(CASES) == len(blocks(text))
+    assert text == PAGES.symptoms(text), AGAIN
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["said"].split()[1])
+def test_a_repair_takes_the_finding_away(case: re.Match[str]) -> None:
+    rule = case["said"].split()[1]
+    assert rule in [finding.rule for finding in PAGES.said(case["program"])]
+    left = PAGES.said(PAGES.repaired(case["program"], case["repair"]))
+    assert [finding for finding in left if finding.severity != "info"] == []

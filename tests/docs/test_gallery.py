@@ -11,9 +11,8 @@ from tests.support.zoo import ZOO
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = re.findall(
-    r"image\} (gallery/\S+).*?\*\*(.+?)\*\*: ([\d,]+) nodes, ([\d,]+) by ([\d,]+) points",
+    r"\]\((gallery/[^)]+)\)<br>\*\*(.+?)\*\*: ([\d,]+) nodes, ([\d,]+) by ([\d,]+) points",
     (DOCS / "gallery.md").read_text(),
-    re.S,
 )
 
 

@@ -1,0 +1,79 @@
+"""Runs the Python of a page, block after block: what did each block print and draw?
+
+The blocks of a page are one program, `train.py`, in an empty folder: those below know the names of
+those above, and the lines count on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+
+class Output(NamedTuple):
+    """The first line of a block in its program, and what the block printed and drew."""
+
+    line: int
+    printed: str
+    drawn: list[str]  # SVG
+
+
+def blocks(text: str) -> list[str]:
+    """The blocks of Python on a page."""
+    return BLOCK.findall(text)
+
+
+def outputs(text: str) -> list[Output]:
+    """What each block of a page did, in a process of its own.
+
+    Raises:
+        RuntimeError: with the traceback, where a block raised.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text("\n".join(blocks(text)))
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [sys.executable, "-m", "docs.programs"],
+            input=json.dumps(blocks(text)),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+    if run.returncode:
+        raise RuntimeError(run.stderr[-3000:])
+    return [Output(*row) for row in json.loads(run.stdout)]
+
+
+def _run(program: list[str]) -> list[Output]:
+    """Run the blocks as `train.py` of this folder."""
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = "train.py"
+    line, done, before = 1, [], {*Path().glob("**/*.svg")}
+    for text in program:
+        code = compile("\n" * (line - 1) + text, str(Path("train.py").resolve()), "exec")
+        with redirect_stdout(StringIO()) as printed:
+            exec(code, module.__dict__)
+        drawn = [file for file in sorted(Path().glob("**/*.svg")) if file not in before]
+        before.update(drawn)
+        done.append(Output(line, printed.getvalue(), [file.read_text() for file in drawn]))
+        line += text.count("\n") + 1
+    return done
+
+
+if __name__ == "__main__":
+    stdout = sys.stdout
+    sys.path.insert(0, os.getcwd())
+    json.dump(_run(json.load(sys.stdin)), stdout)

@@ -1,0 +1,123 @@
+"""What the site shows beyond the pages of the repository, as an extension of Sphinx.
+
+The pages are plain Markdown, so that they read well in a repository. When the site is built,
+
+- what a block of Python printed and drew stands below the block, from a run of the page's program;
+- the headings and links of an index become the sidebar;
+- the signatures and docstrings of a page of the reference stand below its table of names;
+- a picture of the gallery opens the interactive view of its model.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+import graphviz_torch
+from docs import gallery
+from docs.programs import BLOCK, Output, blocks, outputs
+
+_LINK = re.compile(r"\]\(([\w./-]+?)\.md(?:#[\w-]+)?\)")
+_NAME = re.compile(r"^\| `(\w+)` \|", re.M)
+_PICTURE = re.compile(r"\[(!\[[^]]*\]\(gallery/([\w-]+)\.svg\))\]\([^)]*\)")
+_APART = ("findings/", "symptoms")  # each program there runs alone, and its finding is on the page
+
+_runs: dict[str, Future[list[Output]]] = {}
+_pool = ThreadPoolExecutor(2)
+
+
+def run_programs(app: Sphinx, env: Any, pages: list[str]) -> None:
+    """Start the programs of the pages that are to be read."""
+    for page in pages:
+        text = (Path(app.srcdir) / f"{page}.md").read_text()
+        if blocks(text) and not page.startswith(_APART):
+            _runs[page] = _pool.submit(outputs, text)
+
+
+def rewrite(app: Sphinx, page: str, source: list[str]) -> None:
+    """Make a page of the repository a page of the site."""
+    text = source[0]
+    if page in _runs:
+        try:
+            text = with_outputs(text, page, _runs.pop(page).result(), Path(app.outdir))
+        except RuntimeError as error:
+            logging.getLogger(__name__).warning("%s.md does not run: %s", page, error)
+    elif page.startswith(_APART):
+        text = BLOCK.sub(lambda block: numbered(block[1]), text)
+    if page.endswith("index"):
+        text += contents(text)
+    if page.startswith("reference/"):
+        text += docstrings(text)
+    if page == "gallery":
+        text = _PICTURE.sub(r'<a href="views/\2.html">\1</a>', text)
+    source[0] = text
+
+
+def with_outputs(text: str, page: str, done: list[Output], site: Path) -> str:
+    """A page with the lines of its program numbered, and below each block what it did."""
+    rest = iter(enumerate(done))
+    root = "../" * page.count("/")
+
+    def shown(block: re.Match[str]) -> str:
+        number, output = next(rest)
+        parts = [f"```{{code-block}} python\n:lineno-start: {output.line}\n\n{block[1]}```"]
+        if output.printed.strip():
+            parts.append(
+                f"```{{code-block}} text\n:class: printed\n\n{output.printed.rstrip()}\n```"
+            )
+        for which, svg in enumerate(output.drawn):
+            file = site / "drawn" / f"{page.replace('/', '-')}-{number}-{which}.svg"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(svg)
+            parts.append(f'<p><img class="drawn" alt="Drawn" src="{root}drawn/{file.name}"></p>')
+        return "\n\n".join(parts)
+
+    return BLOCK.sub(shown, text)
+
+
+def numbered(program: str, first: int = 1) -> str:
+    """A block of Python with its lines numbered, as findings name them."""
+    return f"```{{code-block}} python\n:lineno-start: {first}\n\n{program}```"
+
+
+def contents(index: str) -> str:
+    """For each heading of an index a part of the sidebar: the pages that it names first."""
+    parts, listed = [], set[str]()
+    for section in re.split(r"^#+ ", index, flags=re.M)[1:]:
+        pages = [page for page in dict.fromkeys(_LINK.findall(section)) if page not in listed]
+        listed.update(pages)
+        if pages:
+            options = f":hidden:\n:maxdepth: 1\n:caption: {section.splitlines()[0]}"
+            parts.append("\n```{toctree}\n" + options + "\n\n" + "\n".join(pages) + "\n```\n")
+    return "".join(parts)
+
+
+def docstrings(table: str) -> str:
+    """The directives that write the signatures and docstrings of the names in a table."""
+    parts = []
+    for name in _NAME.findall(table):
+        is_class = isinstance(getattr(graphviz_torch, name), type)
+        directive, members = ("autoclass", "\n   :members:") if is_class else ("autofunction", "")
+        parts.append(f"\n```{{eval-rst}}\n.. {directive}:: graphviz_torch.{name}{members}\n```\n")
+    return "".join(parts)
+
+
+def write_views(app: Sphinx, error: Exception | None) -> None:
+    """The interactive view of each model of the gallery, where the site has none yet."""
+    if error is None and app.builder.name == "html":
+        titles = [title for title in app.config.gallery_models.split(",") if title]
+        gallery.write_views(Path(app.outdir) / "views", titles or list(gallery.STEPS))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_config_value("gallery_models", "", "", str)  # titles with commas; "": all
+    app.connect("env-before-read-docs", run_programs)
+    app.connect("source-read", rewrite)
+    app.connect("build-finished", write_views)
+    return {"parallel_read_safe": False}
