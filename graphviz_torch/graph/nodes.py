@@ -56,6 +56,8 @@ class Node(NamedTuple):
     module_class: Annotated[str, Column("class", _innermost)] = ""
     # What autograd keeps of the operation that is not a tensor: "exponent=2".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
+    # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
+    placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -1,4 +1,6 @@
-"""Which part of PyTorch asks for a collective, and for what: read from the frames that lead to it.
+"""How ranks divide a tensor, and which part of PyTorch asks for a collective, and for what.
+
+The latter is read from the frames that lead to it:
 
     fully_shard    for a group of parameters          _fsdp_collectives.py
     FSDP           for a flat parameter               _runtime_utils.py, _flat_param.py
@@ -51,6 +53,19 @@ def dimensions(mesh: Any) -> Iterator[tuple[str, str]]:
     """The name of the group and that of the dimension, for each of a mesh that has names."""
     for at, name in enumerate(getattr(mesh, "mesh_dim_names", None) or ()):
         yield mesh.get_group(at).group_name, name
+
+
+def placement(tensor: Any) -> str:
+    """How the ranks divide a DTensor, and the shape of what this one has; "" for other tensors.
+
+    `"Shard(0) on tp, local [512, 4096]"`; a dimension of the mesh without a name has its number.
+    """
+    spec, local = getattr(tensor, "_spec", None), getattr(tensor, "_local_tensor", None)
+    if spec is None or local is None:
+        return ""
+    names = spec.mesh.mesh_dim_names or range(len(spec.placements))
+    parts = [f"{_name(each)} on {name}" for each, name in zip(spec.placements, names, strict=True)]
+    return ", ".join([*parts, f"local {list(local.shape)}"])
 
 
 def _of_group(frame: FrameType) -> Asker | None:

@@ -7,6 +7,7 @@ life of gradients, weights' norms, and graphs that are kept.
 from __future__ import annotations
 
 from .collectives.collectives import Collectives
+from .collectives.placements import Placements
 from .cuts.cuts import Cuts
 from .events.listener import EventListener
 from .failures.failures import Failures
@@ -35,4 +36,5 @@ LISTENERS: tuple[type[Listener], ...] = (
     GraphHistory,
     Copies,
     Collectives,
+    Placements,
 )

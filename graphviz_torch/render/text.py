@@ -30,10 +30,10 @@ _TELLING: tuple[str, ...] = (
     "inputs",
     "gradient",
 )
-_TELLING += ("time", "module", "saved", "source", "class", "attributes")
+_TELLING += ("placement", "time", "module", "saved", "source", "class", "attributes")
 # To how many characters a column may be cut, before another is left out.
 _LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 7, "output": 16, "inputs": 7}
-_LEAST |= {"gradient": 12, "module": 16, "source": 14}
+_LEAST |= {"placement": 16, "gradient": 12, "module": 16, "source": 14}
 _PATHS = ("label", "module", "source")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
 _SELDOM = ("transfer", "collective")  # not counted where there are none

@@ -57,6 +57,7 @@ NODE = Node(
     grad_outputs=(STATS,),
     order=1,
     seconds=0.002,
+    placement="Shard(0) on tp, local [2, 2]",
 )
 OTHER: dict[str, Any] = {
     "name": "DivBackward0",
@@ -74,6 +75,7 @@ OTHER: dict[str, Any] = {
     "seconds": 0.2,
     "attributes": ("scale=3",),
     "module_class": "Net/Linear(4, 16)",
+    "placement": "Replicate on tp, local [4, 2]",
 }
 ROWS = """
     field         file text dot view tensorboard diff rows networkx explorer app
@@ -81,7 +83,7 @@ ROWS = """
     outputs       x    x    x   x    x           x    x    x        x        x
     label         x    x    x   x    x           .    x    x        x        x
     operation     x    x    x   x    x           .    x    x        x        x
-    leaf          x    x    x   x    x           .    x    x        x        .
+    leaf          x    .    x   x    x           .    x    x        x        .
     module        x    .    .   x    .           .    x    x        .        x
     scope         x    x    x   x    x           .    x    .        x        .
     source        x    x    x   x    x           .    x    x        x        x
@@ -92,6 +94,7 @@ ROWS = """
     seconds       x    x    .   x    x           .    x    x        x        x
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
+    placement     x    x    x   x    x           x    x    x        x        x
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.
@@ -119,7 +122,7 @@ def with_modules(row: ModuleRow) -> Graph:
 def said(taker: str, a: Graph, before: Graph, folder: Path) -> object:
     take: dict[str, Callable[[], object]] = {
         "file": lambda: to_json(a),
-        "text": lambda: to_text(a),
+        "text": lambda: to_text(a, wide=True),
         "summary": lambda: str(summary(a)),
         "color": lambda: to_dot(a, color_by="mode"),
         "dot": lambda: to_dot(a),
@@ -206,7 +209,7 @@ def test_a_declared_field_is_taken_by_all_and_one_without_a_row_fails(tmp_path: 
     ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.ts", "*.js", "*.map")
     shutil.copytree(ROOT / "graphviz_torch", package, ignore=ignored)
     values = package / "graph" / "nodes.py"
-    last = '    attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()\n'
+    last = '    placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""\n'
     before, found, after = values.read_text().partition(last)
     assert found
     values.write_text(f"{before}{last}{declaration()}\n{after}")

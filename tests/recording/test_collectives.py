@@ -179,15 +179,19 @@ def test_ranks_that_give_and_take_alone_are_named() -> None:
     assert sent[2].kind == "barrier"
 
 
-def divided() -> Graph:
-    """A tensor-parallel step, as rank 0 of two."""
+def divided_model() -> nn.Module:
+    """A tensor-parallel model, as rank 0 of two has it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import parallel
 
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
-    model = parallel.parallelize_module(model, mesh, plan)
+    return parallel.parallelize_module(model, mesh, plan)
+
+
+def divided() -> Graph:
+    model = divided_model()
     with record(model) as recording:
         model(torch.ones(3, 4, requires_grad=True)).sum().backward()
     return recording.graph
@@ -204,6 +208,27 @@ def test_a_redistribution_is_named_and_belongs_to_its_node_and_module() -> None:
     assert backward.node is not None
     assert graph.nodes[forward.node].title == "Redistribute"
     assert graph.nodes[backward.node].order is not None
+
+
+def test_a_node_says_how_the_ranks_divide_what_it_computes() -> None:
+    outputs: dict[str, Any] = {}
+    with alone("fake", 2):
+        model = divided_model()
+        for name, parameter in model.named_parameters():
+            outputs[name] = parameter
+        model[0].register_forward_hook(lambda _, __, out: outputs.update(fc1=out), prepend=True)
+        with record(model) as recording:
+            model(torch.ones(3, 4)).sum().backward()
+        graph = recording.graph
+        told = {each.name: graph.nodes[each.node].placement for each in graph.parameters}
+        [inside] = {
+            node.placement for node in graph.nodes if node.title == "addmm" and node.module == "0"
+        }
+        for name, text in {**told, "fc1": inside}.items():
+            [placement], local = outputs[name].placements, outputs[name].to_local().shape
+            theirs = repr(placement).replace("dim=", "").replace("()", "")  # "Shard(dim=0)"
+            assert text == f"{theirs} on tp, local {[*local]}"
+    assert not any(node.placement for node in graph.nodes if node.title == "relu")
 
 
 def test_it_is_saved_summed_up_and_written(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
             "line": node.source,
             "saved": (size(node.saved_bytes) if node.saved else "", node.saved_bytes),
             "attributes": ", ".join(node.attributes),
+            "placement": node.placement,
             "note": node.note,
         }
         for node in nodes
@@ -59,7 +60,8 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
     if any(node.seconds is not None for node in nodes):
         for row, node in zip(rows, nodes, strict=True):
             row["backward"] = "" if node.seconds is None else duration(node.seconds), node.seconds
-    unsaid = [key for key in ("attributes", "note") if not any(row[key] for row in rows)]
+    seldom = ("attributes", "placement", "note")
+    unsaid = [key for key in seldom if not any(row[key] for row in rows)]
     return [{key: cell for key, cell in row.items() if key not in unsaid} for row in rows]
 
 

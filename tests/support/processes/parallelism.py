@@ -1,7 +1,7 @@
 """A small model divided in every way that PyTorch has, and what its ranks send, counted twice.
 
     torchrun --nproc-per-node 4 -m tests.support.processes.parallelism gloo    all ways, on gloo
-    python -m tests.support.processes.parallelism fake 8    in one process, as rank 0 of a fake group
+    python -m tests.support.processes.parallelism fake 8    as rank 0 of a fake group
 
 Each way is run bare and recorded from the same beginning. Printed as JSON by rank 0: what PyTorch's
 CommDebugMode counts of a bare step (of point-to-point messages, how often they were asked for),

@@ -1,0 +1,59 @@
+"""How the ranks divide what each node computes: read of DTensors as calls take and return them.
+
+Not known: of what lies between two redistributions, which no call takes or returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor
+
+from ...internals.hooks.calls import Called
+from ...internals.sharding import placement
+from ...internals.tensors.pytree import tensors
+from ..backward import Backward
+from ..listener import Columns, Listener
+from ..live import Live
+from ..live_nodes import leaves_of
+from ..options import Options
+from ..program import Program
+
+
+class Placements(Listener):
+    """The placements of a recording's DTensors."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._made: dict[int, str] = {}  # by the number of the node that made it
+        self._leaves: dict[int, dict[int, str]] = {}  # by graph and node
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        """Without this module there is no DTensor, and no call is looked at."""
+        return "torch.distributed.tensor" in sys.modules
+
+    def called(self, event: Called) -> None:
+        for tensor in tensors((event.args, event.kwargs or {}, event.result)):
+            if type(tensor) is not Tensor and tensor.grad_fn is not None:
+                text = placement(tensor)
+                if text:
+                    self._made[_number(tensor)] = text
+
+    def graph_read(self, live: Live) -> None:
+        texts = {live.ids[fn]: placement(fn.variable) for fn in leaves_of(live.own)}
+        self._leaves[live.position] = {node: text for node, text in texts.items() if text}
+
+    def columns(self, backward: Backward) -> Columns:
+        found: dict[int, Any] = dict(self._leaves.get(backward.position, {}))
+        for number, text in self._made.items():
+            node = backward.node(number)
+            if node is not None:
+                found[node] = text
+        return {"placement": found}
+
+
+def _number(tensor: Tensor) -> int:
+    number: int = tensor.grad_fn._sequence_nr()  # type: ignore[union-attr]
+    return number
