@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
-from ..graph import Edge, Event, EventKind, GradientStats, Graph, TensorMeta
+from ..graph import Edge, GradientStats, Graph, TensorMeta
+from ..graph.events import LeafBackward, Occurrence, OptimizerStep
+
+Kind = TypeVar("Kind", bound=Occurrence)
 
 
 @dataclass(frozen=True)
@@ -127,16 +131,16 @@ class Reading:
                     found[node.id] = found[edge.target]
         return found
 
-    def events(self, kind: EventKind) -> list[Event]:
+    def events(self, kind: type[Kind]) -> list[Kind]:
         """What the program did of one kind."""
-        return [event for event in self.graph.events if event.kind == kind]
+        return [event for event in self.graph.events if isinstance(event, kind)]
 
     @cached_property
-    def leaf_losses(self) -> list[Event]:
+    def leaf_losses(self) -> list[LeafBackward]:
         """The leaves that this backward started from, where a model was to learn."""
         outputs = {node for node, _ in self.graph.outputs}
-        learns = any(p.requires_grad for p in self.graph.parameters) or self.events("step")
-        return [e for e in self.events("leaf") if learns and not outputs.isdisjoint(e.nodes)]
+        learns = any(p.requires_grad for p in self.graph.parameters) or self.events(OptimizerStep)
+        return [e for e in self.events(LeafBackward) if learns and not outputs.isdisjoint(e.nodes)]
 
     @cached_property
     def blocked(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ..graph import Event, Parameter
+from ..graph import Parameter
+from ..graph.events import Occurrence
 from ..graph.text import listing
 
 Key = TypeVar("Key")
@@ -35,6 +36,6 @@ def at(where: str) -> str:
     return f" at {where}" if where else ""
 
 
-def times(event: Event) -> str:
+def times(event: Occurrence) -> str:
     """ ", 3 times", or nothing for once."""
     return f", {event.times} times" if event.times > 1 else ""

@@ -2,6 +2,7 @@
 
 from .argument import GraphLike, Names, graph_of
 from .collective import Collective, CollectiveKind, CollectivePhase
+from .events import Event
 from .graph import Graph
 from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
 from .tensors import (
@@ -18,8 +19,6 @@ from .values import (
     NO_PARAMETERS,
     Cause,
     Cut,
-    Event,
-    EventKind,
     Failure,
     Finding,
     Operand,
@@ -43,7 +42,6 @@ __all__ = [
     "Cut",
     "Edge",
     "Event",
-    "EventKind",
     "Extent",
     "Failure",
     "Finding",

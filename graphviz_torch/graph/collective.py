@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .ids import NodeId
 from .text import short_repr
 from .units import bytes_text
 
@@ -36,7 +37,7 @@ class Collective:
     Rabenseifner and Gropp 2005); in a tree an all_reduce sends it up once and down once.
 
     >>> str(Collective("all_gather", 4096, "bfloat16", 8, group="dp"))
-    'all_gather 4 KiB bfloat16 · dp, 8 ranks'
+    'all_gather 4.0 KiB bfloat16 · dp, 8 ranks'
     """
 
     kind: CollectiveKind
@@ -45,7 +46,7 @@ class Collective:
     group_size: int = 1  # ranks
     group: str = ""  # the mesh dimension, or "ranks 1, 3"; "" where all ranks take part
     phase: CollectivePhase = "other"
-    node: int | None = None  # id of the node it belongs to
+    node: NodeId | None = None  # id of the node it belongs to
     module: str = ""
     where: str = ""  # the user's line; "models.py:7, called at train.py:41" where a library's asks
     parameters: tuple[str, ...] = ()  # whose values or gradients went over, as far as is known

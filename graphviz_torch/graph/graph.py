@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .collective import Collective
+from .events import Event
 from .files.file import write
+from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
-from .values import Cut, Event, Failure, Parameter, Step, Transfer
+from .values import Cut, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
 _FOREVER = 1e9  # seconds, 30 years: what counts microseconds ends soon after
@@ -35,7 +37,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
-    outputs: tuple[tuple[int, int], ...] = ()  # (node id, output_nr), in the order given
+    outputs: tuple[tuple[NodeId, int], ...] = ()  # (node id, output_nr), in the order given
     transfers: tuple[Transfer, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     cuts: tuple[Cut, ...] = ()
@@ -185,9 +187,10 @@ def _check(graph: Graph) -> None:
             )
         if output_nr < 0 or input_nr < 0:
             raise ValueError(f"graph.edges[{i}] has a negative output_nr or input_nr.")
-    for where, node_id in _mentioned(graph):
-        if not 0 <= node_id < count:
-            raise ValueError(f"graph.{where} names node {node_id} among {count} nodes.")
+    for where, ids in mentioned(Graph, [graph], "graph"):
+        if ids and not 0 <= min(ids) <= max(ids) < count:
+            wrong = next(i for i in ids if not 0 <= i < count)
+            raise ValueError(f"{where} names node {wrong} among {count} nodes.")
     firsts = [first for first, _ in graph.parts]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(f"graph.parts begin at the nodes {firsts[:5]} among {count} nodes.")
@@ -213,35 +216,3 @@ def _check_paths(graph: Graph) -> None:
                 f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
                 f"characters ({path[:30]}...); up to {_DEEPEST} and {_LONGEST:,} are read."
             )
-
-
-def _of_event(event: Event) -> Iterator[int | None]:
-    yield from event.nodes
-    yield from (operand.node for operand in event.operands)
-
-
-def _of_failure(failure: Failure) -> Iterator[int | None]:
-    yield failure.node
-    yield from (operand.node for operand in (*failure.operands, failure.modified) if operand)
-    yield from (node for cause in failure.causes for node in cause.nodes)
-
-
-def _mentioned(graph: Graph) -> Iterator[tuple[str, int]]:
-    """Every node id that stands outside `edges`, with where it stands."""
-    for node in graph.nodes:
-        for saved in node.saved:
-            if saved.shared_with is not None:
-                yield f"nodes[{node.id}].saved", saved.shared_with
-    for name, ids in (
-        ("outputs", [node_id for node_id, _ in graph.outputs]),
-        ("transfers", [transfer.node for transfer in graph.transfers]),
-        ("collectives", [collective.node for collective in graph.collectives]),
-        ("parameters", [parameter.node for parameter in graph.parameters]),
-        ("cuts", [node_id for cut in graph.cuts for node_id in (cut.before, *cut.after)]),
-        ("step", [graph.step.retained.node] if graph.step.retained else []),
-        ("events", [i for event in graph.events for i in _of_event(event)]),
-        ("failure", list(_of_failure(graph.failure)) if graph.failure else []),
-    ):
-        for node_id in ids:
-            if node_id is not None:
-                yield name, node_id

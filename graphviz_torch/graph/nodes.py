@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NamedTuple
 
 from .column import Column
+from .ids import NodeId
 from .tensors import GradientStats, SavedTensor, TensorMeta
 from .text import short_repr, users_line
 from .units import bytes_text, seconds_text
@@ -32,7 +33,7 @@ class Node(NamedTuple):
     ('MulBackward0', 'mul', 'f32[3] cpu')
     """
 
-    id: int
+    id: NodeId
     name: str  # autograd's: "AddmmBackward0", "AccumulateGrad"
     outputs: tuple[TensorMeta | None, ...]  # of the forward; None where autograd has none
     label: str = ""  # what the caller calls it: "a", "fc1.weight"
@@ -99,8 +100,8 @@ class Edge(NamedTuple):
     (0, 1)
     """
 
-    source: int
-    target: int
+    source: NodeId
+    target: NodeId
     output_nr: int = 0
     input_nr: int = 0
 

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from .ids import NodeId
 from .text import short_repr
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
@@ -118,7 +119,7 @@ class SavedTensor(NamedTuple):
     tensor: TensorMeta
     nbytes: int  # of its storage, 0 where the storage was counted already (see shared_with)
     kind: SavedKind = "activation"
-    shared_with: int | None = None  # id of the node at which the same storage is counted
+    shared_with: NodeId | None = None  # id of the node at which the same storage is counted
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .ids import NodeId
 from .tensors import Extent, TensorMeta
 from .text import short_repr
 
@@ -36,7 +37,7 @@ class Transfer:
     target: str  # device
     tensor: TensorMeta  # as it goes over: a cast may come before or after
     phase: Phase
-    node: int | None = None  # id of the node it belongs to
+    node: NodeId | None = None  # id of the node it belongs to
     where: str = ""  # the user's line: "train.py:41"
     module: str = ""
     operation: str = ""  # "to", "item", "copy_"
@@ -78,7 +79,7 @@ class Parameter:
     name: str
     tensor: TensorMeta
     requires_grad: bool
-    node: int | None = None  # id of its AccumulateGrad; None where it is not in the graph
+    node: NodeId | None = None  # id of its AccumulateGrad; None where it is not in the graph
     module_called: bool | None = None  # was its module's forward called in the block
     has_grad: bool | None = None  # is its `.grad` set after the block
     stepped: bool | None = None  # did an optimizer that has it step; None where none stepped
@@ -106,8 +107,8 @@ class Cut:
 
     how: str  # "detach", "no_grad", "item", "argmax"
     tensor: TensorMeta | None
-    before: int | None = None  # id of the node that made the operand
-    after: tuple[int, ...] = ()  # ids of the nodes that used the result
+    before: NodeId | None = None  # id of the node that made the operand
+    after: tuple[NodeId, ...] = ()  # ids of the nodes that used the result
     where: str = ""
     module: str = ""
     label: str = ""
@@ -126,7 +127,7 @@ class RetainedGraphs:
     steps: int  # so many steps have a graph that is alive
     label: str = ""  # the caller's variable that holds them, if one holds those of several steps
     where: str = ""  # the line that made what is held
-    node: int | None = None  # id of the node that makes them part of this graph
+    node: NodeId | None = None  # id of the node that makes them part of this graph
     added: str = ""  # the line that added it to that variable
 
     __repr__ = short_repr
@@ -155,7 +156,7 @@ class Operand:
     label: str
     tensor: TensorMeta
     where: str = ""  # the line that made it
-    node: int | None = None
+    node: NodeId | None = None
 
     __repr__ = short_repr
 
@@ -168,7 +169,7 @@ class Cause:
     where: str = ""
     # Ids: what the change made; or the last node that the other backward ran, and the first made
     # since that is computed from it.
-    nodes: tuple[int, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
     text: str = ""  # of a change: the line itself
     label: str = ""  # of another backward: the caller's name for what the later node takes
     again: bool = False  # was it the same line, called from the same lines: a loop
@@ -196,45 +197,9 @@ class Failure:
     where: str = ""
     operands: tuple[Operand, ...] = ()
     raised: str = ""  # the user's line in a custom Function or a hook that backward called
-    node: int | None = None  # id of the node that backward could not run
+    node: NodeId | None = None  # id of the node that backward could not run
     modified: Operand | None = None  # the tensor it saved that was changed in place
     causes: tuple[Cause, ...] = ()
-
-    __repr__ = short_repr
-
-
-EventKind = Literal[
-    "attribute",  # a name on a module or parameter that does nothing: detail names it
-    "backward",  # whose parameters another optimizer holds, which never stepped
-    "broadcast",  # two operands of shapes (N, 1) and (N,)
-    "clear",  # of gradients that no step had used
-    "clip",  # detail: "after the step", "while scaled", "nothing"
-    "constant",  # a number that nothing computed, added to what has a gradient
-    "data",  # `x.data = h`, which parts h from what made it
-    "eval",  # modules that behave otherwise in training were in eval mode
-    "frozen",  # a parameter's requires_grad was set to False
-    "grad",  # a read of the `.grad` of a tensor that is not a leaf: None
-    "leaf",  # backward started from a leaf
-    "loss",  # a call of a loss function
-    "nonfinite",  # the first NaN or Inf of a forward; label: "loss" where the loss is so too
-    "schedule",  # a scheduler stepped before its optimizer, which detail names
-    "step",  # of an optimizer; detail: how many parameters it holds that the model does not
-    "unregistered",  # a module that ran inside the model, which does not own it
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What the program did that no node shows."""
-
-    kind: EventKind
-    where: str = ""  # the user's line
-    label: str = ""  # what the caller calls what it was done to
-    operation: str = ""  # the name of what was called
-    detail: str = ""
-    operands: tuple[Operand, ...] = ()
-    nodes: tuple[int, ...] = ()  # ids of the nodes that it made, or is about
-    times: int = 1  # how often that line did so
 
     __repr__ = short_repr
 
@@ -271,7 +236,7 @@ class Finding:
     advice: str = ""  # what to try
     cause: str = ""
     where: str = ""  # the user's line
-    nodes: tuple[int, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
     steps: tuple[int, ...] = ()  # positions in Recording.graphs, where it holds in some of several
 

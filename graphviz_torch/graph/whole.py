@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal
 
 from .argument import Names, graph_of
 from .collective import Collective
 from .graph import Graph
-from .nodes import Edge, Node
+from .ids import moved
+from .nodes import Node
 from .text import listing, shortened
-from .values import Cause, Cut, Event, Failure, Finding, Operand, Step, Transfer
+from .values import Finding, Transfer
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
 # Of a graph in a whole: what is added to its ids, and where its transfers came to be.
@@ -99,83 +101,59 @@ def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[
     >>> whole.outputs, whole.parts
     (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
     """
-    nodes: list[Node] = []
-    edges: list[Edge] = []
-    outputs: list[tuple[int, int]] = []
     transfers: list[Transfer] = []
     known: dict[Transfer, int] = {}  # without its node -> where it is
     collectives: list[Collective] = []
-    cuts: dict[Cut, None] = {}
-    events: dict[Event, None] = {}
-    failure: Failure | None = None
-    step = Step()
-    parts: list[tuple[int, str]] = []
     places: list[Places] = []
-    ran = 0  # nodes, by the backwards before
-    for graph, title in zip(graphs, titles, strict=True):
-        by = len(nodes)
-        parts.append((by, title))
-        nodes += [_node(node, by, ran) for node in graph.nodes]
-        ran += 1 + max([node.order for node in graph.nodes if node.order is not None], default=-1)
-        edges += [
-            edge._replace(source=edge.source + by, target=edge.target + by) for edge in graph.edges
-        ]
-        outputs += [(node + by, output_nr) for node, output_nr in graph.outputs]
+    shifted: list[Graph] = []
+    by = ran = 0  # nodes, and those that the backwards before ran
+    for graph in graphs:
+        own = moved(graph, by)
+        shifted.append(replace(own, nodes=tuple([_after(node, ran) for node in own.nodes])))
         at: list[int] = []
-        for transfer in graph.transfers:
+        for transfer in own.transfers:
             copy = replace(transfer, node=None)
             if copy not in known:
                 known[copy] = len(transfers)
                 transfers.append(copy)
             at.append(known[copy])
             if transfer.node is not None:
-                transfers[at[-1]] = replace(transfer, node=transfer.node + by)
+                transfers[at[-1]] = transfer
         places.append((by, at))
-        collectives = _merged(collectives, graph.collectives, by)
-        cuts |= dict.fromkeys(
-            [
-                replace(cut, before=_id(cut.before, by), after=_ids(cut.after, by))
-                for cut in graph.cuts
-            ]
-        )
-        events |= dict.fromkeys([_event(event, by) for event in graph.events])
-        failure = failure if graph.failure is None else _failure(graph.failure, by)
-        step = graph.step
-        if step.retained is not None:
-            retained_graphs = replace(step.retained, node=_id(step.retained.node, by))
-            step = replace(step, retained=retained_graphs)
-    parameters = [
-        replace(parameter, node=_id(parameter.node, by))
-        for (by, _), graph in zip(places, graphs, strict=True)
-        for parameter in graph.parameters
-        if parameter.node is not None or graph is graphs[-1]
-    ]
+        collectives = _merged(collectives, own.collectives)
+        by += len(graph.nodes)
+        ran += 1 + max([node.order for node in graph.nodes if node.order is not None], default=-1)
+    last = shifted[-1]
     whole = Graph(
-        tuple(nodes),
-        tuple(edges),
-        tuple(outputs),
+        tuple(chain.from_iterable(graph.nodes for graph in shifted)),
+        tuple(chain.from_iterable(graph.edges for graph in shifted)),
+        tuple(chain.from_iterable(graph.outputs for graph in shifted)),
         tuple(transfers),
-        tuple(parameters),
-        tuple(cuts),
-        failure,
-        step,
-        tuple(events),
-        tuple(parts),
+        tuple([p for g in shifted for p in g.parameters if p.node is not None or g is last]),
+        tuple(dict.fromkeys(cut for graph in shifted for cut in graph.cuts)),
+        next((graph.failure for graph in reversed(shifted) if graph.failure is not None), None),
+        last.step,
+        tuple(dict.fromkeys(event for graph in shifted for event in graph.events)),
+        tuple((start, title) for (start, _), title in zip(places, titles, strict=True)),
         tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
         tuple(collectives),
     )
     return whole, places
 
 
-def _merged(known: list[Collective], more: Sequence[Collective], by: int) -> list[Collective]:
+def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
     """The collectives of a recording, each with the node of the part that has it.
 
     Every part has all of them, in the same order; graphs of other recordings have their own.
     """
-    moved = [replace(each, node=_id(each.node, by)) for each in more]
     if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
-        return known + moved
-    return [old if new.node is None else new for old, new in zip(known, moved, strict=True)]
+        return [*known, *more]
+    return [old if new.node is None else new for old, new in zip(known, more, strict=True)]
+
+
+def _after(node: Node, ran: int) -> Node:
+    """A node whose backward runs after so many others."""
+    return node if node.order is None or not ran else node._replace(order=node.order + ran)
 
 
 def _title(graph: Graph) -> str:
@@ -198,44 +176,5 @@ def _moved(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
     by, transfers = moves.get(finding.steps[-1] if finding.steps else last, (None, ()))
     if by is None:
         return replace(finding, nodes=(), transfers=())
-    return replace(
-        finding,
-        nodes=_ids(finding.nodes, by),
-        transfers=tuple([transfers[i] for i in finding.transfers]),
-    )
-
-
-def _id(node: int | None, by: int) -> int | None:
-    return None if node is None else node + by
-
-
-def _ids(nodes: Iterable[int], by: int) -> tuple[int, ...]:
-    return tuple([node + by for node in nodes])
-
-
-def _node(node: Node, by: int, ran: int) -> Node:
-    saved = tuple([s._replace(shared_with=_id(s.shared_with, by)) for s in node.saved])
-    return node._replace(id=node.id + by, saved=saved, order=_id(node.order, ran))
-
-
-def _operand(operand: Operand, by: int) -> Operand:
-    return replace(operand, node=_id(operand.node, by))
-
-
-def _event(event: Event, by: int) -> Event:
-    operands = tuple([_operand(operand, by) for operand in event.operands])
-    return replace(event, nodes=_ids(event.nodes, by), operands=operands)
-
-
-def _cause(cause: Cause, by: int) -> Cause:
-    return replace(cause, nodes=_ids(cause.nodes, by))
-
-
-def _failure(failure: Failure, by: int) -> Failure:
-    return replace(
-        failure,
-        node=_id(failure.node, by),
-        operands=tuple([_operand(operand, by) for operand in failure.operands]),
-        modified=failure.modified and _operand(failure.modified, by),
-        causes=tuple([_cause(cause, by) for cause in failure.causes]),
-    )
+    places = tuple([transfers[i] for i in finding.transfers])
+    return moved(finding, by, transfers=places)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import GraphLike, graph_of
+from ..graph.events import Occurrence
 
-FORMAT, VERSION = "graphviz_torch rows", 1
+FORMAT, VERSION = "graphviz_torch rows", 2
 SCHEMA = Path(__file__).with_name("rows.schema.json")
 
 
@@ -22,7 +23,8 @@ def to_dict(graph: GraphLike) -> dict[str, Any]:
 
     "format" and "version" come first. NaN and infinite numbers are the strings "NaN", "Infinity"
     and "-Infinity", a complex number is a list of two. The schema is the file `rows.schema.json`
-    beside this one; a field that is added does not change the version.
+    beside this one; a field that is added does not change the version. An event has the name of its
+    class as "kind".
 
     Raises:
         TypeError: if `graph` is not a graph, a recording or a tensor.
@@ -37,7 +39,8 @@ def to_dict(graph: GraphLike) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        kind = {"kind": type(value).__name__} if isinstance(value, Occurrence) else {}
+        return kind | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
         if fields is not None:

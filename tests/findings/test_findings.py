@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
 from graphviz_torch.graph import Failure, Parameter, Step
+from graphviz_torch.graph.events import GradientClip
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (
     CUT,
@@ -406,20 +407,20 @@ def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
 
 
 @pytest.mark.parametrize(
-    ("details", "causes"),
+    ("moments", "causes"),
     [
         (["in time"], []),
-        (["nothing"], ["clipped too early"]),
-        (["in time", "nothing"], []),  # the first round finds nothing yet, the others do
+        (["before backward"], ["clipped too early"]),
+        (["in time", "before backward"], []),  # the first round finds nothing yet, the others do
         (["after the step"], ["clipped after the step"]),
-        (["nothing", "after the step"], ["clipped too early"]),
+        (["before backward", "after the step"], ["clipped too early"]),
         (["while scaled"], ["clipped while scaled"]),
     ],
 )
 def test_clipping_at_one_line_is_told_by_what_it_missed(
-    details: list[str], causes: list[str]
+    moments: list[str], causes: list[str]
 ) -> None:
-    events = [event("clip", operation="clip_grad_norm_", detail=detail) for detail in details]
+    events = [event(GradientClip, function="clip_grad_norm_", moment=moment) for moment in moments]
     assert [found.cause for found in only("clipped-in-vain", told(*events))] == causes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,33 @@ def test_events_saved_before_give_the_same_findings_word_for_word() -> None:
             for f in find(graph)
         ] == row["findings"]
         assert from_json(to_json(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("kind", "party", r"graph\.events\.kind holds a wrong value: 'party' is none of"),
+        ("label", 3, r"graph\.events\.label holds a wrong value: an int is not text"),
+        ("more", "x", r"graph\.events has an unknown field 'more'"),
+    ],
+)
+def test_wrong_events_of_before_are_refused(name: str, value: Any, reason: str) -> None:
+    data = json.loads((SAVED / "events.jsonl").read_text().splitlines()[0])["graph"]
+    data["events"]["items"][name] = {"distinct": [value], "at": [0]}
+    with pytest.raises(ValueError, match=reason):
+        from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("detail", ["9" * 5_000, "-1", "many", "\u0663", "made 9e9 NaN and x: "])
+@pytest.mark.parametrize("kind", ["step", "eval", "nonfinite", "clip", "unregistered"])
+def test_a_detail_that_says_nothing_counts_nothing(kind: str, detail: str) -> None:
+    data = json.loads((SAVED / "events.jsonl").read_text().splitlines()[0])["graph"]
+    data["events"]["items"]["kind"]["distinct"] = [kind]
+    data["events"]["items"]["detail"] = {"distinct": [detail], "at": [0]}
+    [event] = from_json(json.dumps(data)).events
+    counts = [getattr(event, name, 0) for name in ("foreign", "nan", "inf")]
+    assert counts == [0, 0, 0]
+    assert find(from_json(json.dumps(data))) is not None
 
 
 def test_what_a_field_is_called_today_has_its_value_of_before() -> None:

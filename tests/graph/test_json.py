@@ -21,6 +21,7 @@ from graphviz_torch.graph import (
     Cause,
     Cut,
     Edge,
+    Event,
     Failure,
     GradientStats,
     Graph,
@@ -56,6 +57,8 @@ def filled(kind: Any) -> Any:
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return arguments[-1]
+    if get_origin(kind) is tuple and arguments[0] == Event:
+        return tuple(filled(cls) for cls in get_args(Event))
     if get_origin(kind) is tuple:
         return tuple(filled(part) for part in arguments if part is not Ellipsis)
     return filled(next(part for part in arguments if part is not type(None)))
@@ -191,6 +194,15 @@ def graphs(draw: Any) -> Graph:
         modified=st.none() | operand,
         causes=tuples(some(Cause, nodes=several)),
     )
+    operands = {"tensor": operand, "value": operand, "constant": operand}
+    operands = {name: st.none() | one for name, one in operands.items()}
+    operands |= {"operands": tuples(operand), "nodes": several}
+    events = st.one_of(
+        *(
+            some(cls, **{name: operands[name] for name in operands.keys() & get_type_hints(cls)})
+            for cls in get_args(Event)
+        )
+    )
     return Graph(
         nodes,
         tuple(edges),
@@ -200,6 +212,7 @@ def graphs(draw: Any) -> Graph:
         draw(tuples(some(Cut, before=maybe, after=several))),
         draw(st.none() | failure),
         draw(some(Step, retained=st.none() | some(RetainedGraphs, node=maybe))),
+        events=draw(tuples(events)),
         modules=draw(st.lists(of(ModuleRow), max_size=3, unique_by=itemgetter(0)).map(tuple)),
     )
 
@@ -292,14 +305,25 @@ NEITHER = "neither a position nor a length"
         (changed(edges__items__output_nr=[-1]), "negative"),
         (changed(outputs__items__0=[2]), "outputs names node 2"),
         (changed(outputs__items__1=[-2]), "outputs has a negative"),
-        (changed(transfers__items__node=[2]), "transfers names node 2"),
+        (changed(transfers__items__node=[2]), "graph.transfers.node names node 2"),
         (changed(transfers__items__kind={"distinct": ["up"], "at": [0]}), "none of"),
-        (changed(parameters__items__node=[-1]), "parameters names node -1"),
-        (changed(cuts__items__before=[5]), "cuts names node 5"),
-        (changed(cuts__items__after__items=[5]), "cuts names node 5"),
-        (changed(failure__items__operands__items__node=[9]), "failure names node 9"),
+        (changed(parameters__items__node=[-1]), "parameters.node names node -1"),
+        (changed(cuts__items__before=[5]), "cuts.before names node 5"),
+        (changed(cuts__items__after__items=[5]), "cuts.after names node 5"),
+        (changed(events__items__values__0__nodes__items=[5]), "events.nodes names node 5"),
+        (changed(events__items__kinds__0="Party"), "unknown kind 'Party'. If a newer"),
+        (changed(events__items__kinds__16="ParameterFreeze"), "'ParameterFreeze' twice"),
+        (changed(events__items__kinds__0=["Broadcast"]), "unknown kind"),
+        (changed(events__items__at__0=99), "a position beyond its 17 kinds"),
+        (changed(events__items__at__0=1), r"has 1 values for 0|has 1 values for 2"),
+        (changed(events__items__values=[]), "has 0 values for 17"),
+        (changed(events__items__kinds=None), "is not an object of 'kinds', 'at' and 'values'"),
+        (changed(failure__items__operands__items__node=[9]), "failure.operands.node names node 9"),
         (changed(failure__lengths=[2]), "values for 2"),
-        (changed(nodes__items__saved__items__shared_with=[7]), "saved names node 7"),
+        (
+            changed(nodes__items__saved__items__shared_with=[7]),
+            "nodes.saved.shared_with names node 7",
+        ),
         (changed(step={"loss_scale": [math.nan]}), "NaN is not a number"),
         (changed(step={"loss_scale": [math.inf]}), "Infinity is not a number"),
         (to_json(full_graph()).replace('"edges"', '"nodes"'), "same key twice"),

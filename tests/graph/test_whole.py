@@ -15,7 +15,6 @@ from graphviz_torch.graph import (
     Cause,
     Cut,
     Edge,
-    Event,
     Failure,
     Finding,
     Node,
@@ -29,6 +28,7 @@ from graphviz_torch.graph import (
     findings_of,
     whole_of,
 )
+from graphviz_torch.graph.events import DataAssignment, LossCall
 from graphviz_torch.graph.json import from_json, to_json
 from tests.support.zoo import gan
 
@@ -52,7 +52,7 @@ def everywhere(label: str, source: str = "a.py:1") -> Graph:
         (Cut("detach", F32, 0, (1,)),),
         Failure("RuntimeError", "no", node=1, operands=(part,), modified=part, causes=(C,)),
         Step(retained=RetainedGraphs(2, node=1)),
-        (Event("loss", operands=(part,), nodes=(1,)),),
+        (LossCall(operands=(part,), nodes=(1,)), DataAssignment(value=part)),
     )
 
 
@@ -115,8 +115,10 @@ def test_every_id_of_a_later_part_moves() -> None:
     assert failure.causes[0].nodes == (3,)
     assert whole.step.retained is not None
     assert whole.step.retained.node == 3
-    events = [(event.nodes, event.operands[0].node) for event in whole.events]
-    assert events == [((1,), 0), ((3,), 2)]
+    calls = [event for event in whole.events if isinstance(event, LossCall)]
+    assert [(call.nodes, call.operands[0].node) for call in calls] == [((1,), 0), ((3,), 2)]
+    values = [event.value for event in whole.events if isinstance(event, DataAssignment)]
+    assert [value.node for value in values if value] == [0, 2]
     assert [node.order for node in whole.nodes] == [None, 0, None, 1]
 
 

@@ -24,6 +24,7 @@ from graphviz_torch import (
     to_networkx,
     trace,
 )
+from graphviz_torch.graph.events import GradientRead, ParameterFreeze
 from graphviz_torch.integrations.rows import SCHEMA
 
 
@@ -78,6 +79,17 @@ def test_rows_hold_numbers_that_json_does_not_know() -> None:
     [values] = [n["grad_outputs"][0]["values"] for n in rows["nodes"] if n["label"] == "x"]
     assert values == [2.0, "NaN", "Infinity"]
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(rows)
+
+
+def test_an_event_in_rows_has_the_name_of_its_class() -> None:
+    read = GradientRead("train.py:3", label="y")
+    rows = to_dict(Graph((), events=(read, ParameterFreeze("train.py:1"))))
+    assert [row["kind"] for row in rows["events"]] == ["GradientRead", "ParameterFreeze"]
+    assert rows["events"][0]["label"] == "y"
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    validator.validate(json.loads(json.dumps(rows)))
+    rows["events"][0]["kind"] = "Party"
+    assert not validator.is_valid(json.loads(json.dumps(rows)))
 
 
 def test_model_explorer_reads_the_graph_and_its_node_data(graph: Graph, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
+from ...graph.events import StrayParameters
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -122,7 +123,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
         return
     if _NON_LEAF in failure.message:
         return  # optimizer-got-a-result tells it
-    if NO_PARAMETERS in failure.message and reading.events("unregistered"):
+    if NO_PARAMETERS in failure.message and reading.events(StrayParameters):
         return  # not-registered tells it
     if failure.node is not None and (failure.modified is not None or failure.causes):
         return  # the two rules above tell it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
+from ...graph.events import AttributeAssignment, EvalMode, ParameterFreeze
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -17,9 +18,9 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
     nothing."""
     learning = {p.name for p in reading.graph.parameters if p.requires_grad}
     for (name, where), events in grouped(
-        ((e.detail, e.where), e) for e in reading.events("attribute")
+        ((e.attribute, e.where), e) for e in reading.events(AttributeAssignment)
     ):
-        labels = [event.label for event in events]
+        labels = [event.owner for event in events]
         if name == "requires_grad":
             yield finding(
                 "warning",
@@ -46,7 +47,7 @@ def everything_frozen(reading: Reading) -> Iterator[Finding]:
     parameters, failure = reading.graph.parameters, reading.graph.failure
     if not parameters or any(p.requires_grad for p in parameters) or not reading.blocked:
         return
-    line = next((e.where for e in reading.events("frozen")), "")
+    line = next((e.where for e in reading.events(ParameterFreeze)), "")
     many = len(parameters) > 1
     frozen = f"All {len(parameters)} parameters are" if many else "The only parameter is"
     yield finding(
@@ -63,16 +64,17 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A model was trained while all its dropout and batch norm was in eval mode."""
     graph = reading.graph
     learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
-    for event in reading.events("eval"):
+    for event in reading.events(EvalMode):
         if learning.isdisjoint(event.nodes) or not graph.outputs:
             continue
         lines = [graph.nodes[node].source for node, _ in graph.outputs]
         where = next(filter(None, lines), "")
-        one = event.detail in ("", "1")
-        which = event.label if one else f"{event.detail} modules, {event.label} first"
+        many = event.count > 1
+        which = f"{event.count} modules, {event.module} first" if many else event.module
+        kinds = ", ".join(event.classes)
         yield finding(
             "warning",
-            f"The model was trained in eval mode{at(where)}: {event.operation} ({which}) worked as "
+            f"The model was trained in eval mode{at(where)}: {kinds} ({which}) worked as "
             f"in evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
             cause="trained in eval mode",
             advice="Call model.train() before the training step, and after every evaluation.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import NO_PARAMETERS, Event, Finding, Operand
+from ...graph import NO_PARAMETERS, Finding, Operand
+from ...graph.events import DataAssignment, GradientRead, StrayParameters
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -17,7 +18,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
     """Backward started from a leaf: the loss was made anew, and is not computed from the model."""
     for event in reading.leaf_losses:
         name = event.label or "the loss"
-        made = f"made a leaf by {event.operation}" if event.operation else "made a new leaf"
+        made = f"made a leaf by {event.maker}" if event.maker else "made a new leaf"
         cuts = reading.graph.cuts
         parted = ""
         if cuts:
@@ -40,8 +41,8 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
     """The `.grad` of a tensor that is not a leaf was read: it is None."""
     failure = reading.graph.failure
     ended = failure is not None and "NoneType" in failure.message
-    for event in reading.events("grad"):
-        made = event.operands[0].where if event.operands else ""
+    for event in reading.events(GradientRead):
+        made = event.tensor.where if event.tensor else ""
         name = event.label or "a tensor"
         yield finding(
             "error" if ended else "info",
@@ -81,8 +82,8 @@ def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
 @rule()
 def data_replaced(reading: Reading) -> Iterator[Finding]:
     """x.data = h takes the values of h and leaves its history behind."""
-    for event in reading.events("data"):
-        value = event.operands[0].label if event.operands else ""
+    for event in reading.events(DataAssignment):
+        value = event.value.label if event.value else ""
         name = event.label or "a tensor"
         yield finding(
             "warning",
@@ -100,13 +101,13 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer holds: a layer in
     a plain list or dict, or one made in forward."""
     nodes, failure = reading.graph.nodes, reading.graph.failure
-    for event in reading.events("unregistered"):
+    for event in reading.events(StrayParameters):
         if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:
             raised = failure.raised or failure.where
             yield finding(
                 "error",
-                f"The optimizer{at(raised)} got no parameters: {event.label}"
-                f"{_set(event)} is a plain {event.detail}, so what is in it is not registered.",
+                f"The optimizer{at(raised)} got no parameters: {event.name}"
+                f"{_set(event)} is a plain {event.holder}, so what is in it is not registered.",
                 cause="not in the model",
                 advice=_container(event),
                 where=raised,
@@ -116,23 +117,23 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             continue  # another of the recording's graphs has them
         users = [nodes[e.target].source for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
-        names = listing(reading.call(i) for i in event.nodes) or event.label
-        if event.detail == "forward":
-            message = f"{event.label}{at(line)} is made anew in each forward: its parameters "
+        names = listing(reading.call(i) for i in event.nodes) or event.name
+        if event.holder == "forward":
+            message = f"{event.name}{at(line)} is made anew in each forward: its parameters "
             message += "get a gradient, but no optimizer holds them, and the next call drops them."
             advice = "Make the layer in __init__, as an attribute of the module."
-        elif event.detail == "outside":
+        elif event.holder == "outside":
             message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
-            message += f"{event.label} is not in the model."
-            advice = f"Pass {event.label}.parameters() to an optimizer too, if it should learn."
+            message += f"{event.name} is not in the model."
+            advice = f"Pass {event.name}.parameters() to an optimizer too, if it should learn."
         else:
             count = len(event.nodes)
-            message = f"{count} parameter{'' if count == 1 else 's'} in {event.label} got a "
+            message = f"{count} parameter{'' if count == 1 else 's'} in {event.name} got a "
             message += f"gradient{at(line)}, but no optimizer holds them: "
-            message += f"it{_set(event)} is a plain {event.detail}, so they are not registered."
+            message += f"it{_set(event)} is a plain {event.holder}, so they are not registered."
             advice = _container(event)
         yield finding(
-            "info" if event.detail == "outside" else "warning",
+            "info" if event.holder == "outside" else "warning",
             message,
             cause="not in the model",
             advice=advice,
@@ -141,15 +142,15 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _set(event: Event) -> str:
+def _set(event: StrayParameters) -> str:
     return f", set{at(event.where)}," if event.where else ""
 
 
-def _container(event: Event) -> str:
-    kind = "Dict" if event.detail == "dict" else "List"
+def _container(event: StrayParameters) -> str:
+    kind = "Dict" if event.holder == "dict" else "List"
     return f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
 
 
-def _by(reading: Reading, event: Event) -> str:
+def _by(reading: Reading, event: GradientRead) -> str:
     titles = [reading.graph.nodes[i].title for i in event.nodes]
     return f" by {titles[0]}" if titles else ""

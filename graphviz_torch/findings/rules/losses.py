@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...graph import Finding, Node
+from ...graph.events import Broadcast, LossCall
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -108,11 +109,11 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 def loss_call(reading: Reading) -> Iterator[Finding]:
     """kl_div got probabilities where it takes log-probabilities."""
     nodes = reading.graph.nodes
-    for event in reading.events("loss"):
+    for event in reading.events(LossCall):
         node = event.operands[0].node if event.operands else None
         while node is not None and nodes[node].operation in _SAME:
             node = next((e.source for e in reading.inputs[node] if e.input_nr == 0), None)
-        if node is None or event.operation != "kl_div":
+        if node is None or event.function != "kl_div":
             continue
         maker = nodes[node]
         if maker.operation not in _PROBABILITIES:
@@ -132,7 +133,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
     loss shapes (N, 1) and (N, k)."""
-    for event in reading.events("broadcast"):
+    for event in reading.events(Broadcast):
         if len(event.operands) != 2:
             continue
         one, other = event.operands

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...graph import Finding, Parameter
+from ...graph.events import (
+    AttributeAssignment,
+    DataAssignment,
+    OptimizerStep,
+    StrayParameters,
+)
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -55,7 +61,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         p for p in without_gradient(reading) if p.module_called is not False or p.node is not None
     ]
     lost = [p for p in ran if p.name not in known and p.node not in reading.last_with_gradient]
-    if any(operand.node is None for e in reading.events("data") for operand in e.operands):
+    if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     if not lost:
         return
@@ -95,19 +101,19 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
 def _replaced(reading: Reading) -> set[str]:
     """Names of the parameters that lie behind `x.data = h`, which is told by itself."""
     behind: set[int] = set()
-    for event in reading.events("data"):
-        for operand in event.operands:
-            upstream(reading, operand.node, behind)
+    for event in reading.events(DataAssignment):
+        if event.value is not None:
+            upstream(reading, event.value.node, behind)
     return {p.name for p in reading.graph.parameters if p.node in behind}
 
 
 @rule()
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer holds it."""
-    told = {event.label for event in reading.events("attribute")}  # they were to be frozen
-    strange = [e for e in reading.events("unregistered") if e.detail != "outside"]
+    told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
+    strange = [e for e in reading.events(StrayParameters) if e.holder != "outside"]
     lost = {node for event in strange for node in event.nodes}
-    anew = tuple(f"{event.label}." for event in strange if event.detail == "forward")
+    anew = tuple(f"{event.name}." for event in strange if event.holder == "forward")
     idle = [
         p
         for p in reading.graph.parameters
@@ -120,9 +126,9 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     if not idle or reading.graph.failure is not None:
         return
     names, them = names_of(idle), "it" if len(idle) == 1 else "them"
-    steps = reading.events("step")
+    steps = reading.events(OptimizerStep)
     step = steps[0] if steps else None
-    others = [event for event in steps if event.detail not in ("", "0")]
+    others = [event for event in steps if event.foreign]
     advice = "Pass model.parameters() to the optimizer after the model is complete, or freeze "
     advice += f"{names} with requires_grad_(False) to save the work."
     nodes = reading.graph.nodes
@@ -130,15 +136,19 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     message = f"{names} got a gradient{at(next(filter(None, uses), ''))}, but no optimizer holds "
     message += f"{them}."
     if step is not None:
-        message = f"{message[:-1]}: {step.label}, which steps{at(step.where)}, does not."
+        message = f"{message[:-1]}: {step.optimizer}, which steps{at(step.where)}, does not."
     if others and any(p.stepped for p in reading.graph.parameters):
-        message = f"{message[:-1]}, and holds {others[0].detail} that the model does not have: was "
+        message = (
+            f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: was "
+        )
         message += "a layer replaced after the optimizer was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
     elif others:
         step = others[0]
-        message = f"{names} got a gradient, but {step.label}, which steps{at(step.where)}, holds "
-        message += f"{step.detail} other parameters: was the model replaced after that was made?"
+        message = (
+            f"{names} got a gradient, but {step.optimizer}, which steps{at(step.where)}, holds "
+        )
+        message += f"{step.foreign} other parameters: was the model replaced after that was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
     yield finding(
         "warning",

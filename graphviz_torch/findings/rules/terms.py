@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
+from ...graph.events import ConstantTerm
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of
@@ -40,10 +41,10 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             nodes=(after, *(() if cut.before is None else (cut.before,))),
         )
     known = {node for cut in reading.graph.cuts for node in cut.after}
-    for event in reading.events("constant"):
+    for event in reading.events(ConstantTerm):
         if sums.isdisjoint(event.nodes) or not known.isdisjoint(event.nodes):
             continue
-        name = event.operands[0].label or "one of the numbers"
+        name = (event.constant and event.constant.label) or "one of the numbers"
         yield finding(
             "info",
             f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and was "

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Event, Finding
+from ...graph import Finding
+from ...graph.events import (
+    ClipMoment,
+    EarlySchedulerStep,
+    GradientClearing,
+    GradientClip,
+    OptimizerStep,
+    UnsteppedBackward,
+    VainBackward,
+)
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -30,27 +39,24 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
 @rule(reads="end")
 def lost_gradient(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them."""
-    steps = sum(event.times for event in reading.events("step"))
-    cleared = reading.events("clear")
-    whole = any(event.operation != "backward" for event in cleared)
-    for event in cleared:
-        if event.operation == "backward":
-            if steps and not whole:
-                yield finding(
-                    "warning",
-                    f"What backward{at(event.where)} adds to the gradients is cleared before any "
-                    f"step uses it{times(event)}.",
-                    cause="gradients cleared before the step",
-                    advice="Run this backward before the optimizer's step, or add its loss to the "
-                    "other one.",
-                    where=event.where,
-                )
-            continue
+    steps = sum(event.times for event in reading.events(OptimizerStep))
+    clearings = reading.events(GradientClearing)
+    for backward in reading.events(VainBackward) if steps and not clearings else ():
+        yield finding(
+            "warning",
+            f"What backward{at(backward.where)} adds to the gradients is cleared before any step "
+            f"uses it{times(backward)}.",
+            cause="gradients cleared before the step",
+            advice="Run this backward before the optimizer's step, or add its loss to the other "
+            "one.",
+            where=backward.where,
+        )
+    for event in clearings:
         # Without a step at all, an optimizer's zero_grad() tells that there should be one.
-        few = event.times < steps if steps else event.times < 2 or not event.operation
-        if few and not (steps and event.operation):
+        few = event.times < steps if steps else event.times < 2 or not event.by_optimizer
+        if few and not (steps and event.by_optimizer):
             continue
-        call = f"{event.operation}.zero_grad()" if event.operation else "zero_grad()"
+        call = "optimizer.zero_grad()" if event.by_optimizer else "zero_grad()"
         yield finding(
             "info" if few else "warning",  # what an epoch leaves over may be dropped on purpose
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
@@ -68,33 +74,39 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
 def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, or while
     they were still multiplied by the loss scale."""
-    in_time = {event.where for event in reading.events("clip") if event.detail == "in time"}
-    early = {event.where for event in reading.events("clip") if event.detail == "nothing"}
-    for event in reading.events("clip"):
-        found = _CLIPPED.get(event.detail)
-        if found is None or (event.detail == "nothing" and event.where in in_time):
+    clips = reading.events(GradientClip)
+    in_time = {event.where for event in clips if event.moment == "in time"}
+    early = {event.where for event in clips if event.moment == "before backward"}
+    for event in clips:
+        known = _CLIPPED.get(event.moment)
+        if known is None or (event.moment == "before backward" and event.where in in_time):
             continue
-        if event.detail == "after the step" and event.where in early:
+        if event.moment == "after the step" and event.where in early:
             continue  # in the next round what is too early comes after a step
+        cause, message, advice = known
         yield finding(
             "warning",
-            f"{event.operation}(){at(event.where)} {found[0]}.",
-            cause=f"clipped {event.detail}" if event.detail != "nothing" else "clipped too early",
-            advice=found[1],
+            f"{event.function}(){at(event.where)} {message}.",
+            cause=cause,
+            advice=advice,
             where=event.where,
         )
 
 
-_CLIPPED = {
+# By the moment of a clip: cause, message, advice.
+_CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
     "after the step": (
+        "clipped after the step",
         "clips gradients after the step that used them, and so changes nothing",
         "Clip between backward() and optimizer.step().",
     ),
     "while scaled": (
+        "clipped while scaled",
         "clips gradients while they are multiplied by the loss scale, and so clips far too much",
         "Call scaler.unscale_(optimizer) before clipping.",
     ),
-    "nothing": (
+    "before backward": (
+        "clipped too early",
         "found no gradient to clip: backward runs later",
         "Clip between backward() and optimizer.step().",
     ),
@@ -105,11 +117,12 @@ _CLIPPED = {
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
     one does."""
-    for event in reading.events("backward"):
+    for event in reading.events(UnsteppedBackward):
+        names = listing(event.parameters, last=", ")
         yield finding(
             "warning",
-            f"backward{at(event.where)} gives {_names(event)} a gradient, but the optimizer that "
-            "holds them never stepped.",
+            f"backward{at(event.where)} gives {names} a gradient, but the optimizer that holds "
+            "them never stepped.",
             cause="an optimizer never steps",
             advice="Call step() of that optimizer after this backward.",
             where=event.where,
@@ -120,16 +133,12 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 @rule(reads="end")
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler stepped before its optimizer had stepped once."""
-    for event in reading.events("schedule"):
+    for event in reading.events(EarlySchedulerStep):
         yield finding(
             "warning",
-            f"{event.label}.step(){at(event.where)} ran before {event.detail} had stepped once: "
-            "the first learning rate of the schedule is never used.",
+            f"{event.scheduler}.step(){at(event.where)} ran before {event.optimizer} had stepped "
+            "once: the first learning rate of the schedule is never used.",
             cause="scheduler stepped first",
-            advice=f"Call {event.label}.step() after the optimizer's step().",
+            advice=f"Call {event.scheduler}.step() after the optimizer's step().",
             where=event.where,
         )
-
-
-def _names(event: Event) -> str:
-    return listing(event.label.split(", "), last=", ")

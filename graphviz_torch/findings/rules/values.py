@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from ...graph import Edge, Event, Finding, GradientStats
+from ...graph import Edge, Finding, GradientStats
+from ...graph.events import NonfiniteValue
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -30,7 +31,6 @@ DEAD_UNITS = 0.9
 MIN_ROWS = 32
 MIN_ELEMENTS = 64
 
-SPOILT_PARAMETER = "a parameter of it is NaN or Inf already"
 AGAIN = "NaN or Inf in an earlier backward"
 _RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
 _NONFINITE_ADVICE = {
@@ -147,42 +147,48 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
     """The forward made NaN or Inf: the first operation that did, and of what."""
     for event in _nonfinite_values(reading):
-        where = event.operands[0].where if event.operands else ""
         node = event.nodes[0] if event.nodes else None
         name = event.operation if node is None else reading.graph.nodes[node].title
         module = "" if node is None else reading.graph.nodes[node].module
-        loss = "the loss and what follows are not finite" if event.label else "gradients are not "
-        loss += "" if event.label else "finite for that"
+        loss = "the loss and what follows are not finite"
+        loss = loss if event.in_loss else "gradients are not finite for that"
         advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs."))
-        detail = event.detail
-        if SPOILT_PARAMETER in detail:
+        reason = event.reason
+        if event.origin == "parameter":
             norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
             spoilt = [name for name, norm in norms if not math.isfinite(norm)]
             one = f"{listing(spoilt)} {'is' if len(spoilt) == 1 else 'are'} NaN or Inf already"
-            detail = detail.replace(SPOILT_PARAMETER, one) if spoilt else detail
+            reason = one if spoilt else reason
             advice = "Look at what made that parameter so: a step with such a gradient, an "
             advice += "initialisation that divides by zero, or the checkpoint it was loaded from."
-        elif "NaN already" in detail:
+        elif event.origin == "input":
             advice = "Look at the data: call torch.isnan(x).any() on what goes into the model."
         yield finding(
             "error",
-            f"{name}{f' in {module}' if module else ''}{at(where)} {detail}; {loss}.",
+            f"{name}{f' in {module}' if module else ''}{at(event.where)} {_made(event, reason)}; "
+            f"{loss}.",
             cause="NaN or Inf in forward",
             advice=advice,
-            where=where,
+            where=event.where,
             nodes=event.nodes,
         )
 
 
-def _nonfinite_values(reading: Reading) -> list[Event]:
+def _made(event: NonfiniteValue, reason: str) -> str:
+    """ "made 2 NaN and 1 Inf: its divisor has 2 zeros"."""
+    counts = (event.nan, "NaN"), (event.inf, "Inf")
+    made = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
+    return f"made {made}" + (f": {reason}" if reason else "")
+
+
+def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
     """The first NaN or Inf of the forward, where it came to the loss or to a gradient."""
     # Where a parameter is so already, an earlier backward made it so.
     inherited = reading.graph.step.nonfinite_since is not None
     return [
         event
-        for event in reading.events("nonfinite")
-        if (event.label or reading.nonfinite)
-        and not (inherited and SPOILT_PARAMETER in event.detail)
+        for event in reading.events(NonfiniteValue)
+        if (event.in_loss or reading.nonfinite) and not (inherited and event.origin == "parameter")
     ][:1]
 
 

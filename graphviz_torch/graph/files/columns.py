@@ -8,6 +8,7 @@ A codec turns a list of values of one type into something that `json` can write,
     X | None            as a tuple of at most one X
     tuple[X, Y]         [column of X, column of Y]
     a class             {field: column}; a field at its default everywhere is left out
+    X | Y, two classes  as in kinds.py
 
 Decoding believes nothing: a wrong type, length or position is a ValueError that says where. What it
 builds is never much larger than what it was given, for every value is written out once.
@@ -26,10 +27,10 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type
 
 from ..tensors import TensorMeta
 from ..text import type_text
+from .kinds import Kinds
+from .lists import LIMIT, integers, members, rows
 
-# What no tensor has: PyTorch counts dimensions, sizes and elements no further.
-_DIMENSIONS = 64
-_LIMIT = 1 << 63
+_DIMENSIONS = 64  # PyTorch counts no further
 
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -62,9 +63,12 @@ def codec(kind: Any) -> Codec:
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return Interned(_one_of(arguments), _text_out, nullable=False)
-    if get_origin(kind) in (Union, types.UnionType) and len(arguments) == 2:
-        inner = next(argument for argument in arguments if argument is not type(None))
-        return _optional(codec(inner))
+    if get_origin(kind) in (Union, types.UnionType):
+        classes = [argument for argument in arguments if argument is not type(None)]
+        if len(classes) == 1:
+            return _optional(codec(classes[0]))
+        if len(classes) == len(arguments):
+            return Kinds({cls: codec(cls) for cls in classes})
     if get_origin(kind) is tuple and arguments[-1] is Ellipsis:
         return Sequence(codec(arguments[0]))
     if get_origin(kind) is tuple:
@@ -88,7 +92,7 @@ class Numbers:
         return [_plain(value) for value in values]
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        values: list[Any] = _list(data, count, where)
+        values: list[Any] = rows(data, count, where)
         if float in self.allowed and not {str, list}.isdisjoint(map(type, values)):
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
@@ -105,7 +109,7 @@ class Numbers:
                 raise ValueError(f"{where} holds a value of type {kind.__name__}.")
         if int in kinds:
             whole = values if len(kinds) == 1 else [v for v in values if type(v) is int]
-            if not -_LIMIT <= min(whole) <= max(whole) < _LIMIT:
+            if not -LIMIT <= min(whole) <= max(whole) < LIMIT:
                 raise ValueError(f"{where} holds a whole number of more than 64 bits.")
         return kinds
 
@@ -133,9 +137,9 @@ class Interned:
         return {"distinct": distinct, "at": list(map(places.__getitem__, map(id, values)))}
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        distinct, at = _members(data, ("distinct", "at"), where)
-        values = self._read_all(_list(distinct, None, where), where)
-        positions = _integers(at, count, where, nullable=self.nullable)
+        distinct, at = members(data, ("distinct", "at"), where)
+        values = self._read_all(rows(distinct, None, where), where)
+        positions = integers(at, count, where, nullable=self.nullable)
         size = len(values)
         if max(set(positions) - {None}, default=-1) >= size:
             raise ValueError(f"{where} has a position beyond its {size} distinct values.")
@@ -163,8 +167,8 @@ class Sequence:
         return {"lengths": list(map(len, values)), "items": items}
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        lengths, items = _members(data, ("lengths", "items"), where)
-        sizes = _integers(lengths, count, where)
+        lengths, items = members(data, ("lengths", "items"), where)
+        sizes = integers(lengths, count, where)
         ends = list(accumulate(sizes, initial=0))
         flat = tuple(self.inner.decode(items, ends[-1], where))
         return list(map(flat.__getitem__, map(slice, ends, ends[1:])))
@@ -198,7 +202,7 @@ class Pair:
         return [inner.encode(list(column), where) for inner, column in parts]
 
     def decode(self, data: Any, count: int, where: str) -> list[Any]:
-        parts = zip(self.inner, _list(data, len(self.inner), where), strict=True)
+        parts = zip(self.inner, rows(data, len(self.inner), where), strict=True)
         return list(zip(*(inner.decode(part, count, where) for inner, part in parts), strict=True))
 
 
@@ -305,34 +309,9 @@ def _meta_in(row: Any) -> TensorMeta:
         raise TypeError(f"{shape!r:.40} is not a shape.")
     if len(shape) > _DIMENSIONS:
         raise ValueError(f"a shape of {len(shape):,} dimensions; a tensor has up to {_DIMENSIONS}.")
-    if min(shape, default=0) < -1 or math.prod(map(abs, shape)) >= _LIMIT:
+    if min(shape, default=0) < -1 or math.prod(map(abs, shape)) >= LIMIT:
         raise ValueError(
             f"{shape!s:.60} is not a shape: sizes run from 0, -1 for a ragged one, "
             "and there are fewer than 2**63 elements."
         )
     return TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
-
-
-def _members(data: Any, names: tuple[str, str], where: str) -> tuple[Any, Any]:
-    if not isinstance(data, dict) or data.keys() != set(names):
-        raise ValueError(f"{where} is not an object of {names[0]!r} and {names[1]!r}.")
-    return data[names[0]], data[names[1]]
-
-
-def _list(data: Any, count: int | None, where: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise ValueError(f"{where} is not a list.")
-    if count is not None and len(data) != count:
-        raise ValueError(f"{where} has {len(data)} values for {count}.")
-    return data
-
-
-def _integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
-    values = _list(data, count, where)
-    known = [value for value in values if value is not None] if nullable else values
-    if (
-        set(map(type, known)) - {int}
-        or not 0 <= min(known, default=0) <= max(known, default=0) < _LIMIT
-    ):
-        raise ValueError(f"{where} holds what is neither a position nor a length.")
-    return values

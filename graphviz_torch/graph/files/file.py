@@ -21,7 +21,7 @@ from .replacement import replacement
 from .versions import upgraded
 
 FORMAT = "graphviz_torch"
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 1 << 28  # of JSON text: about four million nodes
 
 _CHUNK = 1 << 20

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .old_events import typed_events
+
 # Version 1 -> 2: the fields of a step stood in the graph itself.
 _STEP = {
     "loss_scale": "loss_scale",
@@ -26,8 +28,14 @@ _FAILURE = {"kept": "modified", "earlier": "causes"}
 
 def upgraded(columns: dict[str, Any], version: int) -> dict[str, Any]:
     """The columns of a file of this version, with the names of today."""
-    if version > 1:
-        return columns
+    if version < 2:
+        columns = _with_step(columns)
+    if version < 3 and "events" in columns:
+        columns = {**columns, "events": typed_events(columns["events"], "graph.events")}
+    return columns
+
+
+def _with_step(columns: dict[str, Any]) -> dict[str, Any]:
     graph = {name: column for name, column in columns.items() if name not in _STEP}
     step = {_STEP[name]: column for name, column in columns.items() if name in _STEP}
     if step:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...graph import Event, EventKind, Operand, TensorMeta
+from ...graph import Event, Operand, TensorMeta
 from ...internals.tensors.metadata import tensor_meta
 from ..source_lines import Place
 
@@ -29,19 +29,22 @@ class TensorRecord(NamedTuple):
         return cls(label, tensor_meta(tensor), number, id(tensor))
 
 
+class NodeLine(NamedTuple):
+    """The line that made a node, by its sequence number."""
+
+    number: int
+
+
 @dataclass(slots=True)
 class EventRecord:
     """An event as it was seen last."""
 
-    kind: EventKind
+    event: Event  # without its line and nodes
     place: Place | None
-    label: str
-    operation: str
-    detail: str
     first: int  # how many backwards had begun when it was seen first
-    operands: tuple[TensorRecord, ...] = ()
     numbers: tuple[int, ...] = ()  # sequence numbers of the nodes that it is about
     leaves: tuple[int, ...] = ()  # id() of the leaves that it is about
+    latest: dict[str, Any] = field(default_factory=dict)  # fields of `event` as of the last time
     times: int = 0
 
 
@@ -50,7 +53,7 @@ class Events:
 
     def __init__(self) -> None:
         self._backwards = 0  # that have begun
-        self._records: dict[tuple[object, ...], EventRecord] = {}
+        self._records: dict[tuple[Event, Place | None], EventRecord] = {}
 
     def begin_backward(self) -> None:
         """Backward is about to run."""
@@ -58,23 +61,26 @@ class Events:
 
     def note(
         self,
-        kind: EventKind,
+        event: Event,
         place: Place | None = None,
-        label: str = "",
-        operation: str = "",
-        detail: str = "",
-        operands: Iterable[TensorRecord] = (),
         numbers: Iterable[int] = (),
         leaves: Iterable[int] = (),
+        **latest: Any,
     ) -> None:
-        """Note an event; one that was seen before is counted, and its tensors are those of now."""
-        key = kind, place, label, operation, detail
-        event = self._records.get(key)
-        if event is None:
-            event = self._records[key] = EventRecord(*key, self._backwards)
-        event.operands, event.numbers = tuple(operands), tuple(numbers)
-        event.leaves = tuple(leaves)
-        event.times += 1
+        """Note an event; one that was seen before is counted.
+
+        Args:
+            event: without its line and nodes; equal ones of one place are one.
+            place: that it is at.
+            numbers, leaves: of the nodes that it is about, as of the last time.
+            latest: fields that may differ from time to time; they have their last values. A
+                `TensorRecord` becomes an Operand, a `NodeLine` a text.
+        """
+        record = self._records.get((event, place))
+        if record is None:
+            record = self._records[event, place] = EventRecord(event, place, self._backwards)
+        record.numbers, record.leaves, record.latest = tuple(numbers), tuple(leaves), latest
+        record.times += 1
 
     def until(
         self,
@@ -93,29 +99,25 @@ class Events:
             line: the line of a place.
             made: the line that made the node with a sequence number.
         """
-        return tuple(
-            Event(
-                event.kind,
-                line(event.place),
-                event.label,
-                event.operation,
-                event.detail,
-                tuple(
-                    Operand(
-                        part.label,
-                        part.tensor,
-                        "" if part.number is None else made(part.number),
-                        leaf(part.leaf) if part.number is None else node(part.number),
-                    )
-                    for part in event.operands
-                ),
-                tuple(
-                    i
-                    for i in (*map(node, event.numbers), *map(leaf, event.leaves))
-                    if i is not None
-                ),
-                event.times,
-            )
-            for event in self._records.values()
-            if event.first <= backwards
-        )
+
+        def plain(value: Any) -> Any:
+            if type(value) is tuple:
+                return tuple(map(plain, value))
+            if isinstance(value, NodeLine):
+                return made(value.number)
+            if not isinstance(value, TensorRecord):
+                return value
+            where = "" if value.number is None else made(value.number)
+            number = leaf(value.leaf) if value.number is None else node(value.number)
+            return Operand(value.label, value.tensor, where, number)
+
+        found: list[Event] = []
+        for record in self._records.values():
+            if record.first > backwards:
+                continue
+            ids = (*map(node, record.numbers), *map(leaf, record.leaves))
+            latest = {name: plain(value) for name, value in record.latest.items()}
+            latest.setdefault("where", line(record.place))
+            nodes = tuple([i for i in ids if i is not None])
+            found.append(replace(record.event, nodes=nodes, times=record.times, **latest))
+        return tuple(found)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
+from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
 from ...internals.frames import OWN, owner
 from ..source_lines import Place
 from .events import Events
@@ -53,8 +54,8 @@ class GradientLife:
         self._stepped: set[int] = set()  # id() of those whose gradient a step has used
         self._stepping = False  # is a step running, which may call a closure
         self._scaled = False  # are the gradients multiplied by the loss scale
-        self._clearing: tuple[Place | None, str] | None = None
-        self._clips: set[str] = set()  # what was noted of clipping since the last of those
+        self._clearing: tuple[Place | None, bool] | None = None
+        self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
         self._runs: dict[Place | None, _Run] = {}
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
 
@@ -125,12 +126,12 @@ class GradientLife:
         if run.used:
             self._lines_used.add(place)
         elif run.cleared and place not in self._lines_used:
-            self._events.note("clear", place, operation="backward")
+            self._events.note(VainBackward(), place)
 
     def _clear(self, parameter: Tensor, frame: FrameType) -> None:
         if self._clearing is None:
-            name = "optimizer" if frame.f_code.co_filename == _OPTIMIZER else ""
-            self._clearing = self._place(frame), name
+            by_optimizer = frame.f_code.co_filename == _OPTIMIZER
+            self._clearing = self._place(frame), by_optimizer
         for run in self._runs.values():
             run.cleared = run.cleared or id(parameter) in run.reached
         self._forget({id(parameter)})
@@ -141,25 +142,26 @@ class GradientLife:
         self._fresh -= parameters
         if not self._fresh:
             if not self._used and self._clearing is not None:
-                place, name = self._clearing
-                self._events.note("clear", place, operation=name)
+                place, by_optimizer = self._clearing
+                self._events.note(GradientClearing(by_optimizer=by_optimizer), place)
             self._used, self._clearing = False, None
 
     def _clip(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         key = id(parameter)
+        moment: ClipMoment | None = None
         if gradient is None:
-            detail = "" if self._fresh or key in self._stepped else "nothing"
+            if not self._fresh and key not in self._stepped:
+                moment = "before backward"
         elif _limit(frame) == math.inf:
-            detail = ""  # to know the norm
+            pass  # to know the norm
         elif key in self._stepped:
-            detail = "after the step"
-        else:
-            detail = "while scaled" if self._scaled else "in time"
-        if key not in self._fresh and detail != "after the step" and gradient is not None:
-            return  # of another origin
-        if detail and detail not in self._clips:  # once for all parameters
-            self._clips.add(detail)
-            self._events.note("clip", self._place(frame), "", _clipper(frame), detail)
+            moment = "after the step"
+        elif key in self._fresh:  # else it is of another origin
+            moment = "while scaled" if self._scaled else "in time"
+        if moment is not None and moment not in self._clips:  # once for all parameters
+            self._clips.add(moment)
+            clip = GradientClip(function=_clipper(frame), moment=moment)
+            self._events.note(clip, self._place(frame))
 
 
 def _limit(frame: FrameType | None) -> float:

@@ -14,7 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph import NO_PARAMETERS, Graph, TensorMeta
+from ...graph import NO_PARAMETERS, Graph
+from ...graph.events import (
+    DataAssignment,
+    GradientRead,
+    LeafBackward,
+    NonfiniteValue,
+    OptimizerStep,
+    ParameterFreeze,
+)
 from ...internals.frames import OWN, local_variables, owner, user_frame
 from ...internals.functions import UNSCALE
 from ...internals.hooks.calls import Called
@@ -26,7 +34,7 @@ from ..listener import Began, BlockRaised, Ended
 from ..live import Live
 from ..program import Program
 from ..source_lines import Place, assigned, source_text
-from .events import TensorRecord
+from .events import NodeLine, TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import birth
 from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
@@ -116,7 +124,9 @@ class EventListener(PairListener):
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
             optimized = parameters_of(optimizer)
             strangers = {id(p) for p in optimized if id(p) in strangers and p.grad is None}
-        self.events.note("step", place, name, detail=str(len(strangers)))
+        rates = tuple([_rate(group) for group in optimizer.param_groups])
+        step = OptimizerStep(optimizer=name, foreign=len(strangers))
+        self.events.note(step, place, learning_rates=rates)
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Is what backward starts from a leaf?"""
@@ -135,9 +145,7 @@ class EventListener(PairListener):
                     name = "nn.Parameter"
                 elif "Variable(" in source_text(place):
                     name = "Variable"
-            operands = [TensorRecord.of(tensor, label)]
-            leaves = [id(tensor)]
-            self.events.note("leaf", place, label, name, operands=operands, leaves=leaves)
+            self.events.note(LeafBackward(label=label, maker=name), place, leaves=[id(tensor)])
 
     def _look_at_values(self, outputs: Sequence[Any], live: Live) -> None:
         """Has the forward made NaN or Inf?"""
@@ -148,19 +156,19 @@ class EventListener(PairListener):
         if found is None or not (found.nan or live.call.loss_scale is None):
             return
         self._loss_is_nonfinite = found.in_loss
-        number = int(found.fn._sequence_nr())
-        kinds = (found.nan, "NaN"), (found.inf, "Inf")
-        counts = (f"{n} {kind}" if found.counted else kind for n, kind in kinds if n)
-        made = " and ".join(counts) or "Inf"
-        self.events.note(
-            "nonfinite",
-            None,
-            "loss" if found.in_loss else "",
-            operation(found.fn.name().rpartition("::")[2]),
-            f"made {made}" + (f": {found.reason}" if found.reason else ""),
-            operands=[TensorRecord("", TensorMeta((), "float32", "cpu"), number, 0)],
-            numbers=[number],
+        nan, inf = (
+            count and (count if found.counted else None) for count in (found.nan, found.inf)
         )
+        event = NonfiniteValue(
+            operation=operation(found.fn.name().rpartition("::")[2]),
+            nan=nan,
+            inf=inf if (nan, inf) != (0, 0) else None,
+            origin=found.origin,
+            reason=found.reason,
+            in_loss=found.in_loss,
+        )
+        number = int(found.fn._sequence_nr())
+        self.events.note(event, numbers=[number], where=NodeLine(number))
 
     def grad_read(self, event: Called) -> None:
         """`x.grad`."""
@@ -173,9 +181,9 @@ class EventListener(PairListener):
         if result is None and not tensor.is_leaf and not tensor.retains_grad:
             label = self._label(tensor, frame)
             place = self.program.place(frame)
-            operands = [TensorRecord.of(tensor, label)]
             numbers = [int(tensor.grad_fn._sequence_nr())]
-            self.events.note("grad", place, label, operands=operands, numbers=numbers)
+            given = TensorRecord.of(tensor, label)
+            self.events.note(GradientRead(label=label), place, numbers, tensor=given)
 
     def grad_write(self, event: Called) -> None:
         """`x.grad = ...`."""
@@ -196,7 +204,7 @@ class EventListener(PairListener):
             wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         parameter = isinstance(tensor, torch.nn.Parameter)
         if not wanted and parameter:
-            self.events.note("frozen", self.program.place(frame))
+            self.events.note(ParameterFreeze(), self.program.place(frame))
         if wanted and not parameter and tensor.is_leaf:
             place = self.program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
@@ -212,12 +220,17 @@ class EventListener(PairListener):
             outer = user_frame(frame)
             label, other = self._label(args[0], outer), self._label(value, outer)
             self.events.note(
-                "data",
+                DataAssignment(label=label),
                 self.program.place(outer),
-                label,
-                operands=[TensorRecord.of(value, other)],
                 numbers=[int(value.grad_fn._sequence_nr())],
+                value=TensorRecord.of(value, other),
             )
+
+
+def _rate(group: dict[str, Any]) -> float | None:
+    """The learning rate of a group of parameters; None where that is a tensor, or none is set."""
+    rate = group.get("lr")
+    return float(rate) if isinstance(rate, (int, float)) else None
 
 
 _grad: Any = Tensor.grad

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...graph.events import Origin
 from ...internals.functions import foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
@@ -34,6 +35,7 @@ class Birth(NamedTuple):
     nan: int
     inf: int
     reason: str  # "its divisor has 2 zeros"; "" where it is not known
+    origin: Origin  # what was NaN or Inf first
     in_loss: bool  # is what backward starts from NaN or Inf
     counted: bool = True  # are the counts of what it made; else of what was made of that
 
@@ -87,15 +89,20 @@ def _birth(fns: list[GradFn], saved: list[Any], losses: list[Tensor]) -> Birth |
     if data and (not bad or places[data[0].fn] <= min(map(places.__getitem__, bad))):
         values = data[0]
         reason = f"its input ({values.name}) holds {values.nan} NaN already"
-        return Birth(values.fn, values.nan, 0, reason, bool(bad_losses))
+        return Birth(values.fn, values.nan, 0, reason, "input", bool(bad_losses))
     if not bad:
         return None
     first = min(bad, key=places.__getitem__)
     nan, inf = known[first]
     for fn in _unknown(first, known, places):
-        if reason := _reason(fn, [v for v in found if v.fn is fn], *known.get(fn, (nan, inf))):
-            return Birth(fn, nan, inf, reason, bool(bad_losses), fn in known and fn is first)
-    return Birth(first, nan, inf, "", bool(bad_losses))
+        origin: Origin = "operation"
+        reason = _reason(fn, [v for v in found if v.fn is fn], *known.get(fn, (nan, inf)))
+        if not reason and _has_spoilt_parameter(fn):
+            origin, reason = "parameter", "a parameter of it is NaN or Inf already"
+        if reason:
+            counted = fn in known and fn is first
+            return Birth(fn, nan, inf, reason, origin, bool(bad_losses), counted)
+    return Birth(first, nan, inf, "", "operation", bool(bad_losses))
 
 
 def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]]:
@@ -190,11 +197,13 @@ def _reason(fn: GradFn, saved: list[_Values], nan: int, inf: int) -> str:
         return "it was given no elements"
     if title in ("var", "std") and nan:
         return "it was given a single element"
+    return ""
+
+
+def _has_spoilt_parameter(fn: GradFn) -> bool:
+    """Is a parameter that a node uses NaN or Inf."""
     weights = [f.variable for f, _ in fn.next_functions if type(f).__name__ == "AccumulateGrad"]
-    spoilt = [
-        w for w in weights if w.is_cpu and has_memory(w) and not bool(torch.isfinite(w).all())
-    ]
-    return "a parameter of it is NaN or Inf already" if spoilt else ""
+    return any(w.is_cpu and has_memory(w) and not bool(torch.isfinite(w).all()) for w in weights)
 
 
 def _elements(fn: GradFn) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...graph.events import Broadcast, ConstantTerm, LossCall
 from ...internals.frames import user_frame
 from ...internals.functions import TENSOR_BASE
 from ...internals.hooks.calls import Called
@@ -92,22 +93,22 @@ class PairListener(Listener):
             added = constant.is_cpu and has_memory(constant) and bool(constant)
         if added:
             outer = user_frame(frame)
-            operands = [TensorRecord.of(constant, self._label(constant, outer))]
+            number = TensorRecord.of(constant, self._label(constant, outer))
             numbers = [int(result.grad_fn._sequence_nr())]
             place = self.program.place(outer)
-            self.events.note("constant", place, operands=operands, numbers=numbers)
+            self.events.note(ConstantTerm(), place, numbers, constant=number)
 
     def _note_broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
         outer = user_frame(frame)
         labels = self.program.labels((one, other), outer)
-        operands = list(map(TensorRecord.of, (one, other), labels))
+        operands = tuple(map(TensorRecord.of, (one, other), labels))
         made = [r for r in tensors(result) if r.grad_fn is not None]
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
         place = self.program.place(outer)
-        self.events.note("broadcast", place, "", name, operands=operands, numbers=numbers)
+        self.events.note(Broadcast(operation=name), place, numbers, operands=operands)
 
     def _by_accident(self, column: Tensor, row: Tensor) -> bool:
         known = self._intended_shapes.get(id(column))
@@ -134,15 +135,13 @@ class PairListener(Listener):
         if func in JUDGED:
             outer = user_frame(frame)
             labels = self.program.labels(given, outer)
-            operands = list(map(TensorRecord.of, given, labels))
+            operands = tuple(map(TensorRecord.of, given, labels))
             made = [r for r in tensors(result) if r.grad_fn is not None]
             self.events.note(
-                "loss",
+                LossCall(function=func.__name__),
                 self.program.place(outer),
-                "",
-                func.__name__,
+                [int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
                 operands=operands,
-                numbers=[int(r.grad_fn._sequence_nr()) for r in made],  # type: ignore[union-attr]
             )
 
 

@@ -15,6 +15,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ...graph.events import (
+    AttributeAssignment,
+    EarlySchedulerStep,
+    EvalMode,
+    Holder,
+    StrayParameters,
+    UnsteppedBackward,
+)
 from ...internals.frames import local_variables, outwards
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
@@ -60,10 +68,11 @@ def look_at_modes(events: Events, program: Program) -> None:
                 return
             found.append((path, module))
     if found:
-        kinds = ", ".join(dict.fromkeys(type(module).__name__ for _, module in found))
+        classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
+        modes = EvalMode(module=found[0][0], count=len(found), classes=classes)
         leaves = [id(p) for _, p in table.parameters()]
         place = called(codes(program), "eval")
-        events.note("eval", place, found[0][0], kinds, str(len(found)), leaves=leaves)
+        events.note(modes, place, leaves=leaves)
 
 
 def look_at_attributes(events: Events, program: Program) -> None:
@@ -80,7 +89,8 @@ def look_at_attributes(events: Events, program: Program) -> None:
         for name, attribute in found:
             known = known if known is not None else list(codes(program))
             label = ".".join(filter(None, (path, name)))
-            events.note("attribute", stored(known, attribute), label, detail=attribute)
+            assignment = AttributeAssignment(owner=label, attribute=attribute)
+            events.note(assignment, stored(known, attribute))
 
 
 def look_for_strangers(
@@ -105,16 +115,16 @@ def look_for_strangers(
     lost = {id(p): p for p in strangers if id(p) not in known}
     if not lost or known.isdisjoint(own):
         return
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[StrayParameters, list[int]] = {}
     for key, parameter in lost.items():
-        how, name = _whose(parameter, program)
-        if how:
-            groups.setdefault((how, name), []).append(key)
-    for (how, name), keys in groups.items():
+        stray = _whose(parameter, program)
+        if stray is not None:
+            groups.setdefault(stray, []).append(key)
+    for stray, keys in groups.items():
         place = None
-        if how in ("list", "dict"):
-            place = stored(codes(program), name.rpartition(".")[2])
-        events.note("unregistered", place, name, detail=how, leaves=keys)
+        if stray.holder in ("list", "dict"):
+            place = stored(codes(program), stray.name.rpartition(".")[2])
+        events.note(stray, place, leaves=keys)
 
 
 def look_for_plain_lists(events: Events, program: Program) -> None:
@@ -128,7 +138,7 @@ def look_for_plain_lists(events: Events, program: Program) -> None:
             if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):
                 place = stored(codes(program, [type(module)]), name)
                 label = f"{path}.{name}" if path else name
-                events.note("unregistered", place, label, detail=kind)
+                events.note(StrayParameters(holder=kind, name=label), place)
 
 
 class Schedules:
@@ -179,7 +189,7 @@ class Schedules:
                 own, variable = [one.f_code for one in frames], name.rpartition(".")[2]
                 place = called(own, "step", variable)
                 place = place or called(codes(program, more=own), "step", variable)
-                events.note("schedule", place, name, detail=label)
+                events.note(EarlySchedulerStep(scheduler=name, optimizer=label), place)
                 return
 
     def _made_since(
@@ -229,11 +239,11 @@ def look_for_steps(
         if keys <= optimized:
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
-            events.note("backward", place, ", ".join(names), leaves=keys)
+            events.note(UnsteppedBackward(parameters=tuple(names)), place, leaves=keys)
 
 
-def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
-    """How the program holds a parameter that no module of the model owns, and by what name."""
+def _whose(parameter: Tensor, program: Program) -> StrayParameters | None:
+    """What holds a parameter that no module of the model owns; None where that is not known."""
     owner: Any = parameter
     for module, _ in program.table.modules():
         if any(each is parameter for each in module._parameters.values()):
@@ -241,21 +251,21 @@ def _whose(parameter: Tensor, program: Program) -> tuple[str, str]:
     for module, path in program.table.modules():
         for name, kind, items in _plain_lists(module):
             if any(_has(item, owner) for item in items):
-                return kind, f"{path}.{name}" if path else name
+                return StrayParameters(holder=kind, name=f"{path}.{name}" if path else name)
     owner_name = type(owner).__name__
     if owner is not parameter:
         del module  # of the loops above, which would count
         if sys.getrefcount(owner) <= _OURS:
-            return "forward", owner_name
+            return StrayParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
     for name, variable in values.items():
         if variable is owner:
-            return "outside", name
-    return ("", "") if owner is parameter else ("outside", owner_name)
+            return StrayParameters(name=name)
+    return None if owner is parameter else StrayParameters(name=owner_name)
 
 
-def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, str, Iterable[Any]]]:
+def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterable[Any]]]:
     """The lists and dicts among the attributes of a module: name, kind, items."""
     for name, value in vars(module).items():
         if name not in _MODULES_OWN and isinstance(value, (list, tuple)):

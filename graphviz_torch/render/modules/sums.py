@@ -9,7 +9,7 @@ from typing import Any
 
 from ...graph import Graph, ModuleRow, Node, Parameter, TensorMeta
 from ...graph.column import declared, recorded
-from ...graph.flops import Flops, flops
+from .flops import Flops, flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ModuleSummary:
     output: TensorMeta | None  # of its last call
     parameters: int  # elements, of each tensor once
     trainable: int  # elements of those that require a gradient
-    flops_forward: int  # see `graph/flops.py` for what is counted
+    flops_forward: int  # see `render/modules/flops.py` for what is counted
     flops_backward: int
     flops_unknown: int  # nodes whose FLOPs cannot be told, and are not in the two above
     saved_bytes: int | None  # kept for backward

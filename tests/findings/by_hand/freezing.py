@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Failure, Graph
+from graphviz_torch.graph.events import AttributeAssignment, EvalMode, ParameterFreeze
 from tests.findings.by_hand.graphs import Case, event, lost, model, parameter, told
 
 NO_GRAD = Failure(
@@ -20,13 +21,13 @@ CASES: dict[str, Case] = {
         [model(lost("head.weight"))],
     ),
     "attribute-without-effect": Case(
-        told(event("attribute", label="body", detail="requires_grad")),
+        told(event(AttributeAssignment, owner="body", attribute="requires_grad")),
         "warning",
         "requires_grad was set on the module body at train.py:7: that is an attribute of the "
         "module and freezes nothing.",
         [
             replace(
-                told(event("attribute", label="body.weight", detail="require_grad")),
+                told(event(AttributeAssignment, owner="body.weight", attribute="require_grad")),
                 parameters=(parameter("body.weight", requires_grad=False), parameter("a.weight")),
             )
         ],
@@ -35,7 +36,7 @@ CASES: dict[str, Case] = {
         Graph(
             (),
             parameters=(parameter("fc.weight", requires_grad=False),),
-            events=(event("frozen"),),
+            events=(event(ParameterFreeze),),
             failure=NO_GRAD,
         ),
         "error",
@@ -44,10 +45,10 @@ CASES: dict[str, Case] = {
         [Graph((), parameters=(parameter("fc.weight"),), failure=NO_GRAD)],
     ),
     "trained-in-eval-mode": Case(
-        told(event("eval", label="drop", operation="Dropout", detail="1", nodes=(0,))),
+        told(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,))),
         "warning",
         "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
         "eval() was called at train.py:7.",
-        [model(events=(event("eval", label="drop", operation="Dropout", nodes=(0,)),))],
+        [model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,)),))],
     ),
 }

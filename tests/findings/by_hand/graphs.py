@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from graphviz_torch.graph import (
     Cut,
     Edge,
     Event,
-    EventKind,
     Failure,
     GradientStats,
     Graph,
@@ -19,6 +18,9 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
+from graphviz_torch.graph.events import Occurrence
+
+Kind = TypeVar("Kind", bound=Occurrence)
 
 META = TensorMeta((64, 8), "float32", "cpu")
 
@@ -92,9 +94,9 @@ def lost(name: str, **fields: Any) -> Parameter:
 
 
 # rule: a graph that triggers it, the severity and the message; then graphs that must not.
-def event(kind: EventKind, **fields: Any) -> Event:
+def event(kind: type[Kind], **fields: Any) -> Kind:
     """At train.py:7."""
-    return Event(kind, **{"where": "train.py:7", **fields})
+    return kind(**{"where": "train.py:7", **fields})
 
 
 def told(*events: Event, **fields: Any) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Failure
+from graphviz_torch.graph.events import DataAssignment, GradientRead, LeafBackward, StrayParameters
 from tests.findings.by_hand.graphs import COLUMN, Case, event, told
 
 NONE = Failure("TypeError", "unsupported operand: 'NoneType'", "", "train.py:7")
@@ -14,14 +15,16 @@ NON_LEAF = Failure("ValueError", "can't optimize a non-leaf Tensor", "", "train.
 
 CASES: dict[str, Case] = {
     "loss-is-a-leaf": Case(
-        told(event("leaf", label="loss", operation="requires_grad", nodes=(0,)), outputs=((0, 0),)),
+        told(
+            event(LeafBackward, label="loss", maker="requires_grad", nodes=(0,)), outputs=((0, 0),)
+        ),
         "error",
         "backward started from loss, which was made a leaf by requires_grad at train.py:7: a leaf "
         "has no history, so nothing else gets a gradient.",
-        [told(event("leaf", label="x", nodes=(0,)))],  # backward starts from what follows
+        [told(event(LeafBackward, label="x", nodes=(0,)))],  # backward starts from what follows
     ),
     "gradient-of-a-result": Case(
-        told(event("grad", label="y", operands=(COLUMN,), nodes=(1,)), failure=NONE),
+        told(event(GradientRead, label="y", tensor=COLUMN, nodes=(1,)), failure=NONE),
         "error",
         "y.grad at train.py:7 is None: y is not a leaf, for it was computed at train.py:5 by "
         "addmm.",
@@ -35,7 +38,7 @@ CASES: dict[str, Case] = {
         [told(failure=NONE)],
     ),
     "data-replaced": Case(
-        told(event("data", label="x", operands=(COLUMN,), nodes=(1,))),
+        told(event(DataAssignment, label="x", value=COLUMN, nodes=(1,))),
         "warning",
         "x.data = y at train.py:7 takes the values and cuts the gradient: what y came from learns "
         "nothing through x.",
@@ -43,7 +46,7 @@ CASES: dict[str, Case] = {
     ),
     "not-registered": Case(
         replace(
-            told(event("unregistered", label="layers", detail="list", nodes=(0,))), parameters=()
+            told(event(StrayParameters, name="layers", holder="list", nodes=(0,))), parameters=()
         ).annotate(source={1: "net.py:3"}),
         "warning",
         "1 parameter in layers got a gradient at net.py:3, but no optimizer holds them: it, set at "

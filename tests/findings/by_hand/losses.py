@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Operand, TensorMeta
+from graphviz_torch.graph.events import Broadcast, LossCall
 from tests.findings.by_hand.graphs import COLUMN, Case, chain, event, told
 
 ROW = Operand("target", TensorMeta((100,), "float32", "cpu"))
@@ -25,23 +26,23 @@ CASES: dict[str, Case] = {
         ],
     ),
     "accidental-broadcast": Case(
-        told(event("broadcast", operation="mse_loss", operands=(COLUMN, ROW))),
+        told(event(Broadcast, operation="mse_loss", operands=(COLUMN, ROW))),
         "warning",
         "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each element "
         "is paired with every other.",
-        [told(event("loss", operation="mse_loss", operands=(COLUMN, COLUMN)))],
+        [told(event(LossCall, function="mse_loss", operands=(COLUMN, COLUMN)))],
     ),
     "loss-call": Case(
         replace(
             chain("w", "SoftmaxBackward0", "SqueezeBackward0"),
-            events=(event("loss", operation="kl_div", operands=(replace(COLUMN, node=2), ROW)),),
+            events=(event(LossCall, function="kl_div", operands=(replace(COLUMN, node=2), ROW)),),
         ),
         "warning",
         "kl_div at train.py:7 takes log-probabilities, and got probabilities from softmax.",
         [
             replace(
                 chain("w", "LogSoftmaxBackward0"),
-                events=(event("loss", operation="kl_div", operands=(COLUMN, ROW)),),
+                events=(event(LossCall, function="kl_div", operands=(COLUMN, ROW)),),
             )
         ],
     ),

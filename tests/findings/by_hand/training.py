@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Step
+from graphviz_torch.graph.events import (
+    EarlySchedulerStep,
+    GradientClearing,
+    GradientClip,
+    OptimizerStep,
+    UnsteppedBackward,
+)
 from tests.findings.by_hand.graphs import Case, chain, event, told
 
-STEP = event("step", label="optimizer", detail="0", where="train.py:9")
+STEP = event(OptimizerStep, optimizer="optimizer", where="train.py:9")
 
 
 CASES: dict[str, Case] = {
@@ -19,33 +26,35 @@ CASES: dict[str, Case] = {
         [chain("w", "MulBackward0")],
     ),
     "scheduler-stepped-first": Case(
-        told(event("schedule", label="scheduler", detail="optimizer")),
+        told(event(EarlySchedulerStep, scheduler="scheduler", optimizer="optimizer")),
         "warning",
         "scheduler.step() at train.py:7 ran before optimizer had stepped once: the first learning "
         "rate of the schedule is never used.",
         [told(STEP)],
     ),
     "lost-gradient": Case(
-        told(event("clear", operation="optimizer", times=6), STEP),
+        told(event(GradientClearing, by_optimizer=True, times=6), STEP),
         "warning",
         "optimizer.zero_grad() at train.py:7 cleared gradients that no step had used, 6 times.",
         [
-            told(event("clear", operation="optimizer", times=1)),
-            told(event("clear", times=6)),  # by model.zero_grad(), and nobody steps
+            told(event(GradientClearing, by_optimizer=True, times=1)),
+            told(event(GradientClearing, times=6)),  # by model.zero_grad(), and nobody steps
         ],
     ),
     "clipped-in-vain": Case(
-        told(event("clip", operation="clip_grad_norm_", detail="after the step")),
+        told(event(GradientClip, function="clip_grad_norm_", moment="after the step")),
         "warning",
         "clip_grad_norm_() at train.py:7 clips gradients after the step that used them, and so "
         "changes nothing.",
         [
-            told(event("clip", operation="clip_grad_norm_", detail="in time")),
-            told(event("clip", detail="in time"), event("clip", detail="nothing")),
+            told(event(GradientClip, function="clip_grad_norm_", moment="in time")),
+            told(
+                event(GradientClip, moment="in time"), event(GradientClip, moment="before backward")
+            ),
         ],
     ),
     "optimizer-never-stepped": Case(
-        told(event("backward", label="D.weight, D.bias")),
+        told(event(UnsteppedBackward, parameters=("D.weight", "D.bias"))),
         "warning",
         "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
         "them never stepped.",

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from graphviz_torch.graph import Edge, Graph, Node
-from tests.findings.by_hand.graphs import COLUMN, META, Case, chain, event, stats, told
+from graphviz_torch.graph.events import NonfiniteValue
+from tests.findings.by_hand.graphs import META, Case, chain, event, stats, told
 
 
 def deep(growth: float, shared: bool = False) -> Graph:
@@ -90,17 +91,18 @@ CASES: dict[str, Case] = {
     "nonfinite-value": Case(
         told(
             event(
-                "nonfinite",
-                label="loss",
+                NonfiniteValue,
+                where="train.py:5",
+                in_loss=True,
                 operation="addmm",
-                detail="made 2 NaN: its divisor has 2 zeros",
-                operands=(COLUMN,),
+                nan=2,
+                reason="its divisor has 2 zeros",
                 nodes=(1,),
             )
         ),
         "error",
         "addmm at train.py:5 made 2 NaN: its divisor has 2 zeros; the loss and what follows are "
         "not finite.",
-        [told(event("nonfinite", operands=(COLUMN,), nodes=(1,)))],  # masked, as it seems
+        [told(event(NonfiniteValue, nodes=(1,)))],  # masked, as it seems
     ),
 }

@@ -15,8 +15,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from .graph import Graph
-from .nodes import Edge, Node
+from ...graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 

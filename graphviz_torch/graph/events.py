@@ -1,0 +1,183 @@
+"""What the program did that no node shows: a type for each kind of it.
+
+All have the user's line, the nodes that the event made or is about, and how often that line did so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .ids import NodeId
+from .text import short_repr
+from .values import Operand
+
+ClipMoment = Literal["in time", "before backward", "after the step", "while scaled"]
+Holder = Literal["list", "dict", "forward", "outside"]
+Origin = Literal["operation", "input", "parameter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """What all kinds of events have."""
+
+    where: str = ""  # the user's line
+    nodes: tuple[NodeId, ...] = ()  # that it made, or is about
+    times: int = 1  # how often that line did so
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AttributeAssignment(Occurrence):
+    """An attribute of a module or parameter that looks like requires_grad, and does nothing."""
+
+    owner: str = ""  # "fc1", or "fc1.weight"
+    attribute: str = ""  # "require_grad"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Broadcast(Occurrence):
+    """Two operands of shapes (N, 1) and (N,); or, of a loss, (N, 1) and (N, k)."""
+
+    operation: str = ""  # "sub"
+    operands: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConstantTerm(Occurrence):
+    """A number that nothing computed was added to one that has a gradient."""
+
+    constant: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DataAssignment(Occurrence):
+    """`x.data = h`, which parts h from what made it."""
+
+    label: str = ""  # what the caller calls x
+    value: Operand | None = None  # h
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EarlySchedulerStep(Occurrence):
+    """A scheduler stepped before its optimizer had stepped once."""
+
+    scheduler: str = ""  # what the caller calls it
+    optimizer: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EvalMode(Occurrence):
+    """Modules that behave otherwise in training were all in eval mode."""
+
+    module: str = ""  # path of the first
+    count: int = 1  # how many there are
+    classes: tuple[str, ...] = ()  # "Dropout", each once
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientClearing(Occurrence):
+    """Gradients were cleared that no step had used."""
+
+    by_optimizer: bool = False  # by its zero_grad(); else by a module's, or by hand
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientClip(Occurrence):
+    """A call that clips gradients."""
+
+    function: str = ""  # "clip_grad_norm_"
+    moment: ClipMoment = "in time"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientRead(Occurrence):
+    """A read of the `.grad` of a tensor that is not a leaf: it is None."""
+
+    label: str = ""  # what the caller calls the tensor
+    tensor: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LeafBackward(Occurrence):
+    """Backward started from a leaf. `where` is the line that made it."""
+
+    label: str = ""  # what the caller calls it
+    maker: str = ""  # what made it a leaf: "requires_grad_"; "" where that is not known
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LossCall(Occurrence):
+    """A call of a loss function."""
+
+    function: str = ""  # "kl_div"
+    operands: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NonfiniteValue(Occurrence):
+    """The first NaN or Inf of a forward. `where` is the line of the operation that made it."""
+
+    operation: str = ""  # "log"
+    nan: int | None = 0  # how many; None: some
+    inf: int | None = 0
+    origin: Origin = "operation"  # what was not finite first
+    reason: str = ""  # in words: "its divisor has 2 zeros"
+    in_loss: bool = False  # is the loss NaN or Inf too
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OptimizerStep(Occurrence):
+    """An optimizer stepped."""
+
+    optimizer: str = ""  # what the caller calls it
+    foreign: int = 0  # how many parameters it holds that the model does not
+    # Of each group of its parameters, at the last step; None where it is a tensor.
+    learning_rates: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ParameterFreeze(Occurrence):
+    """The requires_grad of a parameter was set to False."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StrayParameters(Occurrence):
+    """Parameters of what ran inside the model, which does not own them."""
+
+    holder: Holder = "outside"  # what has them: a plain list of the model, a layer made in forward
+    name: str = ""  # of that
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnsteppedBackward(Occurrence):
+    """A backward for parameters of an optimizer that never stepped."""
+
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VainBackward(Occurrence):
+    """A backward whose gradients are cleared each time, before any step has used them."""
+
+
+Event = (
+    AttributeAssignment
+    | Broadcast
+    | ConstantTerm
+    | DataAssignment
+    | EarlySchedulerStep
+    | EvalMode
+    | GradientClearing
+    | GradientClip
+    | GradientRead
+    | LeafBackward
+    | LossCall
+    | NonfiniteValue
+    | OptimizerStep
+    | ParameterFreeze
+    | StrayParameters
+    | UnsteppedBackward
+    | VainBackward
+)

@@ -1,0 +1,65 @@
+"""Values of several classes in one column: what stands in an annotation as `Clip | Step`.
+
+{"kinds": ["Clip", "Step"], "at": [0, 1, 0], "values": [column of Clips, column of Steps]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .lists import integers, members, rows
+
+
+class Kinds:
+    """Values of some classes; their columns hold those of each class in a row.
+
+    Args:
+        codecs: what encodes and decodes the values of a class, by the class.
+    """
+
+    def __init__(self, codecs: Mapping[type, Any]) -> None:
+        self._codecs = codecs
+        self._classes = {cls.__name__: cls for cls in codecs}
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        """JSON for `values`."""
+        groups: dict[type, list[Any]] = {}
+        for value in values:
+            groups.setdefault(type(value), []).append(value)
+        unknown = groups.keys() - self._codecs.keys()
+        if unknown:
+            raise ValueError(f"{where} holds a value of type {unknown.pop().__name__}.")
+        place = {cls: at for at, cls in enumerate(groups)}
+        return {
+            "kinds": [cls.__name__ for cls in groups],
+            "at": [place[type(value)] for value in values],
+            "values": [
+                self._codecs[cls].encode(group, f"{where}.{cls.__name__}")
+                for cls, group in groups.items()
+            ],
+        }
+
+    def decode(self, data: Any, count: int, where: str) -> list[Any]:
+        """The `count` values in `data`. Raises ValueError, naming `where`, for anything else."""
+        kinds, at, columns = members(data, ("kinds", "at", "values"), where)
+        names = rows(kinds, None, where)
+        places = integers(at, count, where)
+        if max(places, default=-1) >= len(names):
+            raise ValueError(f"{where} has a position beyond its {len(names)} kinds.")
+        groups: dict[type, Any] = {}
+        for i, (name, column) in enumerate(
+            zip(names, rows(columns, len(names), where), strict=True)
+        ):
+            cls = self._classes.get(name) if isinstance(name, str) else None
+            if cls is None:
+                raise ValueError(
+                    f"{where} has an unknown kind {name!r:.40}. If a newer graphviz_torch wrote "
+                    "the file, update."
+                )
+            if cls in groups:
+                raise ValueError(f"{where} has the kind {name!r} twice.")
+            own = self._codecs[cls].decode(column, places.count(i), f"{where}.{name}")
+            groups[cls] = iter(own)
+        values = list(groups.values())
+        return [next(values[place]) for place in places]

@@ -1,0 +1,121 @@
+"""Ids of nodes, wherever values hold them: a field declares them, as in `node: NodeId | None`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from itertools import chain
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+Value = TypeVar("Value")
+Move = Callable[[Any, int], Any]
+
+_NODE = object()
+NodeId = Annotated[int, _NODE]  # a position in `Graph.nodes`
+
+
+def moved(value: Value, by: int, **changes: Any) -> Value:
+    """A value with `by` added to the ids of nodes in it, at any depth.
+
+    Args:
+        value: of a class whose fields declare them.
+        by: a number.
+        changes: fields that get these values in the same breath.
+
+    >>> from graphviz_torch.graph import Cut
+    >>> cut = moved(Cut("detach", None, before=0, after=(1, 2)), 10)
+    >>> cut.before, cut.after
+    (10, (11, 12))
+    """
+    kind: Any = type(value)
+    for name, move in _moves(kind):
+        if name not in changes:
+            changes[name] = move(getattr(value, name), by)
+    made: Any = value
+    made = made._replace(**changes) if isinstance(value, tuple) else replace(made, **changes)
+    return cast(Value, made)
+
+
+def mentioned(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
+    """The ids in values of a type, with the names of the fields that they stand in.
+
+    >>> from graphviz_torch.graph import Cut
+    >>> cuts = [Cut("detach", None, before=0, after=(1, 2)), Cut("item", None, after=(3,))]
+    >>> list(mentioned(Cut, cuts, "cuts"))
+    [('cuts.before', [0]), ('cuts.after', [1, 2, 3])]
+    """
+    if _NODE in get_args(kind)[1:]:
+        yield where, list(values)
+    elif _has_fields(kind):
+        for name, hint in _hints(kind).items():
+            yield from mentioned(hint, list(map(attrgetter(name), values)), f"{where}.{name}")
+    elif get_origin(kind) in (Union, types.UnionType):
+        for part in filter(_holds, get_args(kind)):
+            own = [each for each in values if each is not None]
+            if _has_fields(part):
+                own = [each for each in own if type(each) is part]
+            yield from mentioned(part, own, where)
+    elif get_args(kind)[1:] == (Ellipsis,):
+        yield from mentioned(get_args(kind)[0], list(chain.from_iterable(values)), where)
+    else:
+        for at, part in enumerate(get_args(kind)):
+            if _holds(part):
+                yield from mentioned(part, [each[at] for each in values], where)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class that hold ids."""
+    names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
+    hints = get_type_hints(cls, include_extras=True)
+    for name, hint in hints.items():
+        if get_origin(hint) is Annotated and _NODE not in get_args(hint):
+            hints[name] = get_args(hint)[0]  # what else is declared is no matter of ids
+    return {name: hints[name] for name in names if _holds(hints[name])}
+
+
+@cache
+def _holds(kind: Any) -> bool:
+    """Does a type hold ids of nodes, at any depth."""
+    if _has_fields(kind):
+        return bool(_hints(kind))
+    return any(part is _NODE or _holds(part) for part in get_args(kind))
+
+
+def _has_fields(kind: Any) -> bool:
+    return isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields"))
+
+
+@cache
+def _moves(cls: Any) -> tuple[tuple[str, Move], ...]:
+    """What moves the ids in each field of a class that holds any."""
+    return tuple((name, _move(hint)) for name, hint in _hints(cls).items())
+
+
+def _move(kind: Any) -> Move:
+    """What adds a number to the ids in a value of a type."""
+    if _NODE in get_args(kind)[1:]:
+        return lambda value, by: value + by
+    if _has_fields(kind):
+        return moved
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        inner = {part: _move(part) for part in parts if _holds(part)}
+        if len(inner) > 1:  # of several classes
+            return moved
+        [one] = inner.values()
+        return lambda value, by: None if value is None else one(value, by)
+    if parts[-1] is Ellipsis:
+        each = _move(parts[0])
+        return lambda values, by: tuple([each(value, by) for value in values])
+    moves = [_move(part) if _holds(part) else _same for part in parts]
+    return lambda values, by: tuple(
+        [move(value, by) for move, value in zip(moves, values, strict=True)]
+    )
+
+
+def _same(value: Any, by: int) -> Any:
+    return value
