@@ -44,7 +44,7 @@ class Collective:
     nbytes: int
     dtype: str = ""
     group_size: int = 1  # ranks
-    group: str = ""  # the mesh dimension, or "ranks 1, 3"; "" where all ranks take part
+    group: str = ""  # the mesh dimension, or "ranks 1 and 3"; "" where all ranks take part
     phase: CollectivePhase = "other"
     node: NodeId | None = None  # id of the node it belongs to
     module: str = ""

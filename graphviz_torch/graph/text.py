@@ -34,6 +34,24 @@ def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Ranks in words.
+
+    >>> ranks_text([3]), ranks_text([0, 1, 2, 5]), ranks_text([0, 3])
+    ('rank 3', 'ranks 0 to 2 and 5', 'ranks 0 and 3')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    texts = [text for part in parts for text in part]
+    listed = listing(texts, len(texts))
+    return f"ranks {listed}" if sum(map(len, runs)) > 1 else f"rank {listed}"
+
+
 def short_repr(value: Any) -> str:
     """The `__repr__` of a value: it fits a screen, however much the value holds.
 

@@ -175,7 +175,7 @@ def test_ranks_that_give_and_take_alone_are_named() -> None:
         ("broadcast", 2, 12),
         ("send", 3, 8),
     ]
-    assert (sent[1].group, sent[1].group_size) == ("ranks 0, 3", 2)
+    assert (sent[1].group, sent[1].group_size) == ("ranks 0 and 3", 2)
     assert sent[2].kind == "barrier"
 
 

@@ -22,7 +22,9 @@ from pathlib import Path
 
 from ... import Finding, Graph, draw_graph, save, to_html, to_text
 from ...graph.files.replacement import replacement
+from ...graph.text import ranks_text
 from ...graph.units import count_text
+from ..ranks import WAIT, RankReport, Ranks, one_graph, one_list
 from .baseline import write_baseline
 from .files import colored
 from .main import sentence
@@ -56,6 +58,7 @@ class Outputs:
         self._graph: Graph | None = None
         self._found: dict[tuple[str, str], Finding] = {}
         self._news: list[Finding] = []  # not said yet
+        self._ranks = Ranks.of_environment()
         self.running = True  # the script, to which nothing may happen
 
     def add(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
@@ -69,6 +72,10 @@ class Outputs:
                 self._news.append(finding)
         self._stale = {*self._files}
         if not self.running:
+            return
+        if self._ranks is not None and self._ranks.rank:
+            with suppress(Exception):
+                self._ranks.report(self._report(self._ranks.rank))
             return
         wanted = self._parsed.steps
         last = wanted > 0 and step >= (wanted - 1) * self._parsed.every
@@ -94,12 +101,19 @@ class Outputs:
             return 0
 
     def _finish(self, begun: bool, children: Children) -> int:
+        met = ""
+        if self._ranks is not None:
+            if self._ranks.rank:
+                self._ranks.report(self._report(self._ranks.rank))
+                self._ranks.finish()
+                return judged(self._parsed, _sorted(self._found.values()), self._known)[1]
+            met = self._gather(self._ranks)
         new, code = judged(self._parsed, _sorted(self._found.values()), self._known)
         said = self._count()
         if self._graph is None:
             missed = "no backward ran" if begun else "the script could not be read"
             said = f"nothing was recorded: {missed}"
-        said += children.said(alone=self._graph is None)
+        said += met + children.said(alone=self._graph is None)
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may make errors of them
             errors = self._write(pictures=True)
@@ -115,6 +129,22 @@ class Outputs:
         elif self._parsed.format is not None:
             _print(FORMATS[self._parsed.format](new))
         return code
+
+    def _report(self, rank: int) -> RankReport:
+        found = tuple(self._found.values())
+        return RankReport(rank, self._steps, found, self._graph or Graph(()))
+
+    def _gather(self, ranks: Ranks) -> str:
+        """Take what the others report: one graph, one list. Returns what to say of them."""
+        reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
+        graphs = {rank: report.graph for rank, report in reports.items() if report.graph.nodes}
+        if graphs:
+            self._graph = one_graph(graphs)
+        self._found = {(f.rule, f.message): f for f in one_list([*reports.values()])}
+        self._stale = {*self._files}
+        missing = ranks_text({*range(ranks.size)} - {*reports})
+        silent = f"; nothing came from {missing}" if len(reports) < ranks.size else ""
+        return f" on {count_text(len(reports), 'rank')}{silent}"
 
     def _count(self) -> str:
         return f"{count_text(self._steps, 'step')} recorded"

@@ -3,7 +3,8 @@
 What the script prints, its arguments, its exit code and its tracebacks are as without. A step ends
 where an optimizer has stepped; a script without an optimizer is one step. Only the thread that runs
 the script is recorded, in this process: processes that it starts are not, and do not report. After
-the last recorded step the script runs as fast as without.
+the last recorded step the script runs as fast as without. Under torchrun every rank is recorded,
+and rank 0 writes one file and one report for all.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...graph.text import ranks_text
 from ...internals.hooks.collectives import Group, Sent
 from ...internals.sharding import asker, dimensions
 from ..live import Live
@@ -75,7 +76,7 @@ class Owners:
             return self._dimensions[group.name]
         if group.description.startswith("mesh_"):
             return group.description.removeprefix("mesh_")
-        return "" if group.has_all else f"ranks {_ranges(group.ranks)}"
+        return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[str, ...]:
         moment = self._program.origins.moments + self._program.steps.count
@@ -126,14 +127,3 @@ def _common(names: Sequence[str]) -> str:
     paths = [name.split(".")[:-1] for name in names]
     ends = zip(min(paths), max(paths), strict=False)  # in order, what these share all share
     return ".".join([first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends)])
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """`"0 to 3, 8"`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,145 @@
+"""The ranks of one run: what each reports, brought to rank 0, and said once.
+
+Ranks meet at the key-value server at which torchrun's met (`TORCHELASTIC_USE_AGENT_STORE`): it is
+the launcher's, so it is there before the first process group and after the last. What a rank
+reports is text that is checked when it is read; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from .. import Finding, Graph, diff, find_across
+from ..graph.files.file import text_of, value_of
+from ..graph.text import ranks_text
+from ..graph.whole import joined
+
+WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
+_POLL = 0.05
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank recorded."""
+
+    rank: int
+    steps: int
+    findings: tuple[Finding, ...]
+    graph: Graph = Graph(())  # noqa: RUF009 - it is frozen
+
+    def check(self) -> None:
+        """Raises ValueError for a graph that could not be read again."""
+        self.graph.check()
+
+
+class Ranks:
+    """This rank, and how it reaches the others.
+
+    Args:
+        rank, size: of all ranks.
+        store: the key-value server.
+    """
+
+    def __init__(self, rank: int, size: int, store: Any) -> None:
+        self.rank, self.size, self._store = rank, size, store
+
+    @classmethod
+    def of_environment(cls) -> Ranks | None:
+        """Those that torchrun has started; None where this process is alone, or not torchrun's."""
+        environment = os.environ
+        size = int(environment.get("WORLD_SIZE", "1"))
+        if size < 2 or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return None
+        import torch.distributed as dist
+
+        distributed: Any = dist  # type checkers do not find its stores
+        address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        wait = timedelta(seconds=WAIT)
+        store = distributed.TCPStore(*address, is_master=False, timeout=wait)
+        return cls(int(environment["RANK"]), size, store)
+
+    def report(self, report: RankReport) -> None:
+        """Give rank 0 what this rank has recorded; a later report takes the place of this one."""
+        self._store.set(self._key(self.rank), zlib.compress(text_of(report).encode(), 1))
+
+    def finish(self) -> None:
+        """Say that this rank reports no more."""
+        self._store.set(f"{self._key(self.rank)}/end", b"1")
+
+    def reports(self, *, seconds: float = 0.0) -> dict[int, RankReport]:
+        """At rank 0, what the others have reported, by rank.
+
+        Args:
+            seconds: to wait for those that have not ended. One that dies never does.
+        """
+        others = range(1, self.size)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._store.check(
+            [f"{self._key(rank)}/end" for rank in others]
+        ):
+            time.sleep(_POLL)
+        found = {}
+        for rank in others:
+            with suppress(ValueError, zlib.error):  # it was written by another version
+                if self._store.check([self._key(rank)]):
+                    text = zlib.decompress(self._store.get(self._key(rank))).decode()
+                    found[rank] = value_of(text, RankReport)
+        return found
+
+    def _key(self, rank: int) -> str:
+        # A launcher that starts its processes again gives them a new number.
+        names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
+        run = [os.environ.get(name, "") for name in names]
+        return "/".join(("graphviz_torch/run", *run, str(rank)))
+
+
+def one_graph(graphs: Mapping[int, Graph]) -> Graph:
+    """The graphs of ranks as one: of those that are alike the first, each kind under its ranks.
+
+    Alike are graphs with the same nodes and edges, whatever the values of their gradients and how
+    long they took.
+    """
+    kinds: list[tuple[Graph, list[int]]] = []
+    for rank, graph in sorted(graphs.items()):
+        for first, ranks in kinds:
+            if _alike(first, graph):
+                ranks.append(rank)
+                break
+        else:
+            kinds.append((graph, [rank]))
+    if len(kinds) == 1:
+        return kinds[0][0]
+    return joined([graph for graph, _ in kinds], [ranks_text(ranks) for _, ranks in kinds])[0]
+
+
+def one_list(reports: Sequence[RankReport]) -> list[Finding]:
+    """The findings of ranks as one list: what all have once, what some have with their names."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    first: dict[tuple[str, str], Finding] = {}
+    for report in reports:
+        for finding in report.findings:
+            key = finding.rule, finding.message
+            first.setdefault(key, finding)
+            ranks.setdefault(key, []).append(report.rank)
+    found = [
+        finding
+        if len(ranks[key]) == len(reports)
+        else replace(finding, message=f"{ranks_text(ranks[key]).capitalize()}: {finding.message}")
+        for key, finding in first.items()
+    ]
+    if all(report.graph.nodes for report in reports):
+        found += find_across([report.graph for report in sorted(reports, key=lambda r: r.rank)])
+    return found
+
+
+def _alike(a: Graph, b: Graph) -> bool:
+    if len(a.nodes) != len(b.nodes) or len(a.edges) != len(b.edges):
+        return False
+    return not diff(a, b, gradient_tolerance=float("inf"))

@@ -1,0 +1,110 @@
+"""`run` under torchrun: one file and one report for all ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graphviz_torch import Finding, Graph, load, record
+from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+
+TRAINING = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = model(torch.randn(3, 4)).square().mean()
+    if dist.get_rank() == 1:
+        loss = loss + model.module[0].weight.detach().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("rank", dist.get_rank(), "is done")
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    main = "import sys; from graphviz_torch.integrations.command.main import main; sys.exit(main())"
+    command += ["--no-python", sys.executable, "-c", main]
+    done = subprocess.run(
+        [*command, "run", "-o", "step.json", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 is done", "rank 1 is done"]
+    said = done.stderr
+    assert said.count("3 steps recorded on 2 ranks") == 1
+    assert said.count("Rank 1: ") == 1
+    assert "Rank 0: " not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "step.json"}
+    graph = load(tmp_path / "step.json")
+    assert [title for _, title in graph.parts] == ["rank 0", "rank 1"]
+    assert [each.kind for each in graph.collectives] == ["all_reduce"]
+
+
+def step(x: Tensor, *, twice: bool = False) -> Graph:
+    with record() as recording:
+        y = (x * 2).sum()
+        (y + (x.sin().sum() if twice else 0)).backward()
+    return recording.graph
+
+
+def test_ranks_that_do_the_same_are_one_graph_whatever_their_gradients_are() -> None:
+    one, other = step(torch.ones(3, requires_grad=True)), step(torch.zeros(3, requires_grad=True))
+    third = step(torch.ones(3, requires_grad=True), twice=True)
+    assert one_graph({0: one, 1: other}) == one
+    joined = one_graph({0: one, 1: third, 2: other})
+    assert [title for _, title in joined.parts] == ["ranks 0 and 2", "rank 1"]
+    assert len(joined.nodes) == len(one.nodes) + len(third.nodes)
+
+
+def test_what_all_ranks_find_is_said_once() -> None:
+    shared, alone = Finding("a", "info", "All do it."), Finding("b", "error", "Some do it.")
+    reports = [
+        RankReport(0, 3, (shared,)),
+        RankReport(1, 3, (shared, alone)),
+        RankReport(2, 3, (alone, shared)),
+    ]
+    messages = [finding.message for finding in one_list(reports)]
+    assert messages == ["All do it.", "Ranks 1 and 2: Some do it."]
+
+
+def test_a_rank_that_ended_early_is_not_waited_for_longer_than_asked() -> None:
+    store = dist.HashStore()
+    first, second = Ranks(0, 3, store), Ranks(1, 3, store)
+    graph = step(torch.ones(3, requires_grad=True))
+    second.report(RankReport(1, 2, (), graph))
+    second.finish()
+    assert first.reports(seconds=0.1) == {1: RankReport(1, 2, (), graph)}
+
+
+def test_a_report_that_cannot_be_read_is_left_out() -> None:
+    store = dist.HashStore()
+    store.set(Ranks(1, 2, store)._key(1), b"not compressed")
+    assert Ranks(0, 2, store).reports() == {}
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    assert Ranks.of_environment() is None
