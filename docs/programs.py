@@ -35,15 +35,20 @@ def blocks(text: str) -> list[str]:
     return BLOCK.findall(text)
 
 
-def outputs(text: str) -> list[Output]:
+def outputs(text: str, *, package: Path = ROOT) -> list[Output]:
     """What each block of a page did, in a process of its own.
+
+    Args:
+        text: of the page.
+        package: the folder that has the package.
 
     Raises:
         RuntimeError: with the traceback, where a block raised.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text("\n".join(blocks(text)))
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(package), str(ROOT)])
         run = subprocess.run(
             [sys.executable, "-m", "docs.programs"],
             input=json.dumps(blocks(text)),

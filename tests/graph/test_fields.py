@@ -38,6 +38,7 @@ from graphviz_torch import (
 )
 from graphviz_torch.graph import ModuleRow
 from graphviz_torch.graph.json import to_json
+from tests.support.declared import IGNORED, declare
 
 ROOT = Path(__file__).parents[2]
 META = TensorMeta((4, 2), "float32", "cpu")
@@ -170,12 +171,6 @@ def test_a_field_of_a_module_is_seen_where_its_row_says(field: str, tmp_path: Pa
     assert found == rows(MODULE_ROWS)[field]
 
 
-def declaration() -> str:
-    """The line that CONTRIBUTING gives as an example of a field."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    return next(line for line in text.splitlines() if line.startswith("    temperature: "))
-
-
 USE = """
 from base64 import b64decode
 from gzip import decompress
@@ -205,17 +200,9 @@ assert ">temperature<" in to_dot(b, color_by="temperature").replace("B>", ">").r
 
 
 def test_a_declared_field_is_taken_by_all_and_one_without_a_row_fails(tmp_path: Path) -> None:
-    package = tmp_path / "graphviz_torch"
-    ignored = shutil.ignore_patterns("node_modules", "__pycache__", "*.ts", "*.js", "*.map")
-    shutil.copytree(ROOT / "graphviz_torch", package, ignore=ignored)
-    values = package / "graph" / "nodes.py"
-    last = '    placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""\n'
-    before, found, after = values.read_text().partition(last)
-    assert found
-    values.write_text(f"{before}{last}{declaration()}\n{after}")
-    shutil.copytree(ROOT / "app", tmp_path / "app", ignore=ignored)
-    shutil.copytree(ROOT / "tests" / "graph", tmp_path / "tests" / "graph", ignore=ignored)
-    (tmp_path / "CONTRIBUTING.md").write_text("")
+    declare(tmp_path)
+    shutil.copytree(ROOT / "app", tmp_path / "app", ignore=IGNORED)
+    shutil.copytree(ROOT / "tests" / "graph", tmp_path / "tests" / "graph", ignore=IGNORED)
 
     def run(code: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
