@@ -186,7 +186,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)
     if not isinstance(value, Mapping):
-        raise TypeError(f"The file holds {type_text(value)}, no dict with {list(into)}.")
+        raise TypeError(f"The file holds {type_text(value)}, not a dict with {list(into)}.")
     parts = []
     for name, target in into.items():
         if isinstance(target, torch.nn.Module):

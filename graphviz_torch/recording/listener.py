@@ -15,8 +15,8 @@ A listener has a method for each event that it wants, of any of these:
 
 It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
 them need is in the event, in the graph that is alive (`Live`), or asked of the `Program`. What it
-raises is noted as "not recorded". Nobody sees what it reads, and what is no event of this program,
-because another thread runs or another task, is not told, but for operators and collectives.
+raises is noted as "not recorded". Nobody sees what it reads. An event of another thread or task is
+not told, but for operators and collectives.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class Listener:
         program: what is watched: names lines, modules and tensors.
     """
 
-    # Of which calls it is told: a set of functions; None for every one that computes.
+    # The functions whose calls it is told; None for every one that computes.
     functions: Container[Any] | None = None
-    # Of which operators: "aten::copy_", and a test of arguments and result.
+    # The operators that it is told: "aten::copy_", and a test of arguments and result.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
-    # Is it told of operators where there is no device but the CPU, too.
+    # Is it told of operators where there is only the CPU, too.
     everywhere: ClassVar[bool] = False
 
     def __init__(self, program: Program) -> None:

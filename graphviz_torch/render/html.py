@@ -86,8 +86,8 @@ def to_html(
     """
     if path is not None and not isinstance(path, str | PathLike):
         raise TypeError(
-            f"path is {type_text(path)}, not where to write the page. What a module is called with "
-            "goes to inputs: to_html(model, inputs=(x,))."
+            f"path is {type_text(path)}, not a path to write the page to. A module's arguments "
+            "go to inputs: to_html(model, inputs=(x,))."
         )
     shown, found = _judged(graph, inputs, findings)
     page = _page(shown, title, found)

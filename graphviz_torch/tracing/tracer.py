@@ -70,7 +70,7 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
         where = f"outputs{'.' if path[:1] not in ('', '[') else ''}{path}"
         others = f", and {len(tensors) - 1} more" if len(tensors) > 1 else ""
         raise ValueError(
-            f"{where} ({tensor_meta(tensor)}){others}: no autograd graph, for requires_grad is "
+            f"{where} ({tensor_meta(tensor)}){others}: no autograd graph: requires_grad is "
             "False. Was it computed under torch.no_grad() or inference_mode(), or detached?"
         )
     return found

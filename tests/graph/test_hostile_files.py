@@ -190,7 +190,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__saved__lengths=[10**400, 0]),
-            r"nodes\.saved holds what is neither a position nor a length\.$",
+            r"nodes\.saved holds a value that is neither a position nor a length\.$",
         ),
         (
             changed(nodes__items__module={"distinct": [".".join("a" * 101)], "at": [0, 0]}),

@@ -26,14 +26,14 @@ _WORDS = {
 }
 _ADVICE = {
     "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
-    "detach_": "Remove the detach_(){at}: it is for good, for all who have that tensor.",
+    "detach_": "Remove the detach_(){at}: it cuts the tensor itself, for everyone who uses it.",
     "data": "Use the tensor itself instead of .data{at}.",
     "no_grad": "Move the computation{at} out of torch.no_grad().",
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
     "checkpoint": "Pass use_reentrant=False to checkpoint{at}.",
     "sample": "Call rsample() in place of sample(){at}: it lets the gradient through.",
-    "item": "Keep the tensor instead of the number that item() gives{at}; if that is only logged, "
-    "the loss does not use what it was read of.",
+    "item": "Keep the tensor instead of the number that item() gives{at}; if the number is only "
+    "logged, the loss does not use the tensor that it was read from.",
     "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
     "float": "Keep the tensor instead of the number that float() gives{at}.",
     "tensor": "Use the tensor itself, or torch.stack for several: torch.tensor() copies their "
@@ -42,9 +42,9 @@ _ADVICE = {
         how: f"Use torch.stack{{at}}, which keeps the gradient: {how}() of a list copies numbers."
         for how in ("as_tensor", "asarray")
     },
-    "grad": "Pass create_graph=True to autograd.grad{at}: else what it gives has no history.",
+    "grad": "Pass create_graph=True to autograd.grad{at}: without it the result has no history.",
     **{
-        how: f"Only the indices of {how}() are used{{at}}, which have no gradient: use its values."
+        how: f"Use the values of {how}(){{at}}: only its indices are used, and they have no gradient."
         for how in _INDICES
     },
     **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),

@@ -24,21 +24,21 @@ _ADVICE = {
     "backward through the graph a second time": "Add the losses and call backward() once, run "
     "the forward again, or pass retain_graph=True to the first.",
     "leaf Variable that requires grad is being used in an in-place": "Change it under "
-    "torch.no_grad(), if it is to be changed; else make a new tensor, a = a + 1.",
-    "is a view and is being modified inplace": "Make a new tensor of it, with clone(), and change "
-    "that.",
-    "implicitly created only for scalar outputs": "Call backward() on one number, as of loss.mean()"
-    " or loss.sum(), or pass gradient=.",
-    "appears to not have been used in the graph": "Ask for the gradients of what the output was "
-    "computed from, or pass allow_unused=True.",
+    "torch.no_grad() if it should change; else make a new tensor, a = a + 1.",
+    "is a view and is being modified inplace": "Make a new tensor from it, with clone(), and "
+    "change that.",
+    "implicitly created only for scalar outputs": "Call backward() on one number, such as "
+    "loss.mean() or loss.sum(), or pass gradient=.",
+    "appears to not have been used in the graph": "Ask for gradients of tensors that the output "
+    "was computed from, or pass allow_unused=True.",
     "elements of input should be between 0 and 1": "Put a sigmoid before binary_cross_entropy, or "
     "use binary_cross_entropy_with_logits.",
     "Inference tensors cannot": "Make it under torch.no_grad() in place of inference_mode(), or use"
     " a clone() of it.",
     "Can't call numpy() on Tensor that requires grad": "Call detach() before numpy().",
-    "returned an invalid gradient": "Return gradients of the shapes of what forward took.",
-    "returned an incorrect number of gradients": "Return a gradient, or None, for everything that "
-    "forward took.",
+    "returned an invalid gradient": "Return gradients with the shapes of the arguments of forward.",
+    "returned an incorrect number of gradients": "Return a gradient, or None, for each argument "
+    "of forward.",
     "0D or 1D target tensor expected": "Class indices have the shape [N]: call squeeze(1) on the "
     "target, or argmax(1) where it is one-hot.",
     "floating point type for target with class probabilities": "Give it class indices, "
@@ -51,7 +51,7 @@ _ADVICE = {
     "target.max().",
     "index out of range in self": "An index is as large as the embedding or larger: look at its "
     "max().",
-    "shapes cannot be multiplied": "Look at the shapes: the last size of the input is to be "
+    "shapes cannot be multiplied": "Look at the shapes: the last size of the input must be "
     "the layer's in_features.",
     "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
     "registers none, and a generator that was used before is empty.",
@@ -79,7 +79,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     others = [cause for cause in failure.causes if _is_backward(cause)]
     said = listing(dict.fromkeys(_change(reading, change) for change in changes))
     message = f"{_operation(node)}{at(node.source)} needs {what} as it was, and "
-    message += f"{said or 'something that was not seen'} changed it in place"
+    message += f"{said or 'an operation that was not seen'} changed it in place"
     for other in others:
         message += f"; {_run(other)} had run it before, and {_came(reading, other)}"
     yield finding(
@@ -107,7 +107,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         later = None if same else reading.graph.nodes[other.nodes[1]]
         yield finding(
             "error",
-            f"backward{at(failure.where)} failed: {happened}, and freed what it kept.",
+            f"backward{at(failure.where)} failed: {happened}, and freed the tensors it had saved.",
             cause="backward ran before",
             advice=_again(other) if same else _carried(other),
             where=failure.where if later is None else later.source or failure.where,
@@ -204,7 +204,7 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
     if "inplace=" in first.operation:
         return f"Use inplace=False{_module(reading, first) or line}."
     if "out=" in first.operation:
-        return f"Leave the out= away{line}."
+        return f"Leave out the out={line}."
     if first.operation in _PARTS:
         return f"Change a copy{line}, made with clone(), or use torch.where."
     if written and _SIGNS.get(first.operation) == written[2]:

@@ -46,7 +46,7 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
         name = event.label or "a tensor"
         yield finding(
             "error" if ended else "info",
-            f"{name}.grad{at(event.where)} is None: {name} is not a leaf, for it was computed"
+            f"{name}.grad{at(event.where)} is None, because {name} is not a leaf: it was computed"
             f"{at(made)}{_by(reading, event)}.",
             cause="not a leaf",
             advice=f"Make {name} a leaf after that, with {name} = {name}.detach()"
@@ -58,7 +58,7 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
-    """An optimizer was given a tensor that is not a leaf, as what to(device) returns of one."""
+    """An optimizer was given a tensor that is not a leaf, such as the result of to(device)."""
     failure = reading.graph.failure
     if failure is None or "can't optimize a non-leaf" not in failure.message:
         return
@@ -107,7 +107,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "error",
                 f"The optimizer{at(raised)} got no parameters: {event.name}"
-                f"{_set(event)} is a plain {event.holder}, so what is in it is not registered.",
+                f"{_set(event)} is a plain {event.holder}, so its contents are not registered.",
                 cause="not in the model",
                 advice=_container(event),
                 where=raised,
@@ -129,8 +129,8 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         else:
             count = len(event.nodes)
             message = f"{count} parameter{'' if count == 1 else 's'} in {event.name} got a "
-            message += f"gradient{at(line)}, but no optimizer holds them: "
-            message += f"it{_set(event)} is a plain {event.holder}, so they are not registered."
+            message += f"gradient{at(line)}, but no optimizer holds them: {event.name}"
+            message += f"{_set(event)} is a plain {event.holder}, so they are not registered."
             advice = _container(event)
         yield finding(
             "info" if event.holder == "outside" else "warning",
@@ -148,7 +148,7 @@ def _set(event: StrayParameters) -> str:
 
 def _container(event: StrayParameters) -> str:
     kind = "Dict" if event.holder == "dict" else "List"
-    return f"Use nn.Module{kind} (of bare parameters, nn.Parameter{kind})."
+    return f"Use nn.Module{kind}, or nn.Parameter{kind} for bare parameters."
 
 
 def _by(reading: Reading, event: GradientRead) -> str:

@@ -38,22 +38,20 @@ _LOSSES = {
     "log_softmax": _Loss(
         "raw scores",
         {**_PROBABILITIES, "log_softmax": "log-probabilities"},
-        "Leave the {} out: it has one of its own.",
+        "Leave out the {}: cross_entropy applies log_softmax itself.",
     ),
     "binary_cross_entropy_with_logits": _Loss(
-        "raw scores", _PROBABILITIES, "Leave the {} out, or use binary_cross_entropy."
+        "raw scores", _PROBABILITIES, "Leave out the {}, or use binary_cross_entropy."
     ),
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
         _Loss(
             "log-probabilities",
             _LOG,
-            "Use cross_entropy on the raw scores, or give nll_loss what log_softmax makes of them.",
+            "Use cross_entropy on the raw scores, or pass nll_loss their log_softmax.",
         ),
     ),
-    "ctc_loss": _Loss(
-        "log-probabilities", _LOG, "Give it what log_softmax makes of the raw scores."
-    ),
+    "ctc_loss": _Loss("log-probabilities", _LOG, "Pass it log_softmax of the raw scores."),
 }
 
 
@@ -123,7 +121,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
             f"kl_div{at(event.where)} takes log-probabilities, and got probabilities from "
             f"{maker.title}{at(maker.source)}.",
             cause="probabilities where log-probabilities belong",
-            advice="Give it what log_softmax makes of the raw scores; the target stays as it is.",
+            advice="Pass it log_softmax of the raw scores, and leave the target as it is.",
             where=event.where,
             nodes=(maker.id, *event.nodes),
         )

@@ -23,7 +23,7 @@ VIEW_SHARE = 4
 
 @rule()
 def most_memory(reading: Reading) -> Iterator[Finding]:
-    """What keeps most for backward: the modules, or the operations, in order of bytes."""
+    """Which modules, or operations, keep most for backward, in order of bytes."""
     # By (module, ""), or ("", operation) outside of all modules.
     kept: Counter[tuple[str, str]] = Counter()
     keepers: dict[tuple[str, str], list[Node]] = {}

@@ -17,7 +17,7 @@ _LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "r
 
 @rule()
 def constant_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss has no gradient, so it trains nothing: it was computed of what was cut."""
+    """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it."""
     explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
     lines = {cut.where for cut in reading.graph.cuts if id(cut) in explained_cuts}
     sums = _sums(reading)
@@ -48,9 +48,9 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and was "
-            "computed of nothing that has one.",
+            "computed from nothing that has one.",
             cause="a constant",
-            advice=f"Compute {name} of what the model gives, if it is to be learned.",
+            advice=f"Compute {name} from the model's output if it should be learned.",
             where=event.where,
             nodes=event.nodes,
         )
@@ -79,7 +79,7 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
             cut = next((c for c in reading.graph.cuts if not term.isdisjoint(c.after)), None)
             by = "" if cut is None else f": {cut.label or 'a result'} was cut by {word_of(cut)}"
             line = "" if cut is None else at(cut.where)
-            advice = f"Nothing, if another step is to train {names}; else leave the term out."
+            advice = f"Nothing, if another step trains {names}; else leave out the term."
             if cut is not None:
                 advice = advice_on(cut.how).format(at=line, names=names, how=word_of(cut))
             yield finding(

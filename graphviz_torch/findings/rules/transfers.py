@@ -203,8 +203,8 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "info",
                 f"{_SIZES[first.operation]} {first.label or 'a tensor'} {place}: each waits for "
-                f"all that {first.source} still has to do: how large its result is, is read "
-                "from there.",
+                f"all that {first.source} still has to do: the size of the "
+                "result is read from there.",
                 cause="a read waits for the device",
                 advice="Where the size can stay as it is, multiply by the mask, or use "
                 "torch.where(mask, x, 0).",

@@ -145,7 +145,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
-    """The forward made NaN or Inf: the first operation that did, and of what."""
+    """The forward made NaN or Inf: the first operation that did, and from which values."""
     for event in _nonfinite_values(reading):
         node = event.nodes[0] if event.nodes else None
         name = event.operation if node is None else reading.graph.nodes[node].title

@@ -97,7 +97,7 @@ class Numbers:
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
             except (KeyError, OverflowError, TypeError, ValueError):
-                raise ValueError(f"{where} holds what is not a number.") from None
+                raise ValueError(f"{where} holds a value that is not a number.") from None
         self._check(values, where)
         return values
 

@@ -44,5 +44,5 @@ def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[
         set(map(type, known)) - {int}
         or not 0 <= min(known, default=0) <= max(known, default=0) < LIMIT
     ):
-        raise ValueError(f"{where} holds what is neither a position nor a length.")
+        raise ValueError(f"{where} holds a value that is neither a position nor a length.")
     return values

@@ -129,7 +129,7 @@ def _view(parsed: argparse.Namespace) -> int:
     page = _page(parsed)
     out = parsed.out or Path(tempfile.mkdtemp(prefix="graphviz-torch-")) / f"{name}.html"
     if out == PIPE:
-        raise ValueError("-o -: a browser opens a file; name one, or leave -o away.")
+        raise ValueError("-o -: a browser opens a file; name one, or leave out -o.")
     write_text(page, out)
     if not webbrowser.open(out.absolute().as_uri()):
         print("graphviz-torch: no browser was found; open this file in one.", file=sys.stderr)

@@ -6,7 +6,7 @@ more is switched on for the thread, every operator falls through it, and the wat
 kernel there. It lies above autograd and above all modes, so it sees the caller's own tensors
 whatever is entered before or after, in the engine's threads too.
 
-A watch of copies has no kernel where there is no device but the CPU, for nothing can be copied to
+A watch of copies has no kernel where there is only the CPU, for nothing can be copied to
 another: one that is called hundreds of times a step from inside others would cost a quarter of a
 small step.
 
@@ -76,7 +76,7 @@ class OperatorWatch:
     Args:
         operators: their names ("aten::copy_"), and a test of arguments and result: is it told.
         dispatched: takes the event.
-        everywhere: also where there is no device but the CPU.
+        everywhere: also where there is only the CPU.
     """
 
     def __init__(

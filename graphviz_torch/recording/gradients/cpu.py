@@ -33,7 +33,7 @@ class _Memory(threading.local):
         self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """A row with some elements, of which nothing is known."""
+        """A row with some elements, about which nothing is known."""
         size = elements * dtype.itemsize
         if len(self._rows[name]) < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)

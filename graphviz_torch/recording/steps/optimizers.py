@@ -75,7 +75,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self._running = []  # they have raised, of which nothing is told
+        self._running = []  # they have raised: no event is made for them
         return False
 
 

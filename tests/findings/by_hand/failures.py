@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
         again(1, 2),
         "error",
         "backward at train.py:9 failed: sum at train.py:8 uses addmm in head at net.py:7, which "
-        "backward at train.py:9 had run, and freed what it kept.",
+        "backward at train.py:9 had run, and freed the tensors it had saved.",
         [in_place(Cause("add_", "net.py:8")), in_place(kept=None)],
     ),
 }

@@ -26,7 +26,7 @@ CASES: dict[str, Case] = {
     "gradient-of-a-result": Case(
         told(event(GradientRead, label="y", tensor=COLUMN, nodes=(1,)), failure=NONE),
         "error",
-        "y.grad at train.py:7 is None: y is not a leaf, for it was computed at train.py:5 by "
+        "y.grad at train.py:7 is None, because y is not a leaf: it was computed at train.py:5 by "
         "addmm.",
         [told(failure=NONE)],
     ),
@@ -49,8 +49,8 @@ CASES: dict[str, Case] = {
             told(event(StrayParameters, name="layers", holder="list", nodes=(0,))), parameters=()
         ).annotate(source={1: "net.py:3"}),
         "warning",
-        "1 parameter in layers got a gradient at net.py:3, but no optimizer holds them: it, set at "
-        "train.py:7, is a plain list, so they are not registered.",
+        "1 parameter in layers got a gradient at net.py:3, but no optimizer holds them: layers, "
+        "set at train.py:7, is a plain list, so they are not registered.",
         [told()],
     ),
 }

@@ -28,7 +28,7 @@ WAYS = {
     "h[:, 0].mul_(2)": ("mul_", "Make a new tensor"),
     "h.detach().zero_()": ("zero_", "Make a new tensor"),
     "with torch.no_grad(): h.sub_(1)": ("sub_", "Make a new tensor"),
-    "with torch.no_grad(): torch.add(h, 1, out=h)": ("add(out=)", "Leave the out= away"),
+    "with torch.no_grad(): torch.add(h, 1, out=h)": ("add(out=)", "Leave out the out="),
     "F.relu(h, inplace=True)": ("relu(inplace=)", "Use inplace=False"),
     "nn.LeakyReLU(0.1, inplace=True)(h)": ("leaky_relu(inplace=)", "Use inplace=False"),
     "h.masked_fill_(h > 0, 0)": ("masked_fill_", "Change a copy"),

@@ -198,7 +198,7 @@ for name, call in READS.items():
     says(RULE, "and add_ at {cause} (h += 1) changed")(read(call, name))
 
 
-@says(RULE, "and something that was not seen changed it in place")
+@says(RULE, "and an operation that was not seen changed it in place")
 def change_that_was_not_seen(record: Record) -> None:
     @torch.jit.script
     def unseen(h: Tensor) -> None:
