@@ -1,7 +1,7 @@
-"""Draws the pictures of the README anew: `python docs/images.py [NAME ...]`, in a checkout.
+"""Draws the pictures of the README anew: `python -m docs.images [NAME ...]`, in a checkout.
 
-The names are `still`, `view`, `app` and `tensorboard`; without one all are drawn. All but the first
-need Debian's chromium.
+The names are `still`, `annotated`, `view`, `app` and `tensorboard`; without one all are drawn. All
+but the first two need Debian's chromium.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from html import unescape
 from pathlib import Path
 
 import torch
 from playwright.sync_api import Page, sync_playwright
 from torch import nn
 
+from docs.programs import blocks
 from graphviz_torch import Recording, record, to_html, to_tensorboard
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,50 @@ def still_pictures() -> None:
         subprocess.run([sys.executable, str(file)], cwd=folder, env=environment, check=True)
         for name in ("before.svg", "after.svg"):
             (IMAGES / name).write_text((Path(folder) / name).read_text())
+
+
+# What `docs/pictures.md` explains, in the order of its table: a text of the picture.
+ANNOTATED = (
+    "data f32[16, 4]",
+    "encoder · Linear(4, 8)",
+    "f32[16, 8] cpu",
+    "weight f32[8, 4]",
+    "relu",
+    "✂ detach()",
+    "⚠ encoder.weight",
+    "grad norm 0.25",
+    "loss",
+)
+
+
+def annotated() -> str:
+    """The picture of the program in `docs/pictures.md`, with the numbers of its table."""
+    [program] = blocks((ROOT / "docs" / "pictures.md").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "train.py"
+        file.write_text(program + "picture.render('step', format='svg')\n")
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, str(file)], cwd=folder, env=environment, check=True)
+        svg = (Path(folder) / "step.svg").read_text()
+    texts = re.findall(r'<text .*?x="([-\d.]+)" y="([-\d.]+)".*?>(.*?)</text>', svg)
+    marks = []
+    for number, start in enumerate(ANNOTATED, 1):
+        x, y = next((x, y) for x, y, text in texts if unescape(text).strip().startswith(start))
+        left, middle = float(x) - 12, float(y) - 3.5
+        if start == "relu":  # the arrow that leads to it
+            left, middle = left + 12, middle - 21
+        marks.append(
+            f'<circle cx="{left:.1f}" cy="{middle:.1f}" r="6.5" fill="#1c2630"/>'
+            f'<text x="{left:.1f}" y="{middle + 3.5:.1f}" text-anchor="middle" fill="#ffffff" '
+            f'font-family="DejaVu Sans,Verdana,sans-serif" font-size="9.5">{number}</text>'
+        )
+    head, end, tail = svg.rpartition("</g>")
+    return head + "\n".join(marks) + end + tail
+
+
+def write_annotated() -> None:
+    """The picture on `docs/pictures.md`."""
+    (IMAGES / "annotated.svg").write_text(annotated())
 
 
 def step() -> Recording:
@@ -116,7 +162,14 @@ def tensorboard() -> None:
             shown.screenshot(path=IMAGES / "tensorboard.png")
 
 
+DRAW = {
+    "still": still_pictures,
+    "annotated": write_annotated,
+    "view": view,
+    "app": app,
+    "tensorboard": tensorboard,
+}
+
 if __name__ == "__main__":
-    DRAW = {"still": still_pictures, "view": view, "app": app, "tensorboard": tensorboard}
     for name in sys.argv[1:] or DRAW:
         DRAW[name]()

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 import graphviz_torch
-from docs import reference
+from docs import images, reference
 from docs.programs import outputs
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.declared import declare
@@ -28,7 +28,7 @@ def test_every_block_of_a_page_runs_after_those_above_it(page: str, tmp_path: Pa
 
 
 def test_the_readme_is_short_and_opens_with_the_pictures_that_its_first_lines_draw() -> None:
-    """Draw the pictures anew with `python docs/images.py still` where this fails for the looks."""
+    """Draw the pictures anew with `python -m docs.images still` where this fails for the looks."""
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) <= 900
     first, _, rest = text.partition("```python")
@@ -36,6 +36,14 @@ def test_the_readme_is_short_and_opens_with_the_pictures_that_its_first_lines_dr
     [output] = outputs("```python" + rest.partition("\n```\n")[0] + "\n```\n")
     assert sorted(output.drawn) == sorted(picture.read_text() for picture in pictures)
     assert all((ROOT / picture).exists() for picture in re.findall(r"!\[.*?\]\((.*?)\)", rest))
+
+
+def test_the_annotated_picture_is_drawn_by_its_page_and_numbers_each_row() -> None:
+    """Draw it anew with `python -m docs.images annotated` where this fails for the looks."""
+    drawn = (ROOT / "docs" / "images" / "annotated.svg").read_text()
+    assert drawn == images.annotated()
+    rows = re.findall(r"^\| (\d) \|", (ROOT / "docs" / "pictures.md").read_text(), re.M)
+    assert re.findall(r'text-anchor="middle".*?>(\d)</text>', drawn) == rows
 
 
 def test_the_site_shows_what_its_programs_printed_and_drew_and_opens_a_view_offline(
