@@ -44,7 +44,7 @@ _ADVICE = {
     },
     "grad": "Pass create_graph=True to autograd.grad{at}: without it the result has no history.",
     **{
-        how: f"Use the values of {how}(){{at}}: only its indices are used, and they have no gradient."
+        how: f"Only the indices of {how}() are used{{at}}. They have no gradient: use its values."
         for how in _INDICES
     },
     **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
