@@ -1,13 +1,14 @@
 """How the ranks divide what each node computes: read of DTensors as calls take and return them.
 
-Not known: of what lies between two redistributions, which no call takes or returns.
+Not known: of what lies between two redistributions, which no call takes or returns; and where the
+process group is made inside the block.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from ...internals.hooks.calls import Called
@@ -31,8 +32,8 @@ class Placements(Listener):
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
-        """Without this module there is no DTensor, and no call is looked at."""
-        return "torch.distributed.tensor" in sys.modules
+        """Without a process group there is no DTensor, and no call is looked at."""
+        return dist.is_available() and dist.is_initialized()
 
     def called(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):
