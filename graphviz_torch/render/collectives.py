@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..graph import Collective, Graph, GraphLike, graph_of
+from ..graph import Collective, Graph, GraphLike, graph_of, short_dtype
 from ..graph.text import listing
+from ..graph.units import bytes_text, count_text
 from . import labels
+
+_MOST = 4  # lines of one box: of more, those that differ in their sizes alone are summed
+_PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 
 
 def collectives(graph: GraphLike) -> list[Collective]:
@@ -35,21 +39,54 @@ def alike(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
 
 
 def by_node(graph: Graph) -> dict[int, list[Collective]]:
-    """The collectives of each node that has some."""
+    """The collectives of each node that sends what it computes, or the gradient of it.
+
+    What is sent for the sake of parameters is not there: a hook of FSDP or DDP runs while backward
+    is at some node, and its parameters' module has it.
+    """
     found: dict[int, list[Collective]] = {}
     for each in graph.collectives:
-        if each.node is not None:
+        if each.node is not None and not each.parameters:
             found.setdefault(each.node, []).append(each)
     return found
 
 
 def lines(sent: Iterable[Collective]) -> list[str]:
-    """What a box says of its collectives; a line for those alike ends with how many there are."""
-    bare = [
-        replace(each, node=None, where="", module="", parameters=(), waited="", phase="other")
-        for each in sent
+    """What a box says of its collectives; a line for those alike ends with how many there are.
+
+    >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
+    >>> lines([one, replace(one, phase="backward")])
+    ['all_gather 4 KiB bf16 · dp, 8 ranks \N{MULTIPLICATION SIGN}2 · forward, backward']
+    """
+    kinds: dict[tuple[object, ...], list[Collective]] = {}
+    for each in sent:
+        kind = each.kind, each.dtype, each.group_size, each.group, each.peer
+        kinds.setdefault(kind, []).append(each)
+    if sum(len({each.nbytes for each in some}) for some in kinds.values()) > _MOST:
+        return [_line(some) for some in kinds.values()]
+    return [
+        _line([each for each in some if each.nbytes == size])
+        for some in kinds.values()
+        for size in dict.fromkeys(each.nbytes for each in some)
     ]
-    return [f"{each}{f' {labels.TIMES}{n}' if n > 1 else ''}" for each, n in alike(bare)]
+
+
+def _line(some: list[Collective]) -> str:
+    """A line for collectives of one kind and group; of several sizes it says the sum."""
+    first, many, phases = some[0], len(some), dict.fromkeys(each.phase for each in some)
+    summed = len({each.nbytes for each in some}) > 1
+    said = f"{many:,} {labels.TIMES} {first.kind}" if summed else first.kind
+    if first.kind != "barrier":
+        size = bytes_text(sum(each.nbytes for each in some) if summed else first.nbytes)
+        said += f"{', in all' if summed else ''} {size} {short_dtype(first.dtype)}"
+    if first.peer is not None and first.kind in _PEERS:
+        said += _PEERS[first.kind].format(first.peer)
+    else:
+        name = f"{first.group}, " if first.group else ""
+        said += f" · {name}{count_text(first.group_size, 'rank')}"
+    said += f" {labels.TIMES}{many:,}" if many > 1 and not summed else ""
+    when = ", ".join(phase for phase in phases if phase != "other")
+    return f"{said} · {when}" if when else said
 
 
 def whose(each: Collective) -> str:

@@ -14,6 +14,7 @@ Outputs = tuple[TensorMeta | None, ...]
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
+BETWEEN_RANKS = "between ranks"
 _LONGEST = 2000  # characters of a text in a picture: Graphviz refuses much longer ones
 _WIDEST = 60  # characters of a line of a name
 _NARROW = 26  # the same of what a unit computes

@@ -32,6 +32,7 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "buffer": ("[(", ")]"),
     "operation": ("(", ")"),
     "transfer": ("{{", "}}"),
+    "collective": ("[/", "/]"),
     "output": ("[", "]"),
     "group": ("[[", "]]"),
 }
@@ -87,7 +88,7 @@ def _edges_in(text: str) -> int:
 def _written(graph: Graph, options: DrawingOptions) -> str:
     drawing = draw(graph, options)
     nodes = _Nodes(drawing)
-    body = list(nodes.lines(drawing.tree))
+    body = [*nodes.lines(drawing.tree), *nodes.between_ranks()]
     edges = [*_edges(drawing), *_stubs(drawing)]
     cuts, hidden = cut_lines(drawing, _MOST_CUTS)
     edges += [_cut(cut, number) for number, cut in enumerate(cuts)]
@@ -104,6 +105,7 @@ class _Nodes:
         self.drawing = drawing
         self.outputs = {node for node, _ in drawing.graph.outputs}
         self.copies = wording.copies(drawing.graph)
+        self.senders = wording.senders(drawing)
         self.roles: dict[int, Role] = {}  # by key
 
     def lines(self, part: Open) -> Iterator[str]:
@@ -139,7 +141,7 @@ class _Nodes:
                 said.append(drawing.shading.values[key])
         else:
             key, node = part.node, drawing.graph.nodes[part.node]
-            what = role(node, self.outputs, self.copies)
+            what = role(node, self.outputs, self.copies, self.senders)
             title = node.title + labels.telling(node.title, node.attributes)
             said = [*wording.names(drawing, node), title, labels.tensors(node.outputs)]
             said += wording.details(drawing, node, self.copies)
@@ -149,6 +151,13 @@ class _Nodes:
         self.roles[key] = what
         before, behind = _SHAPES[self.roles[key]]
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
+
+    def between_ranks(self) -> Iterator[str]:
+        """A box of its own for the collectives that nothing drawn has."""
+        if None in self.drawing.sent:
+            before, behind = _SHAPES["collective"]
+            said = [labels.BETWEEN_RANKS, *wording.sent(self.drawing, None)]
+            yield f'sent{before}"{_text(said)}"{behind}'
 
     def _unit_role(self, unit: Unit) -> Role:
         return "output" if unit.node in self.outputs else "operation"
@@ -160,11 +169,13 @@ class _Nodes:
             return
         colors = palette(theme)
         for what in FORMS:
-            keys = [key for key, drawn in self.roles.items() if drawn == what]
-            if keys:
+            ids = [_id(key) for key, drawn in self.roles.items() if drawn == what]
+            if what == "collective" and None in self.drawing.sent:
+                ids.append("sent")
+            if ids:
                 fill, line = colors[what], colors[f"{what}_line"]
                 yield f"classDef {what} fill:{fill},stroke:{line},color:{colors['ink']}"
-                yield f"class {','.join(map(_id, keys))} {what}"
+                yield f"class {','.join(ids)} {what}"
         shading, outlines = self.drawing.shading, self.drawing.marks.outlines
         for key in self.roles:
             says = []

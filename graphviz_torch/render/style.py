@@ -17,7 +17,9 @@ from ..graph import Node
 
 Theme = Literal["light", "dark", "auto"]  # auto: an SVG follows its reader's setting
 Pair = tuple[str, str]  # a colour in light, and in dark
-Role = Literal["input", "parameter", "buffer", "operation", "transfer", "output", "group"]
+Role = Literal[
+    "input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group"
+]
 
 # name -> (light, dark)
 COLORS: Final[dict[str, tuple[str, str]]] = {
@@ -37,6 +39,8 @@ COLORS: Final[dict[str, tuple[str, str]]] = {
     "buffer_line": ("#a08040", "#bd9d5c"),
     "transfer": ("#fde2d2", "#4a220c"),
     "transfer_line": ("#d05500", "#ff8d4d"),
+    "collective": ("#eae4f8", "#2f2150"),
+    "collective_line": ("#6f4bb3", "#b79cf0"),
     "output": ("#d9f1e8", "#0b3c2e"),
     "output_line": ("#007a58", "#2ecc9b"),
     "group": ("#edf1f5", "#28323c"),
@@ -103,6 +107,7 @@ FORMS: Final[dict[Role, Form]] = {
     "buffer": Form("cylinder", "filled,dashed", margin="0.1,0.05"),
     "operation": Form("box", "rounded,filled"),
     "transfer": Form("octagon", "filled", margin="0.03,0.01"),
+    "collective": Form("hexagon", "filled", margin="0.01,0.03"),
     "output": Form("box", "rounded,filled", 2),
     "group": Form("box3d", "filled", margin="0.14,0.1"),
 }
@@ -112,17 +117,25 @@ MEANINGS: Final[dict[Role, str]] = {
     "buffer": "buffer",
     "operation": "operation",
     "transfer": "copy between devices",
+    "collective": "sent between ranks",
     "output": "output",
     "group": "closed group",
 }
 
 
-def role(node: Node, outputs: Collection[int], transfers: Collection[int]) -> Role:
-    """What a node is to a reader; `outputs` and `transfers` hold ids. A leaf stays a leaf."""
+def role(
+    node: Node,
+    outputs: Collection[int],
+    transfers: Collection[int],
+    collectives: Collection[int] = (),
+) -> Role:
+    """What a node is to a reader; the collections hold ids. A leaf stays a leaf."""
     if node.leaf:
         return "input" if node.leaf == "tensor" else node.leaf
     if node.id in transfers:
         return "transfer"
+    if node.id in collectives:
+        return "collective"
     return "output" if node.id in outputs else "operation"
 
 

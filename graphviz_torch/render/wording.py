@@ -9,7 +9,7 @@ from ..graph import Graph, Node, TensorMeta
 from ..graph.text import shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
-from .collectives import by_node, lines
+from .collectives import lines
 from .drawing.drawing import Contents, Drawing, Line, Unit
 from .drawing.units import called
 from .style import role
@@ -19,14 +19,26 @@ _MOST_CLOSED, _LONGEST = 2, 60  # closed groups that are named, and characters o
 
 
 def copies(graph: Graph) -> dict[int, list[str]]:
-    """Nodes that copy between devices in forward or send to other ranks, and what they say."""
+    """Nodes that copy between devices in forward, and what they say."""
     found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
             size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
             found.setdefault(transfer.node, [f"{transfer.source} → {transfer.target}{size}"])
-    for node, sent in by_node(graph).items():
-        found.setdefault(node, []).extend(lines(sent))
+    return found
+
+
+def sent(drawing: Drawing, key: int | None) -> list[str]:
+    """What a drawn thing says of its collectives; None: those that nothing drawn has."""
+    return lines(drawing.sent.get(key, ()))
+
+
+def senders(drawing: Drawing) -> set[int]:
+    """The nodes that are drawn as collectives: the parameters of others are sent."""
+    found = set()
+    for key, some in drawing.sent.items():
+        if key is not None and key >= 0 and not all(each.parameters for each in some):
+            found.add(key)
     return found
 
 
@@ -45,7 +57,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
     Args:
         copied: what `copies` gives of the graph.
     """
-    found = list(copied.get(node.id, ()))
+    found = [*copied.get(node.id, ()), *sent(drawing, node.id)]
     found += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
@@ -86,7 +98,7 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
     said += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
-    return names, said
+    return names, said + sent(drawing, ~number)
 
 
 def entries(drawing: Drawing) -> dict[int, list[str]]:
@@ -126,15 +138,16 @@ def _read(node: Node, known: set[object]) -> list[str]:
 
 def box_figures(drawing: Drawing, number: int) -> list[str]:
     """The small print of a closed group; of one that stands for others, the figures of all."""
-    return _figures(drawing.contents[number])
+    return _figures(drawing.contents[number]) + sent(drawing, ~number)
 
 
 def fold_figures(drawing: Drawing, number: int) -> list[str]:
-    """The small print of an open group that stands for others: the figures of all of them."""
+    """The small print of an open group: of one that stands for others, the figures of all."""
+    said = sent(drawing, ~number)
     if number not in drawing.contents:
-        return []
+        return said
     first, *others = _figures(replace(drawing.contents[number], devices=()))
-    return [line for line in (first, ", ".join(others)) if line]
+    return [line for line in (first, ", ".join(others), *said) if line]
 
 
 def _figures(contents: Contents) -> list[str]:

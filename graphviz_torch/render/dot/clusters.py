@@ -83,16 +83,18 @@ def _write(
         if isinstance(entry, tuple):
             device, start = entry
             here = f"{name}_d{dot_id(start)}"
-            title, border, small = device, colors["group_line"], []
+            title, border, small, sent = device, colors["group_line"], [], []
             fill = pick(GROUNDS[devices[device]], theme)
         else:
             here = f"{name}_{entry}"
             title, border = drawing.described(int(entry)), colors["cluster_line"]
             small = wording.fold_figures(drawing, int(entry))
+            sent = wording.sent(drawing, ~int(entry))
             fill = colors["cluster"]
         lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrapped(title).split("\n")]
         for text in small:  # with space for the rim that hides edges around each line
-            lines.append(markup.small(markup.escape(text), colors["muted"]) + markup.SPACE)
+            color = colors["collective_line" if text in sent else "muted"]
+            lines.append(markup.small(markup.escape(text), color) + markup.SPACE)
         head = "".join(f'{line}<BR ALIGN="LEFT"/>' for line in lines) if lines[1:] else lines[0]
         result += [
             f"{tab}subgraph cluster{here} {{",

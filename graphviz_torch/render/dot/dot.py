@@ -62,6 +62,7 @@ def _written(graph: Graph, options: Any, note: str) -> str:
     for key, circles in between.nodes().items():
         lines[key] += "".join(f"\n{circle}" for circle in circles)
     body = clustered(drawing, nodes.copies, lines)
+    body += nodes.between_ranks()
     edges = [*edge_lines(drawing, between), *between.rows()]
     size = len(drawing.nodes) + len(drawing.boxes)
     extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""

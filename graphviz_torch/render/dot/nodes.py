@@ -27,10 +27,12 @@ class Nodes:
         self.colors = palette(self.theme)
         self.outputs = {node for node, _ in drawing.graph.outputs}
         self.copies = wording.copies(drawing.graph)
+        self.senders = wording.senders(drawing)
+        self.sent = {line for key in drawing.sent for line in wording.sent(drawing, key)}
         # Of lines for leaves inside operations what stands before the name, a name for those that
         # have none, what follows it, and what ends the line: by kind and what follows.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
-        self.roles: set[Role] = set()
+        self.roles: set[Role] = {"collective"} if drawing.sent else set()
         # By key, what the data that enters it says, where it has no stub.
         columns = len(drawing.columns.parts) > 1
         self.entries = wording.entries(drawing) if columns else {}
@@ -40,7 +42,9 @@ class Nodes:
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.marks.signs, *drawing.shading.fills}
-        special.update(drawing.alone, self.entries)
+        special.update(
+            drawing.alone, self.entries, (key for key in drawing.sent if key is not None)
+        )
         for name, _ in details(Node):
             special.update([i for i in drawing.nodes if recorded(getattr(nodes[i], name))])
         # The text of operations that have no more to say. Outputs go by identity: equal ones are
@@ -65,13 +69,22 @@ class Nodes:
             result[~number] = self._box(number)
         return result
 
+    def between_ranks(self) -> list[str]:
+        """A box of its own for the collectives that nothing drawn has."""
+        said = wording.sent(self.drawing, None)
+        if not said:
+            return []
+        text = f"<B>{labels.BETWEEN_RANKS}</B><BR/>{markup.SPACE}"
+        text += "<BR/>".join(map(self._small, said))
+        return [f"\tsent [label=<{text}>{_attributes('collective', self.theme)}]"]
+
     def _text(self, node: Node) -> str:
         """What every node of an operation and output says."""
         title = node.operation or node.name
         return _text(title, node.attributes, bool(node.leaf), node.outputs, self.theme)
 
     def _full(self, node: Node) -> str:
-        what = role(node, self.outputs, self.copies)
+        what = role(node, self.outputs, self.copies, self.senders)
         self.roles.add(what)
         i = node.id
         names = map(labels.wrapped, wording.names(self.drawing, node))
@@ -89,7 +102,8 @@ class Nodes:
         return f"\t{i} [label=<{self._inked(i, text)}>{attributes}]"
 
     def _small(self, line: str) -> str:
-        return markup.small(markup.escape(line), self.colors["muted"])
+        color = "collective_line" if line in self.sent else "muted"
+        return markup.small(markup.escape(line), self.colors[color])
 
     def _entries(self, key: int) -> list[str]:
         return [self._small(f"{text}, no gradient") for text in self.entries.get(key, ())]

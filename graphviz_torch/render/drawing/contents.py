@@ -1,11 +1,14 @@
-"""The step that counts what is inside a closed group, and in all blocks that one is drawn for."""
+"""The steps that count what is inside a group, and all blocks that one is drawn for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+from ...graph import Collective
+from ..collectives import by_node
 from .drawing import Contents, Drawing
+from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
@@ -66,3 +69,72 @@ def _figures(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
         seconds=sum(seconds) if seconds else None,
         devices=tuple(filter(None, dict.fromkeys([node.device for node in nodes]))),
     )
+
+
+def place_collectives(drawing: Drawing) -> Drawing:
+    """The drawing with what ranks sent to each other, each collective at one place.
+
+    That is the node which sends, else the module that it is for: its frame, its box, or the node
+    that is all of it. Where that is not drawn, it is what is drawn around it, or for it.
+    """
+    sent: dict[int | None, list[Collective]] = {}
+    if not drawing.graph.collectives:
+        return drawing
+    inside = by_node(drawing.graph)
+    drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
+    find = _Modules(drawing).key
+    for each in drawing.graph.collectives:
+        key = None if each.node not in inside or each.parameters else drawing.key(each.node)
+        if key not in drawn:
+            key = find(each.module)
+        if key is not None or drawing.start is None:
+            sent.setdefault(key, []).append(each)
+    return drawing.having(sent=sent)
+
+
+class _Modules:
+    """Looks up the key of what is drawn of a module."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        tree, keys = drawing.groups, drawing.keys
+        self.groups = tree.groups if tree else ()
+        self.paths: dict[str, int] = {}
+        within: list[str] = []  # of each group, the path of the innermost module
+        for part in self.groups:
+            outer = "" if part.parent is None else within[part.parent]
+            name = part.name.partition("#")[0] if part.kind == "module" else ""
+            within.append(".".join(filter(None, (outer, name))))
+            if name:
+                self.paths.setdefault(within[-1], part.id)
+        self.like: dict[int, int] = {}  # group that is hidden -> its like in the first of a family
+        if tree and keys:
+            for number in dict.fromkeys(keys.hidden.values()):
+                first = tree.below(keys.family[number])
+                self.like.update(zip(tree.below(number), first, strict=True))
+        # Open groups without a frame that hold one node, which has the module's name.
+        parts = drawing.tree.parts
+        self.alone = {
+            home: part.node for part, _, home in parts if type(part) is Leaf and part.module
+        }
+
+    def key(self, module: str) -> int | None:
+        """Of a node, of a closed or framed group, or None."""
+        path = module
+        while path and path not in self.paths:
+            path = path.rpartition(".")[0]
+        number = self.paths.get(path)
+        while number is not None:
+            while number in self.like:
+                number = self.like[number]
+            key = self._shown(number)
+            if key is not None:
+                return key
+            number = self.groups[number].parent
+        return None
+
+    def _shown(self, number: int) -> int | None:
+        tree, keys = self.drawing.tree, self.drawing.keys
+        if keys and number in keys.box:
+            return ~keys.box[number]
+        return ~number if number in tree.opened else self.alone.get(number)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
-from ...graph import Edge, Finding, Graph
+from ...graph import Collective, Edge, Finding, Graph
 from .. import labels
 from ..groups.groups import Group, Groups
 from ..groups.keys import Keys
@@ -176,6 +176,9 @@ class Drawing:
     columns: Columns = Columns()
     # By group that is drawn closed, or open for others like it.
     contents: Mapping[int, Contents] = field(default_factory=dict)
+    # What ranks sent to each other, by the key of what says so; an open group has one, too. None:
+    # what nothing has that is drawn.
+    sent: Mapping[int | None, list[Collective]] = field(default_factory=dict)
     marks: Marks = Marks()
     shading: Shading = Shading()
 

@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from ..collectives import by_node
 from ..groups.keys import Keys
 from .drawing import Drawing
 from .tree import Box, Leaf, Open
 
-# Of a group: how many findings name its nodes, how many copies between devices these make, and the
+# Of a group: how many findings name its nodes, how often these send to devices or ranks, and the
 # bytes that they keep for backward.
 _Worth = tuple[int, int, int]
 _NOTHING: _Worth = (0, 0, 0)
@@ -161,6 +162,7 @@ def weigh(drawing: Drawing) -> Drawing:
     wrong = [finding for finding in drawing.findings if finding.severity != "info"]
     named = Counter(node for finding in wrong for node in finding.nodes)
     moved = Counter(transfer.node for transfer in drawing.graph.transfers)
+    moved.update({node: len(sent) for node, sent in by_node(drawing.graph).items()})
     worth: dict[int, _Worth] = {}
     for node in drawing.graph.nodes:
         number = tree.of[node.id]

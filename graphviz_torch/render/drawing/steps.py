@@ -12,7 +12,7 @@ from ...graph import Graph, findings_of
 from ..options import DrawingOptions, complete
 from ..page.columns import arrange
 from .connect import connect
-from .contents import count_contents
+from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
 from .fold import fold_repeats
 from .frames import frame
@@ -32,7 +32,7 @@ BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
 # For each level that is tried and groups the nodes anew, and for each limit of it.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, find_units)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges, arrange)
-AFTER: Final[tuple[Step, ...]] = (count_contents, mark, shade)
+AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, shade)
 
 
 def draw(graph: Graph, options: DrawingOptions) -> Drawing:

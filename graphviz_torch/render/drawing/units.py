@@ -3,7 +3,7 @@
 Such a group makes one tensor, and its title tells how: a layer whose one computation stands between
 views, a module that computes element by element from one tensor, views in a row. Of a large graph
 so is any module of a few operations that reads one tensor. A group that an error, a difference, a
-copy between devices or a name points into is none.
+copy between devices, a collective or a name points into is none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from .. import labels
+from ..collectives import by_node
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group
 from .drawing import Drawing, Unit
@@ -55,6 +56,7 @@ def find_units(drawing: Drawing) -> Drawing:
     pointed = {node for finding in errors for node in finding.nodes}
     pointed.update(drawing.options["marks"] or ())
     pointed.update([copy.node for copy in drawing.graph.transfers if copy.node is not None])
+    pointed.update(by_node(drawing.graph))
     units: dict[int, Unit] = {}
     for number, ids in inside.items():
         if len(makes[number]) == 1 and pointed.isdisjoint(ids):
