@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, declared, recorded
-from ..graph.units import number_text, seconds_text
+from ..graph.units import bytes_text, number_text, seconds_text
 
 # Two runs of the same program differ by this much: float32 sums in another order, relative.
 GRADIENT_TOLERANCE = 1e-4
@@ -41,6 +42,56 @@ class ModuleChange:
 
     def __str__(self) -> str:
         return f"{self.path or '(the model)'}: {self.what} {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveChange:
+    """What ranks send in another number or size: of a kind, in a group, for a module."""
+
+    path: str  # of the module, in the second graph
+    kind: str
+    group: str
+    before: tuple[int, int]  # how many, and their bytes
+    after: tuple[int, int]
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        group = f" ({self.group})" if self.group else ""
+        (many, size), (many_after, size_after) = self.before, self.after
+        return (
+            f"{where}{self.kind}{group} {many:,}, {bytes_text(size)} -> "
+            f"{many_after:,}, {bytes_text(size_after)}"
+        )
+
+
+def collective_changes(
+    a: Graph, b: Graph, renamed: Iterable[tuple[str, str]]
+) -> Iterator[CollectiveChange]:
+    """What changed of what ranks send; nothing where only one of the graphs was recorded."""
+    if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
+        return
+    before, after = _sent(a, tuple(renamed)), _sent(b, ())
+    for key in sorted({*before, *after}):
+        values = before.get(key, (0, 0)), after.get(key, (0, 0))
+        if values[0] != values[1]:
+            yield CollectiveChange(*key, *values)
+
+
+def _sent(
+    graph: Graph, renamed: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """How many collectives there are and their bytes, by module, kind and group."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    for each in graph.collectives:
+        path = each.module
+        for old, new in renamed:
+            if not old or f"{path}.".startswith(f"{old}."):
+                path = ".".join(filter(None, (new, path[len(old) :].lstrip("."))))
+        key = path, each.kind, each.group
+        counts[key] += 1
+        sizes[key] += each.nbytes
+    return {key: (many, sizes[key]) for key, many in counts.items()}
 
 
 def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iterator[ModuleChange]:

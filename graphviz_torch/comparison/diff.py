@@ -18,7 +18,15 @@ from typing import Literal
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.terminal import cut, line_width
 from ..graph.units import count_text
-from .changes import GRADIENT_TOLERANCE, Change, ModuleChange, changes, module_changes
+from .changes import (
+    GRADIENT_TOLERANCE,
+    Change,
+    CollectiveChange,
+    ModuleChange,
+    changes,
+    collective_changes,
+    module_changes,
+)
 from .matching import match
 from .renames import renamed_modules
 
@@ -61,6 +69,7 @@ class GraphDiff:
     removed_edges: tuple[Edge, ...]  # with ids of a
     titles: tuple[str, str] = ("", "")  # what a reader calls the two
     changed_modules: tuple[ModuleChange, ...] = ()
+    changed_collectives: tuple[CollectiveChange, ...] = ()  # counts and bytes between ranks
 
     @property
     def direction(self) -> str:
@@ -76,11 +85,12 @@ class GraphDiff:
 
     def __bool__(self) -> bool:
         edges = self.added_edges or self.removed_edges
-        changed = self.changed or self.changed_modules
+        changed = self.changed or self.changed_modules or self.changed_collectives
         return bool(self.added or self.removed or changed or edges)
 
     def to_text(self, *, limit: int = 40, wide: bool = False) -> str:
-        """The differences in parts: structure, shapes, values, times, modules, names.
+        """The differences in parts: structure, shapes, values, times, modules, collectives,
+        names.
 
         A line is `+` added, `-` removed, `~` changed, or `=` renamed, and as long as the terminal
         allows, or 80 characters elsewhere. Changes that differ only in the number of a block share
@@ -132,6 +142,7 @@ class GraphDiff:
             f"{len(self.b.edges)} edges: {len(self.added_edges)} added, "
             f"{len(self.removed_edges)} removed"
             + (f"; {count_text(modules, 'module')} changed" if modules else "")
+            + ("; ranks send otherwise" if self.changed_collectives else "")
         )
 
     def union(self) -> Graph:
@@ -159,6 +170,7 @@ class GraphDiff:
                 ],
             )
         yield "modules", [f"~ {change}" for change in self.changed_modules]
+        yield "collectives", [f"~ {change}" for change in self.changed_collectives]
         yield "names", [_renaming(old, new) for old, new in self.renamed]
 
     def _structure(self) -> Iterator[str]:
@@ -251,6 +263,7 @@ def diff(
         for i, j in pairs
         for change in changes(a.nodes[i], b.nodes[j], gradient_tolerance, time_tolerance)
     ]
+    renamed = renamed_modules((a.nodes[i].module, b.nodes[j].module) for i, j in pairs)
     return GraphDiff(
         a,
         b,
@@ -262,6 +275,7 @@ def diff(
         removed_edges=tuple(edge for edge in a.edges if kept.get(edge) not in edges_b),
         titles=titles,
         changed_modules=tuple(module_changes(a, b, pairs)),
+        changed_collectives=tuple(collective_changes(a, b, renamed)),
     )
 
 

@@ -56,7 +56,7 @@ def lines(sent: Iterable[Collective]) -> list[str]:
 
     >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
     >>> lines([one, replace(one, phase="backward")])
-    ['all_gather 4 KiB bf16 · dp, 8 ranks \N{MULTIPLICATION SIGN}2 · forward, backward']
+    ['all_gather 4.0 KiB bf16 · dp, 8 ranks \N{MULTIPLICATION SIGN}2 · forward, backward']
     """
     kinds: dict[tuple[object, ...], list[Collective]] = {}
     for each in sent:
@@ -87,6 +87,19 @@ def _line(some: list[Collective]) -> str:
     said += f" {labels.TIMES}{many:,}" if many > 1 and not summed else ""
     when = ", ".join(phase for phase in phases if phase != "other")
     return f"{said} · {when}" if when else said
+
+
+def description(each: Collective) -> str:
+    """All that is known of a collective beside its kind, in a line.
+
+    >>> description(Collective("send", 8, "float32", 2, peer=1, where="train.py:7"))
+    '8 B f32 to rank 1 · train.py:7'
+    """
+    said = _line([replace(each, phase="other")]).removeprefix(each.kind).removeprefix(" · ")
+    phase = "" if each.phase == "other" else each.phase
+    waited = f"waited for at {each.waited}" if each.waited else ""
+    rest = (phase, each.module, whose(each), each.where, waited)
+    return " · ".join(filter(None, (said.strip(), *rest)))
 
 
 def whose(each: Collective) -> str:

@@ -38,6 +38,7 @@ from ...graph import (
 )
 from ...graph.column import columns_in, declared_beside
 from .. import style
+from ..collectives import by_node, description, lines
 from ..groups.groups import group
 from ..labels import telling
 from .difference import Difference, difference
@@ -116,6 +117,17 @@ def view_payload(
         {**asdict(transfer), "tensor": metas.at(transfer.tensor), "nbytes": transfer.nbytes}
         for transfer in graph.transfers
     ]
+    header["collectives"] = [
+        {
+            "kind": each.kind,
+            "nbytes": each.nbytes,
+            "node": each.node,
+            "module": each.module,
+            "text": description(each),
+        }
+        for each in graph.collectives
+    ]
+    header["sending"] = {node: lines(sent) for node, sent in by_node(graph).items()}
     header["metas"] = [[*meta, meta.nbytes] for meta in metas.rows]
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()

@@ -7,7 +7,7 @@ import { bytes, count, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
 
 /** What an item is to a reader; "failed" is an operation that raised an exception. */
-export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "output" | "group" | "failed";
+export type Role = "input" | "parameter" | "buffer" | "operation" | "transfer" | "collective" | "output" | "group" | "failed";
 
 export interface Span {
   readonly text: string;
@@ -35,6 +35,7 @@ const MOST_LABEL = 26;
 const MOST_NAME = 32;
 const MOST_MODULE = 18;
 const MOST_TEXT = 30;
+const MOST_SENT = 60;
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
 const MOST_CHANGE = 44;
@@ -46,7 +47,7 @@ const FONTS = {
   quiet: "11px system-ui, sans-serif",
 };
 /** Space beside the text: of a hexagon's points, a pill's ends, a group's button. */
-const RIMS: Partial<Record<Role, number>> = { transfer: 34, input: 30, group: 58 };
+const RIMS: Partial<Record<Role, number>> = { transfer: 34, collective: 40, input: 30, group: 58 };
 
 export class Cards {
   private readonly known = new Map<number, Card>();
@@ -73,6 +74,7 @@ export class Cards {
     const leaf = model.leaf[node];
     if (leaf) return leaf === PARAMETER ? "parameter" : leaf === BUFFER ? "buffer" : "input";
     if (model.isTransfer(node)) return "transfer";
+    if (model.sending(node).length) return "collective";
     return model.outputs.has(node) ? "output" : "operation";
   }
 
@@ -114,6 +116,7 @@ export class Cards {
       const size = transfer?.nbytes ?? first.nbytes;
       lines.push([{ text: `${from} → ${transfer?.target ?? first.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
     }
+    for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
     const gradient = this.gradient(node);
     if (gradient) lines.push([{ text: `grad ${gradient}`, look: "mono" }]);
     const mark = model.mark(node);

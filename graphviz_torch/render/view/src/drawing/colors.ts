@@ -43,10 +43,10 @@ interface Sizes {
 }
 
 const MOST_NAMES = 12;
-const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "output", "group", "failed"] as const;
+const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group", "failed"] as const;
 const MARKS = ["removed", "added", "changed"] as const;
 const TINT = 0.16; // of a mark's colour in the fill
-const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", group: "closed group", failed: "raised an exception" };
+const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", collective: "sent between ranks", group: "closed group", failed: "raised an exception" };
 
 export class Colors {
   by: ColorBy = "role";

@@ -24,6 +24,10 @@ export function outlines(role: Role, width: number, height: number): SVGElement[
       const d = `M${cut},0H${width - cut}L${width},${height / 2}L${width - cut},${height}H${cut}L0,${height / 2}Z`;
       return [svg("path", { class: "form", d })];
     }
+    case "collective": {
+      const lean = 14;
+      return [svg("path", { class: "form", d: `M${lean},0H${width}L${width - lean},${height}H0Z` })];
+    }
     case "output":
       return [rect(0, 8), rect(3, 5, "rim")];
     case "group": {

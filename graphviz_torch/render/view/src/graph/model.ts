@@ -1,6 +1,6 @@
 // The graph as the view asks for it: one node's values, and the edges in both directions.
 
-import type { Column, Cut, Difference, Failure, Finding, Mark, Payload, Transfer } from "./payload";
+import type { Collective, Column, Cut, Difference, Failure, Finding, Mark, Payload, Transfer } from "./payload";
 
 export interface Meta {
   readonly shape: number[];
@@ -53,6 +53,7 @@ export class Model {
   readonly metas: readonly Meta[];
   readonly shapes: number[][];
   readonly transfers: readonly Transfer[];
+  readonly collectives: readonly Collective[];
   readonly findings: readonly Finding[];
   readonly cuts: readonly Cut[];
   readonly failure: Failure | null;
@@ -80,6 +81,8 @@ export class Model {
   readonly edgeOutput: Column;
   readonly findingsOf = new Map<number, Finding[]>();
   readonly transfersOf = new Map<number, Transfer[]>();
+  /** By node; -1: by none. */
+  readonly collectivesOf = new Map<number, Collective[]>();
   private readonly marks: ReadonlyMap<number, Mark>;
   private readonly texts = new Map<TextColumn, { at: Column; table: string[] }>();
   private readonly attributesOf: Column;
@@ -100,6 +103,7 @@ export class Model {
     this.metas = header.metas.map(([shape, dtype, device, nbytes]) => ({ shape, dtype, device, nbytes }));
     this.shapes = header.shapes;
     this.transfers = header.transfers;
+    this.collectives = header.collectives;
     this.findings = header.findings;
     this.cuts = header.cuts;
     this.failure = header.failure;
@@ -159,6 +163,7 @@ export class Model {
 
     for (const finding of header.findings) for (const node of finding.nodes) push(this.findingsOf, node, finding);
     for (const transfer of header.transfers) if (transfer.node !== null) push(this.transfersOf, transfer.node, transfer);
+    for (const sent of header.collectives) push(this.collectivesOf, sent.node ?? -1, sent);
     const names = this.column("name");
     const copies = names.table.map((name) => COPIES.test(name));
     this.transfer = new Uint8Array(count);
@@ -363,6 +368,11 @@ export class Model {
   /** Is the node a copy from one device to another? */
   isTransfer(node: number): boolean {
     return this.transfer[node] === 1;
+  }
+
+  /** What a node says of what it sends to other ranks, in lines; none where it sends nothing. */
+  sending(node: number): readonly string[] {
+    return this.payload.header.sending[node] ?? [];
   }
 
   private crosses(node: number): boolean {

@@ -28,6 +28,9 @@ export interface Header {
   /** What was recorded of a module, by its path: names and texts. */
   modules: Record<string, [string, string][]>;
   transfers: Transfer[];
+  collectives: Collective[];
+  /** What a node that sends says of it, in lines. */
+  sending: Record<string, string[]>;
   metas: [number[], string, string, number | null][];
   shapes: number[][];
   saved: [string, number, number, string, number | null][][];
@@ -103,6 +106,15 @@ export interface Transfer {
   non_blocking: boolean | null;
   seconds: number | null;
   nbytes: number | null;
+}
+
+/** What this rank gave to others; `text` says its bytes, group, phase and line. */
+export interface Collective {
+  kind: string;
+  nbytes: number;
+  node: number | null;
+  module: string;
+  text: string;
 }
 
 export type Column = ArrayLike<number>;

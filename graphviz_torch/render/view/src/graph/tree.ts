@@ -222,6 +222,13 @@ export function recordedOf(model: Model, tree: Tree, group: number): readonly [s
   return node === undefined || !tree.isModule(group) ? [] : model.recorded(node, namesOf(tree, group));
 }
 
+/** The path of the module that a group is a call of; "" for any other group. */
+export function pathOf(model: Model, tree: Tree, group: number): string {
+  const [node] = tree.nodes(group);
+  if (node === undefined || !tree.isModule(group)) return "";
+  return model.text("module", node).split(".").slice(0, namesOf(tree, group)).join(".");
+}
+
 /** How many names the path of a group's module has. */
 function namesOf(tree: Tree, group: number): number {
   return tree.around(group).filter((one) => tree.isModule(one)).length + 1;

@@ -2,7 +2,7 @@
 
 import { button, html } from "../dom";
 import type { Gradient, Meta } from "../graph/model";
-import type { Finding, Transfer } from "../graph/payload";
+import type { Collective, Finding, Transfer } from "../graph/payload";
 import { bytes, count, number, seconds, shaped, tensor } from "../graph/units";
 
 export type Value = string | Node;
@@ -17,6 +17,7 @@ export interface Leads {
 }
 
 const MOST_LEADS = 12;
+const MOST_SENT = 100;
 
 export function section(title: string, ...content: Node[]): HTMLElement {
   return html("section", {}, html("h3", {}, title), ...content);
@@ -64,6 +65,16 @@ export function transferText({ source, target, nbytes, phase, where, pinned, sec
   ]
     .filter(Boolean)
     .join(" · ");
+}
+
+/** What ranks sent to each other, as a section; nothing where nothing was sent. */
+export function drawCollectives(sent: readonly Collective[], leads?: Leads): HTMLElement[] {
+  if (!sent.length) return [];
+  const rows = list(sent, MOST_SENT, ({ kind, node, text }) => [
+    leads && node !== null ? lead(kind, node, leads) : html("span", {}, kind),
+    quiet(` ${text}`),
+  ]);
+  return [section(`Between ranks (${sent.length})`, rows)];
 }
 
 export function gradientFacts(gradient: Gradient): [string, Value][] {

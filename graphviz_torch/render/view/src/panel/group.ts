@@ -4,9 +4,9 @@ import { html } from "../dom";
 import type { Model } from "../graph/model";
 import type { Finding } from "../graph/payload";
 import { spread } from "../graph/spread";
-import { recordedOf, type Tree } from "../graph/tree";
+import { pathOf, recordedOf, type Tree } from "../graph/tree";
 import { bytes, number, seconds } from "../graph/units";
-import { drawFinding, lead, type Leads, section, table, type Value } from "./facts";
+import { drawCollectives, drawFinding, lead, type Leads, section, table, type Value } from "./facts";
 
 const MOST_OPERATIONS = 12;
 
@@ -43,10 +43,15 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
     const like = tree.like(item) + tree.count;
     facts.push(["alike", html("span", {}, `${tree.alikes(item)} groups, first `, lead(tree.path(like), like, leads))]);
   }
+  const [path, inside] = [pathOf(model, tree, item), new Set(nodes)];
+  const sent = model.collectives.filter(
+    ({ node, module }) => (node !== null && inside.has(node)) || (path && `${module}.`.startsWith(`${path}.`)),
+  );
   const often = [...operations].sort((a, b) => b[1] - a[1]).slice(0, MOST_OPERATIONS);
   return [
     ...[...findings].map((finding) => drawFinding(finding, leads)),
     table(facts),
+    ...drawCollectives(sent, leads),
     section("Operations", table(often.map(([name, times]) => [name, `× ${times.toLocaleString("en")}`]))),
   ];
 }

@@ -4,7 +4,7 @@ import { html } from "../dom";
 import type { Edge, Model } from "../graph/model";
 import type { Tree } from "../graph/tree";
 import { bytes, seconds, shaped } from "../graph/units";
-import { drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
+import { drawCollectives, drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
 
 const STATES = ["", "no", "yes"];
 const MOST_ROWS = 40;
@@ -27,6 +27,7 @@ export function nodeDetails(node: number, model: Model, tree: Tree, leads: Leads
   }
   const transfers = model.transfersOf.get(node);
   if (transfers) parts.push(section("Transfers", table(transfers.map((transfer) => [transfer.kind, transferText(transfer)]))));
+  parts.push(...drawCollectives(model.collectivesOf.get(node) ?? []));
   const neighbours = (title: string, edges: readonly Edge[], how: (edge: Edge) => string): void => {
     if (edges.length) parts.push(section(title, list(edges, MOST_ROWS, (edge) => neighbour(edge.node, how(edge), model, leads))));
   };

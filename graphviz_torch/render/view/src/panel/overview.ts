@@ -4,7 +4,7 @@ import { html } from "../dom";
 import type { Model } from "../graph/model";
 import type { Transfer } from "../graph/payload";
 import { bytes, count, seconds } from "../graph/units";
-import { drawFinding, lead, type Leads, list, quiet, section, table, transferText, type Value } from "./facts";
+import { drawCollectives, drawFinding, lead, type Leads, list, quiet, section, table, transferText, type Value } from "./facts";
 
 const MOST_ROWS = 100;
 
@@ -22,6 +22,7 @@ export function overview(model: Model, leads: Leads): HTMLElement[] {
     const rows = list(model.transfers, MOST_ROWS, (transfer) => transferRow(transfer, leads));
     parts.push(section(`Transfers (${model.transfers.length})`, rows));
   }
+  parts.push(...drawCollectives(model.collectives, leads));
   return parts;
 }
 
@@ -45,6 +46,7 @@ function facts(model: Model): [string, string][] {
     const moved = model.transfers.reduce((sum, { nbytes }) => sum + (nbytes ?? 0), 0);
     rows.push(["moved between devices", bytes(moved)]);
   }
+  if (model.collectives.length) rows.push(["given to other ranks", bytes(model.collectives.reduce((sum, { nbytes }) => sum + nbytes, 0))]);
   if (model.lossScale !== null) rows.push(["loss scale", `gradients are multiplied by ${model.lossScale}`]);
   return rows;
 }
