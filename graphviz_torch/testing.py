@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import Finding, Graph, diff, find, load
-from .graph import graph_of
+from .graph import CollectiveKind, graph_of
+from .graph.units import count_text
 
 __all__ = [
     "assert_gradients_flow",
+    "assert_no_collectives",
     "assert_no_findings",
     "assert_no_transfers",
     "assert_same_graph",
@@ -102,6 +104,32 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
             )
         if len(copies) > _LISTED:
             lines.append(f"  and {len(copies) - _LISTED} more")
+        raise AssertionError("\n".join(lines))
+
+
+def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
+    """Fail if this rank sent to others, by collectives of `kind` or at all.
+
+    Args:
+        graph: a recording or its graph.
+        kind: as of `Collective`, such as "all_gather"; None for all.
+
+    Raises:
+        AssertionError: with each collective, its module and its line.
+        ValueError: for another kind.
+    """
+    kinds = get_args(CollectiveKind)
+    if kind is not None and kind not in kinds:
+        raise ValueError(f"kind={kind!r} is unknown: pass {', '.join(kinds)}, or None.")
+    sent = [each for each in graph_of(graph).collectives if kind in (None, each.kind)]
+    if sent:
+        lines = [f"{count_text(len(sent), kind or 'collective')} in the step"]
+        for each in sent[:_LISTED]:
+            module = f" for {each.module}" if each.module else ""
+            where = f" at {each.where}" if each.where else ""
+            lines.append(f"  {each}{module}, in {each.phase}{where}")
+        if len(sent) > _LISTED:
+            lines.append(f"  and {len(sent) - _LISTED} more")
         raise AssertionError("\n".join(lines))
 
 

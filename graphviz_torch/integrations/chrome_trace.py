@@ -2,7 +2,8 @@
 
 Only measured times are written. A recording measures how long each node of backward ran and, with
 `record(clock=True)`, each copy on CUDA; it does not measure when each began, nor the forward. So
-nodes stand end to end in the order in which they ran, and gaps between them are not shown.
+nodes stand end to end in the order in which they ran, and gaps between them are not shown. What
+ranks sent in backward is a mark at the end of its node: nobody measured how long it took.
 """
 
 from __future__ import annotations
@@ -84,6 +85,23 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
             event = {"name": title, "cat": "autograd", "ph": "X", "ts": begin, "dur": duration}
             events.append({**event, "pid": 0, "tid": track, "args": arguments})
             begin += duration
+    ends: dict[int, float] = {}  # of each node that ran, in microseconds
+    now = 0.0
+    for node in ran:
+        ends[node.id] = now = now + (node.seconds or 0.0) * _MICROSECONDS
+    for each in value.collectives:
+        if each.phase == "backward" and each.node in ends:
+            about = {"module": each.module, "group": each.group, "ranks": each.group_size}
+            about |= {"bytes": each.nbytes, "dtype": each.dtype, "at": each.where}
+            event = {
+                "name": each.kind,
+                "cat": "collective",
+                "ph": "i",
+                "s": "t",
+                "pid": 0,
+                "tid": 0,
+            }
+            events.append({**event, "ts": ends[each.node], "args": about})
     made = {"displayTimeUnit": "ns", "traceEvents": events}
     if path is not None:
         with replacement(path) as file:

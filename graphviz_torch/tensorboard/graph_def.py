@@ -24,6 +24,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
 from ..graph.column import columns_in, declared_beside
 from ..graph.text import shortened
+from ..render.collectives import by_node, lines
 from .names import Names, device, names, operation
 
 # The tab merges entries of `input` that follow each other and name the same node: `x * x` would
@@ -63,6 +64,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     for transfer in graph.transfers:
         if transfer.node is not None:
             transfers.setdefault(transfer.node, []).append(transfer)
+    sent = {node: lines(some) for node, some in by_node(graph).items()}
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
@@ -70,6 +72,8 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     for node in graph.nodes:
         moved = transfers.get(node.id, [])
         role = "transfer" if moved else "output" if node.id in marked else "forward"
+        if node.id in sent and not moved:
+            role = "collective"
         key = node.name, node.operation, node.leaf, node.outputs, node.note, role
         common = alike.get(key)
         if common is None:
@@ -79,6 +83,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
         entry.name = paths.nodes[node.id]
         _connect(entry, [f"{paths.nodes[e.source]}:{e.output_nr}" for e in inputs[node.id]])
         _describe(entry, node, moved)
+        _text(entry, "between ranks", "; ".join(sent.get(node.id, ())))
         if row := modules.get(node.module):
             for name, column in columns:
                 _text(entry, f"module's {column.title}", column.text(getattr(row, name)))

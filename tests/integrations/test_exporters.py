@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -16,7 +17,10 @@ from model_explorer import graph_builder, node_data_builder
 from torch import nn
 
 from graphviz_torch import (
+    Collective,
+    Edge,
     Graph,
+    Node,
     record,
     to_chrome_trace,
     to_dict,
@@ -151,3 +155,15 @@ def test_a_missing_package_is_named_with_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "networkx", None)
     with pytest.raises(ImportError, match="pip install networkx"):
         to_networkx(graph)
+
+
+def test_a_chrome_trace_marks_what_ranks_sent_at_the_end_of_the_node_that_was_running() -> None:
+    sent = Collective("all_reduce", 96, "float32", 2, phase="backward", node=1, module="fc")
+    elsewhere = replace(sent, node=None), replace(sent, phase="forward")
+    nodes = (
+        Node(0, "AccumulateGrad", (), order=1, seconds=2e-6),
+        Node(1, "MulBackward0", (), order=0, seconds=3e-6),
+    )
+    graph = Graph(nodes, (Edge(0, 1),), ((1, 0),), collectives=(sent, *elsewhere))
+    [mark] = [event for event in to_chrome_trace(graph)["traceEvents"] if event["ph"] == "i"]
+    assert (mark["name"], mark["ts"], mark["args"]["bytes"]) == ("all_reduce", 3.0, 96)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Recording, load, record, simulate_accelerator
+from graphviz_torch import Collective, Recording, load, record, simulate_accelerator
 from graphviz_torch.testing import (
     assert_gradients_flow,
+    assert_no_collectives,
     assert_no_findings,
     assert_no_transfers,
     assert_same_graph,
@@ -78,6 +80,20 @@ def test_a_transfer_is_named_with_size_phase_and_line() -> None:
         with pytest.raises(AssertionError, match=r"HtoD cpu -> .*f32\[2, 3\].*test_testing.py:"):
             assert_no_transfers(recording, phase)
     assert_no_transfers(step(Net()))
+
+
+def test_a_collective_is_named_with_its_bytes_module_and_line() -> None:
+    graph = step(Net()).graph
+    assert_no_collectives(graph)
+    sent = Collective("all_gather", 96, "float32", 2, module="first", where="train.py:7")
+    graph = replace(graph, collectives=(sent,))
+    with pytest.raises(
+        AssertionError, match=r"1 collective in the step\n.*96 B.*first.*train\.py:7"
+    ):
+        assert_no_collectives(graph)
+    assert_no_collectives(graph, "all_reduce")
+    with pytest.raises(ValueError, match="'gather_all' is unknown: pass all_reduce"):
+        assert_no_collectives(graph, "gather_all")
 
 
 def test_findings_fail_from_the_severity_on() -> None:
