@@ -14,17 +14,18 @@ in its nodes, and its nodes say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..graph import SavedKind, SavedTensor, TensorMeta
+from ..graph import SavedKind, SavedTensor
 from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.memory import PLAIN, parts, storage_bytes, storage_id
-from ..internals.tensors.metadata import tensor_meta
+from ..internals.tensors.memory import PLAIN, parts_of_each, storage_ids, storage_sizes
+from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 
@@ -86,11 +87,9 @@ class Memory:
 def _saved(
     fns: Sequence[Any], known: Iterable[tuple[SavedKind, Tensor]]
 ) -> tuple[Rows, dict[int, str], list[Tensor]]:
-    kept = _Tensors(known)
-    rows: Rows = {}
+    kept: list[tuple[int, str, Tensor]] = []  # by which node, under which name
     notes: dict[int, str] = {}
     for node, fn in enumerate(fns):
-        row: list[SavedTensor] = []
         for attribute, name in SAVED_NAMES[type(fn)]:
             try:
                 raw = getattr(fn, attribute)
@@ -100,14 +99,60 @@ def _saved(
                 data: Any = None if one is None else one.data
                 if type(data) in PLAIN:
                     if data.ndim or not _is_number(data):
-                        row.append(kept.saved(name, data, node))
+                        kept.append((node, name, data))
                 elif data is not None:
                     if type(data).__module__ == "torch.utils.checkpoint":
                         notes[node] = CHECKPOINTED
-                    row += [kept.saved(name, tensor, node) for tensor in tensors(data)]
-        if row:
-            rows[node] = tuple(row)
-    return rows, notes, kept.activations
+                    kept += [(node, name, tensor) for tensor in tensors(data)]
+    rows, activations = _described(kept, _kinds(list(known)))
+    return rows, notes, activations
+
+
+def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
+    """Of which kind a memory is: of the first one's that has it."""
+    parts = parts_of_each([tensor for _, tensor in known])
+    keys = storage_ids([part for _, part in parts])
+    pairs = list(zip(keys, parts, strict=True))
+    return {key: known[i][0] for key, (i, _) in reversed(pairs)}
+
+
+def _described(
+    kept: Sequence[tuple[int, str, Tensor]], kinds: Mapping[int, SavedKind]
+) -> tuple[Rows, list[Tensor]]:
+    """What each node keeps, and the activations. Each memory counts at the first node alone."""
+    given = [tensor for _, _, tensor in kept]
+    parts = parts_of_each(given)
+    keys = storage_ids([part for _, part in parts])
+    memories = {key: part for key, (_, part) in zip(keys, parts, strict=True)}
+    sizes = dict(zip(memories, storage_sizes(list(memories.values())), strict=True))
+    counted: dict[int, int] = {}  # nodes by memory
+    values: list[list[Any]] = [[0, "activation", None] for _ in kept]  # bytes, kind, shared
+    for (i, _), key in zip(parts, keys, strict=True):
+        value = values[i]
+        if key in kinds:
+            value[1] = kinds[key]
+        if key in counted:
+            value[2] = counted[key]
+        else:
+            counted[key] = kept[i][0]
+            value[0] += sizes[key]
+    fields = [
+        (name, meta, nbytes, kind, None if nbytes else shared)
+        for (_, name, _), meta, (nbytes, kind, shared) in zip(
+            kept, tensor_metas(given), values, strict=True
+        )
+    ]
+    saved = tuple(map(_new, repeat(SavedTensor), fields))
+    first: dict[int, int] = {}  # positions by node
+    for i, (node, _, _) in enumerate(kept):
+        if node not in first:
+            first[node] = i
+    spans = pairwise([*first.values(), len(kept)])
+    rows = {node: saved[start:end] for node, (start, end) in zip(first, spans, strict=True)}
+    activations = [
+        tensor for tensor, value in zip(given, values, strict=True) if value[1] == "activation"
+    ]
+    return rows, activations
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -117,47 +162,3 @@ def _is_number(tensor: Tensor) -> bool:
         return False
     with unseen_calls():
         return torch.result_type(tensor, other) == other.dtype
-
-
-class _Tensors:
-    """The tensors that are kept, and at which node their memory is counted."""
-
-    def __init__(self, known: Iterable[tuple[SavedKind, Tensor]]) -> None:
-        self._kinds: dict[int, SavedKind] = {}
-        for kind, tensor in known:
-            for part in parts(tensor):
-                self._kinds.setdefault(storage_id(part), kind)
-        self._metas: dict[Any, TensorMeta] = {}
-        self._counted: dict[int, int] = {}  # nodes by memory
-        self.activations: list[Tensor] = []
-
-    def saved(self, name: str, tensor: Tensor, node: int) -> SavedTensor:
-        """What `node` keeps under a name."""
-        counted = self._counted
-        nbytes = 0
-        shared: int | None = None
-        kind: SavedKind = "activation"
-        for part in parts(tensor):
-            key = storage_id(part)
-            kind = self._kinds.get(key, kind)
-            if key in counted:
-                shared = counted[key]
-            else:
-                counted[key] = node
-                nbytes += storage_bytes(part)
-        if kind == "activation":
-            self.activations.append(tensor)
-        row = (name, self._meta(tensor), nbytes, kind, None if nbytes else shared)
-        return _new(SavedTensor, row)  # type: ignore[no-any-return]
-
-    def _meta(self, tensor: Tensor) -> TensorMeta:
-        if tensor.is_nested:  # it has no plain shape
-            return tensor_meta(tensor)
-        like = (tensor.shape, tensor.dtype, tensor.device)
-        try:
-            known = self._metas.get(like)
-        except (RuntimeError, TypeError):  # symbolic sizes have no hash
-            return tensor_meta(tensor)
-        if known is None:
-            known = self._metas[like] = tensor_meta(tensor)
-        return known

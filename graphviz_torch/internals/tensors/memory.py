@@ -5,9 +5,10 @@ device, fake, batched, functional, the wrappers of many subclasses, what FSDP ha
 reads a tensor of the program asks here first, and gets plain tensors that have memory.
 
     is_dense(tensor)     it has one storage, be there memory or not
-    has_memory(tensor)   it is dense, and a kernel may read it
+    has_memory(tensor)   it is dense, and a kernel may read it; with_memory(tensors): those that
     elements(tensor)     the plain tensors that hold its elements, if any do
-    parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies
+    parts(tensor)        all that it is made of: what it keeps alive, and what a copy of it copies;
+                         parts_of_each(tensors): of many
 
 A subclass is asked for attributes, never for an operator: its `__torch_dispatch__` is the
 program's. Whoever asks here does so inside `unseen_calls()`, for function modes see attributes.
@@ -21,7 +22,7 @@ classes of PyTorch named below have their tensors (2.13).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -70,6 +71,17 @@ def has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Those tensors of many that have memory, without a call of Python's for each."""
+    dense = [
+        t for t in tensors if type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
+    ]
+    with suppress(RuntimeError, NotImplementedError):
+        if all(map(_address, dense)):  # as most
+            return dense
+    return list(filter(has_memory, dense))
+
+
 def elements(tensor: Tensor) -> Elements:
     """What may be read in the place of a tensor; no tensor at all where nothing may.
 
@@ -103,6 +115,33 @@ def parts(tensor: Tensor) -> list[Tensor]:
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _parts(tensor)
     return [tensor]
+
+
+def parts_of_each(tensors: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
+    """The parts of many tensors, each with the position of its tensor."""
+    wrapped = map(_functorch.is_functorch_wrapped_tensor, tensors)
+    dense = [
+        not inside and type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
+        for t, inside in zip(tensors, wrapped, strict=True)
+    ]
+    if all(dense):  # as most
+        return list(enumerate(tensors))
+    return [(i, part) for i, tensor in enumerate(tensors) for part in parts(tensor)]
+
+
+def storage_ids(parts: Sequence[Tensor]) -> list[int]:
+    """`storage_id` of each."""
+    with suppress(RuntimeError, NotImplementedError):
+        if set(map(type, parts)) <= set(PLAIN):
+            return list(map(_storage_id, parts))
+    return list(map(storage_id, parts))
+
+
+def storage_sizes(parts: Sequence[Tensor]) -> list[int]:
+    """`storage_bytes` of each."""
+    with suppress(RuntimeError, NotImplementedError):
+        return list(map(torch.UntypedStorage.nbytes, map(Tensor.untyped_storage, parts)))
+    return list(map(storage_bytes, parts))
 
 
 def storage_id(tensor: Tensor) -> int:

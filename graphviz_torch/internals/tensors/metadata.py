@@ -10,8 +10,8 @@ Private: where a subclass answers for its sizes itself, PyTorch keeps the answer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
@@ -41,6 +41,16 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
             return _meta(_shape(tensor), tensor.dtype, tensor.device)
         with undisturbed(tensor):
             return _meta(_shape(tensor), tensor.dtype, tensor.device)
+
+
+def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
+    """The same of many. Equal values are made once and shared."""
+    known = _Known()
+    with torch._C.DisableTorchFunction(), suppress(RuntimeError, TypeError):
+        if set(map(type, tensors)) <= set(PLAIN):  # and no size is symbolic or ragged, as most
+            keys = [(*t.shape, t.dtype, t.device) for t in tensors]
+            return [meta for key in keys for meta in known[key] if meta is not None]
+    return list(map(tensor_meta, tensors))
 
 
 @contextmanager

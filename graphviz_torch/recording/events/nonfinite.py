@@ -9,6 +9,7 @@ division made it. Other devices than the CPU are not looked at, for to look is t
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ...internals.functions import foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import has_memory
+from ...internals.tensors.memory import has_memory, with_memory
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
 
@@ -61,9 +62,9 @@ def birth(
         activations: what the nodes keep, parameters left out.
     """
     with unseen_calls(), unseen_operators(), unseen():
-        losses = list(filter(_is_looked_at, outputs))
+        losses = _looked_at(outputs)
         with no_autograd():
-            if _all_finite([*filter(_is_looked_at, activations), *map(Tensor.detach, losses)]):
+            if _all_finite([*_looked_at(activations), *map(Tensor.detach, losses)]):
                 return None
         with torch.no_grad():
             return _birth(list(fns), list(_saved_tensors(fns)), losses)
@@ -115,26 +116,29 @@ def _saved_tensors(fns: Iterable[GradFn]) -> Iterator[tuple[GradFn, str, Tensor]
                 continue  # an earlier backward has freed it
             if type(raw) is tuple or raw is None or raw.unpack_hook is not None:
                 continue
-            data = raw.data
-            if _is_looked_at(data):
+            for data in _looked_at((raw.data,)):
                 yield fn, name, data
 
 
-def _is_looked_at(data: Any) -> bool:
-    plain = type(data) is Tensor and data.is_cpu and has_memory(data)
-    return bool(plain and data.is_floating_point() and data.numel())
+def _looked_at(values: Iterable[Any]) -> list[Tensor]:
+    found = [
+        value
+        for value in values
+        if type(value) is Tensor and value.is_cpu and value.dtype.is_floating_point
+    ]
+    return [tensor for tensor in with_memory(found) if 0 not in tensor.shape]
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
     """One reduction for many of a dtype: it may overflow where nothing is NaN or Inf."""
-    alike: dict[torch.dtype, dict[tuple[int, int], Tensor]] = {}  # each memory once
-    for tensor in tensors:
-        memory = tensor.data_ptr(), tensor.numel()
-        alike.setdefault(tensor.dtype, {})[memory] = tensor
+    alike: dict[Any, dict[Any, Tensor]] = defaultdict(dict)  # each memory once
+    memories = zip(map(Tensor.data_ptr, tensors), map(Tensor.numel, tensors), strict=True)
+    for tensor, memory in zip(tensors, memories, strict=True):
+        alike[tensor.dtype][memory] = tensor
     for one in alike.values():
-        memories = list(one.values())
-        for start in range(0, len(memories), _TOGETHER):
-            norms = torch.stack(foreach_norm(memories[start : start + _TOGETHER]))
+        distinct = list(one.values())
+        for start in range(0, len(distinct), _TOGETHER):
+            norms = torch.stack(foreach_norm(distinct[start : start + _TOGETHER]))
             if not all(map(math.isfinite, norms.tolist())):
                 return False
     return True
