@@ -1,6 +1,6 @@
 """From what was recorded to the graphs: plain values in, plain values out.
 
-Backward ─► columns of the listeners ─► Graph ─► completed by each listener ─► cross_reference
+Backward ─► columns of the listeners ─► Graph ─► completed by each listener
             rows by module, the same in every graph of the recording ─┘
 """
 
@@ -31,11 +31,13 @@ def graphs_of(
         program: names modules and lines.
         listeners: give columns of nodes, rows by module, and what there is beside these.
     """
-    for listener in listeners:
-        program.attempt(listener.conclude, backwards)
-    rows = module_rows(program, listeners)
     graphs = [graph_of(each, program, listeners) for each in backwards]
-    return cross_reference([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
+    for listener in listeners:
+        program.attempt(listener.conclude, backwards, graphs)
+    rows = module_rows(program, listeners)
+    pairs = zip(graphs, backwards, strict=True)
+    graphs = [_completed(*pair, program, listeners) for pair in pairs]
+    return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
@@ -54,7 +56,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
 
 
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:
-    """The graph of one backward, with all that the listeners give."""
+    """The graph of one backward, with the columns that the listeners give."""
     read, rows = backward.reading.columns, _origins(backward, program)
     for listener in listeners:
         for name, values in (program.attempt(listener.columns, backward) or {}).items():
@@ -68,7 +70,13 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
         for i, note in notes.items():
             column[i] = column[i] or note
     graph = backward.reading.graph(**rows)
-    graph = replace(graph, step=Step(loss_scale=_loss_scale(backward)))
+    return replace(graph, step=Step(loss_scale=_loss_scale(backward)))
+
+
+def _completed(
+    graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
+) -> Graph:
+    """The same, with what the listeners give beside its nodes."""
     for listener in listeners:
         graph = program.attempt(listener.complete, graph, backward) or graph
     return graph
@@ -81,7 +89,8 @@ def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
     rows: dict[str, list[Any]] = {**program.origins.columns(backward.numbers, text, classes)}
     for name, i in backward.parameters.items():
         path = rows["module"][i] = rows["scope"][i] = name.rpartition(".")[0]
-        rows["module_class"][i], rows["source"][i] = classes.get(path, ""), ""
+        rows["module_class"][i] = classes.get(path, "")
+        rows["source"][i] = ""
     return rows
 
 
@@ -98,43 +107,21 @@ def _notes(backward: Backward, program: Program) -> dict[int, str]:
     return notes
 
 
-def cross_reference(graphs: list[Graph]) -> list[Graph]:
+def _compared(graphs: list[Graph]) -> list[Graph]:
     """The graphs of a recording, each with what is known from the others."""
-    noted = (stats for g in graphs for node in g.nodes for stats in node.grad_outputs)
-    # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
-    known = any(stats is not None and not stats.nonfinite for stats in noted)
-    got = {
-        p.name
-        for graph in graphs
-        for p in graph.parameters
-        if p.node is not None and _got_one(graph.nodes[p.node], known)
-    }
     first = next((i for i, graph in enumerate(graphs) if _spoils(graph)), len(graphs))
     return [
-        replace(
-            g,
-            parameters=tuple(
-                replace(p, got_gradient=p.name in got)
-                if p.got_gradient is None and (known or p.name in got)
-                else p
-                for p in g.parameters
-            ),
-            step=replace(g.step, nonfinite_since=first if first < i else None),
-        )
-        for i, g in enumerate(graphs)
+        replace(graph, step=replace(graph.step, nonfinite_since=first)) if first < i else graph
+        for i, graph in enumerate(graphs)
     ]
-
-
-def _got_one(leaf: Node, known: bool) -> bool:
-    return any(leaf.grad_outputs) if known else leaf.order is not None
 
 
 def _spoils(graph: Graph) -> bool:
     """Is a parameter's gradient NaN or Inf, for an optimizer to make the parameter that too."""
     # A scaler sees to it that none does.
-    given = (graph.nodes[p.node].grad_outputs for p in graph.parameters if p.node is not None)
-    found = any(stats is not None and stats.nonfinite for row in given for stats in row)
-    return found and graph.step.loss_scale is None
+    leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
+    given = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
+    return graph.step.loss_scale is None and sum([s.nan + s.inf for s in given]) > 0
 
 
 def _loss_scale(backward: Backward) -> float | None:

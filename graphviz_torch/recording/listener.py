@@ -91,6 +91,8 @@ class Listener:
 
     # The functions whose calls it is told; None for every one that computes.
     functions: Container[Any] | None = None
+    # Those of them that it is told before they are made, too: such a set; None for all.
+    before: Container[Any] | None = None
     # The operators that it is told: "aten::copy_", and a test of arguments and result.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
     # Is it told of operators where there is only the CPU, too.
@@ -108,8 +110,8 @@ class Listener:
         """Live nodes that are drawn beside those that run, and what leads to them."""
         return []
 
-    def conclude(self, backwards: Sequence[Backward]) -> None:
-        """The graphs of these backwards are about to be made."""
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        """The graphs of all backwards have their columns, and are about to be completed."""
 
     def columns(self, backward: Backward) -> Columns:
         """Values of nodes, by the field of `Node`."""

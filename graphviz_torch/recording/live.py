@@ -6,6 +6,7 @@ Live, told to the listeners ─► backward runs ─► Backward, which holds no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -19,12 +20,17 @@ class Ran:
     """The nodes that a backward has run, in its order: told by what hooks them."""
 
     def __init__(self) -> None:
-        self.nodes: list[int] | None = None  # None: no node is hooked
+        self._rows: list[tuple[Any, ...]] | None = None  # None: no node is hooked
 
-    def watch(self) -> list[int]:
-        """Every node is hooked from now on. Returns the list to add them to."""
-        self.nodes = []
-        return self.nodes
+    def watch(self) -> list[tuple[Any, ...]]:
+        """Every node is hooked from now on. Returns the list to add rows to that begin with one."""
+        self._rows = []
+        return self._rows
+
+    @property
+    def nodes(self) -> list[int] | None:
+        """They; None where no node is hooked. A row that begins with -1 is of none."""
+        return None if self._rows is None else [row[0] for row in self._rows if row[0] >= 0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from ..internals import tasks
 from ..internals.frames import OTHER, local_variables, outwards, user_frame
-from ..internals.hooks.calls import Called, Calling, Raised
+from ..internals.hooks.calls import Called
 from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.modules import ModuleBegan, ModuleEnded
 from ..internals.tensors.pytree import flatten, is_nesting
@@ -59,7 +59,6 @@ class Program:
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()
-        self.function: Any = None  # what the program calls of torch's
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._model = model
@@ -83,21 +82,12 @@ class Program:
         """Those that listen, this one first."""
         return self, self.steps, self.changes, self.scaling
 
-    def calling(self, event: Calling) -> None:
-        """A call into torch is about to be made."""
-        self.function = event.func
-
     def called(self, event: Called) -> None:
-        """It has been made, and may have made nodes."""
-        self.function = None
+        """A call into torch has been made, and may have made nodes."""
         if event.start != self.origins.end:
             self.stack.skipped(event.start, event.frame)
         if event.end != event.start:
             self.stack.made(event.start, event.end, event.frame)
-
-    def raised(self, event: Raised) -> None:
-        """It has raised."""
-        self.function = None
 
     def module_began(self, event: ModuleBegan) -> None:
         """A module's forward is about to run."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.hooks.stream import methods, tell
+from ..internals.tasks import programs
 from ..internals.tensors.weak import Uncounted
 from ..internals.tracers import is_trial
 from ..internals.warning_lines import WarningLines
@@ -103,10 +105,10 @@ class Session:
     def _telling(self, event: str) -> Callable[[Any], None]:
         """What tells the listeners of an event of this program."""
         listening, program = methods(self._listening, event), self.program
-        is_here, miss = program.is_here, program.miss
+        key, thread, miss = program.key, program.thread, program.miss
 
         def hand_on(happened: Any) -> None:
-            if is_here():
+            if key in programs() and get_ident() == thread:  # as `program.is_here`, for every call
                 tell(listening, happened, miss)
 
         return hand_on

@@ -3,7 +3,8 @@
 A listener with `calling` is told before a call, one with `called` after it, one with `raised` where
 it raises. `functions` says of which: a set of them; None for every call that computes. Half of the
 calls of a step read what a tensor is (`x.shape`), and compute nothing: those are told to who names
-them, and to nobody else.
+them, and to nobody else. `before` says of which of them it is told before: a set of functions and
+of names of keywords; None for all.
 
 Private: how many function modes there are, and whether torch.jit.trace is at work (2.13).
 """
@@ -11,6 +12,7 @@ Private: how many function modes there are, and whether torch.jit.trace is at wo
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Container, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
@@ -42,7 +44,21 @@ _METHODS: tuple[Any, ...] = (
 _PLAIN = (Tensor, Parameter)
 # Calls that read what a tensor is, and make no node and no copy meanwhile.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
-_REMEMBERED = 10_000  # functions whose listeners are known: a program may make new ones for ever
+_REMEMBERED = (
+    10_000  # kinds of calls whose listeners are known: a program may make new ones for ever
+)
+
+
+_new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
+
+
+class _Running(threading.local):
+    """What belongs to the thread that asks."""
+
+    function: Any = None  # whose call is under way, as far as it is watched
+
+
+running = _Running()
 
 
 class Calling(NamedTuple):
@@ -78,25 +94,27 @@ class Raised(NamedTuple):
 
 
 class _Listening(NamedTuple):
-    """Who listens to the calls of one function."""
+    """Who listens to calls of one kind."""
 
     before: Tell
     after: Tell
     computes: bool
 
 
-class _ByFunction(dict[Any, _Listening]):
-    """That, by function: the one look-up of a call."""
+class _ByKind(dict[Any, _Listening]):
+    """That, by function, with the names of keywords if there are any: the one look-up of a call."""
 
     def __init__(self, listeners: Sequence[Any]) -> None:
         self._listeners = listeners
 
-    def __missing__(self, func: Any) -> _Listening:
+    def __missing__(self, kind: Any) -> _Listening:
+        func, *keywords = kind if type(kind) is tuple else (kind,)
         computes = func not in _READS
         wanting = [one for one in self._listeners if wants(one, func, computes)]
-        found = _Listening(methods(wanting, "calling"), methods(wanting, "called"), computes)
+        before = [one for one in wanting if _wants_before(one, func, keywords)]
+        found = _Listening(methods(before, "calling"), methods(wanting, "called"), computes)
         if len(self) < _REMEMBERED:
-            self[func] = found
+            self[kind] = found
         return found
 
 
@@ -104,6 +122,11 @@ def wants(listener: object, func: Any, computes: bool) -> bool:
     """Does a listener want to be told of the calls of a function."""
     functions: Container[Any] | None = getattr(listener, "functions", None)
     return computes if functions is None else func in functions
+
+
+def _wants_before(listener: object, func: Any, keywords: Sequence[str]) -> bool:
+    before: Container[Any] | None = getattr(listener, "before", None)
+    return before is None or func in before or any(name in before for name in keywords)
 
 
 class CallWatch(TorchFunctionMode):
@@ -117,7 +140,7 @@ class CallWatch(TorchFunctionMode):
 
     def __init__(self, listeners: Sequence[object], program: object, miss: Miss) -> None:
         super().__init__()
-        self._by_function = _ByFunction(listeners)
+        self._by_kind = _ByKind(listeners)
         every = [one for one in listeners if wants(one, None, True)]
         self._every = methods(every, "called")
         self._raised = methods(listeners, "raised")
@@ -130,7 +153,7 @@ class CallWatch(TorchFunctionMode):
 
     def tell(self, called: Called) -> None:
         """Tell of a call that the mode did not see."""
-        tell(self._by_function[called.func].after, called, self._miss)
+        tell(self._by_kind[called.func].after, called, self._miss)
 
     @uncompiled_itself
     def __torch_function__(
@@ -144,25 +167,29 @@ class CallWatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if self._program not in programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
-        before, after, computes = self._by_function[func]
-        start = sequence_number()
+        before, after, computes = self._by_kind[(func, *kwargs) if kwargs else func]
+        start = sequence_number() if computes or before else -1
         if before:
             tell(before, Calling(func, args, kwargs, sys._getframe(1), start), self._miss)
         try:
+            running.function = func
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
+            running.function = None
             # In no variable: frames below this one, which the error holds, hold this one.
             tell(self._raised, Raised(error, func, args, kwargs, sys._getframe(1)), self._miss)
             hide(error)
             raise
+        running.function = None
         end = sequence_number()
         if not computes:
+            start = end
             if end == self._end and not after:
                 return result
             if end != self._end:  # nodes were made by no call that was seen
-                after, start = (*self._every, *after), end
+                after = (*self._every, *after)
         self._end = end
         if after:
-            called = Called(func, args, kwargs, result, sys._getframe(1), start, end)
-            tell(after, called, self._miss)
+            row = func, args, kwargs, result, sys._getframe(1), start, end
+            tell(after, _new(Called, row), self._miss)
         return result

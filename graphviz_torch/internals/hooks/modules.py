@@ -27,6 +27,7 @@ _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
+_new: Any = tuple.__new__  # an event from a row of its fields, without a call of Python's
 
 
 class ModuleBegan(NamedTuple):
@@ -76,7 +77,7 @@ class ModuleWatch:
 @uncompiled
 def _before(module: Any, args: Any) -> None:
     if not is_dynamo_compiling():
-        event = ModuleBegan(module, args, sys._getframe(1))
+        event = _new(ModuleBegan, (module, args, sys._getframe(1)))
         for watch in _INSTALLATION.watchers:
             watch.began(event)
 
@@ -84,7 +85,7 @@ def _before(module: Any, args: Any) -> None:
 @uncompiled
 def _after(module: Any, args: Any, output: Any) -> None:
     if not is_dynamo_compiling():
-        event = ModuleEnded(module, output, sys._getframe(1))
+        event = _new(ModuleEnded, (module, output, sys._getframe(1)))
         for watch in _INSTALLATION.watchers:
             watch.ended(event)
 

@@ -31,10 +31,10 @@ class Hooks:
         Args:
             hooks: pairs of a node's `register_prehook` or `register_hook`, and what to give it.
         """
-        thread, dictionaries = threading.get_ident(), self._dictionaries
+        dictionaries, own = self._dictionaries, None
 
         def ours(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
-            if threading.get_ident() != thread:
+            if hook is not own:  # another thread's
                 return theirs(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
@@ -47,7 +47,9 @@ class Hooks:
             theirs = function._register_hook
             try:
                 function._register_hook = staticmethod(ours)
-                self._handles += filter(None, [register(hook) for register, hook in hooks])
+                for register, own in hooks:
+                    if (handle := register(own)) is not None:
+                        self._handles.append(handle)
             except BaseException:
                 self.remove()
                 raise
@@ -57,7 +59,8 @@ class Hooks:
     def remove(self) -> None:
         """Take all of them off."""
         for known in self._dictionaries:
-            known.pop(self, None)
+            if self in known:
+                del known[self]
         for handle in self._handles:
             handle.remove()
         self._dictionaries, self._handles = [], []

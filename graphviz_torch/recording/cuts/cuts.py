@@ -60,6 +60,8 @@ _USES = 32  # nodes that used the result of one cut: the last ones are noted
 class Cuts(Listener):
     """The cuts since the last backward."""
 
+    before = frozenset((_DETACH_,))
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._tracker = program.tracker
@@ -74,8 +76,8 @@ class Cuts(Listener):
         self._reads: dict[Origin, None] = {}
 
     def calling(self, event: Calling) -> None:
-        if event.func is _DETACH_:  # after it nothing tells that the tensor needed a gradient
-            self._detached = _sources(event.args)
+        # After a detach_() nothing tells that the tensor needed a gradient.
+        self._detached = _sources(event.args)
 
     def raised(self, event: Raised) -> None:
         self._detached = {}
@@ -91,7 +93,8 @@ class Cuts(Listener):
                 self._lead([result], cut, {})
                 return
             # What an optimizer does with its parameters cuts nothing.
-            own = self.program.steps.own(frame)
+            steps = self.program.steps
+            own = steps.running and steps.own(frame)
             if self._tracker.known or not own:
                 self._look(event, cuts=not own)
             return

@@ -94,12 +94,12 @@ class GradientLife:
 
     def read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was read."""
-        code = frame.f_code
+        code, key = frame.f_code, id(parameter)
         if code.co_filename == _CLIPPING:
             self._clip(parameter, gradient, frame)
-        elif id(parameter) in self._fresh:
+        elif key in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
-                self._clear(parameter, frame)  # it sets to None, or to zeros, what it reads
+                self._clear(key, frame)  # it sets to None, or to zeros, what it reads
             elif owner(code.co_filename) == OWN:
                 self._use()
         elif gradient is not None and owner(code.co_filename) == OWN and parameter.is_leaf:
@@ -107,9 +107,10 @@ class GradientLife:
 
     def write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """`parameter.grad` was set."""
-        if id(parameter) in self._fresh:
+        key = id(parameter)
+        if key in self._fresh:
             if value is None:
-                self._clear(parameter, frame)
+                self._clear(key, frame)
             else:
                 self._use()  # the program makes gradients of its own
 
@@ -128,13 +129,13 @@ class GradientLife:
         elif run.cleared and place not in self._lines_used:
             self._events.note(VainBackward(), place)
 
-    def _clear(self, parameter: Tensor, frame: FrameType) -> None:
+    def _clear(self, parameter: int, frame: FrameType) -> None:
         if self._clearing is None:
             by_optimizer = frame.f_code.co_filename == _OPTIMIZER
             self._clearing = self._place(frame), by_optimizer
         for run in self._runs.values():
-            run.cleared = run.cleared or id(parameter) in run.reached
-        self._forget({id(parameter)})
+            run.cleared = run.cleared or parameter in run.reached
+        self._forget({parameter})
 
     def _forget(self, parameters: set[int]) -> None:
         if not self._fresh:

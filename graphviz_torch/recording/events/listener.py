@@ -66,7 +66,8 @@ class EventListener(PairListener):
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
 
     def called(self, event: Called) -> None:
-        if not self.program.steps.own(event.frame):
+        steps = self.program.steps
+        if not (steps.running and steps.own(event.frame)):
             _LISTENERS[event.func](self, event)
 
     def block_raised(self, event: BlockRaised) -> None:
@@ -90,7 +91,7 @@ class EventListener(PairListener):
             reached = backward.reached & self.program.table.own()
             self.life.backward(set(reached), call.loss_scale is not None, call.place)
 
-    def conclude(self, backwards: Sequence[Backward]) -> None:
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program)
         look_for_steps(self.events, self.program, backwards, self.program.steps.updated)
 

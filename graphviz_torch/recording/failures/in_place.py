@@ -77,6 +77,7 @@ class Changes:
     """
 
     def __init__(self, place: Callable[[FrameType | None], Place | None], steps: Stepper) -> None:
+        self.before = IN_PLACE | _OPTIONS
         self._place = place
         self._program_steps = steps
         self._changes: deque[Change] = deque(maxlen=_CHANGES)
@@ -87,8 +88,6 @@ class Changes:
     def calling(self, event: Calling) -> None:
         """A call is about to change something, perhaps."""
         func, kwargs = event.func, event.kwargs
-        if func not in IN_PLACE and (not kwargs or _OPTIONS.isdisjoint(kwargs)):
-            return
         if self._program_steps.own(event.frame):
             return
         module = str(event.frame.f_globals.get("__name__"))

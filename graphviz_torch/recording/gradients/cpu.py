@@ -106,7 +106,11 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     Returns:
         A column for each field of GradientStats from `norm` to `values`.
     """
-    rows = [row if row.is_contiguous() and not row.is_neg() else flat(row) for row in gradients]
+    ordered, negative = map(Tensor.is_contiguous, gradients), map(Tensor.is_neg, gradients)
+    rows = [
+        row if as_it_lies and not to_negate else flat(row)
+        for row, as_it_lies, to_negate in zip(gradients, ordered, negative, strict=True)
+    ]
     # By address and length: it is these elements, whatever the shape.
     keys = list(zip(map(Tensor.data_ptr, rows), map(Tensor.numel, rows), strict=True))
     memories = dict(zip(keys, rows, strict=True))

@@ -32,11 +32,13 @@ class FiniteHooks:
 
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
-        ran: where to note which nodes backward ran, in its order.
+        ran: where to add a row for each node that backward runs, which begins with it.
     """
 
     def __init__(
-        self, nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]], ran: list[int]
+        self,
+        nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
+        ran: list[tuple[Any, ...]],
     ) -> None:
         self._ran = ran
         self._nodes = list(nodes)
@@ -46,7 +48,7 @@ class FiniteHooks:
     def __enter__(self) -> FiniteHooks:
         see = self._see
         self._hooks.put(
-            (fn.register_prehook, partial(see, node)) for node, (fn, _) in enumerate(self._nodes)
+            [(fn.register_prehook, partial(see, node)) for node, (fn, _) in enumerate(self._nodes)]
         )
         return self
 
@@ -63,7 +65,7 @@ class FiniteHooks:
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
         """Look at gradients that no hook was given: by node and output_nr."""
-        ran = set(self._ran)
+        ran = {node for node, *_ in self._ran}
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
                 self._look(node, output_nr, gradient)
@@ -82,7 +84,7 @@ class FiniteHooks:
         return {}
 
     def _see(self, node: int, gradients: tuple[Tensor | None, ...]) -> None:
-        self._ran.append(node)
+        self._ran.append((node,))
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 self._look(node, output_nr, gradient)

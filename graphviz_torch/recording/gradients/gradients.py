@@ -25,7 +25,7 @@ class Gradients(Listener):
         self._finite = program.options.light
         self._running: GradientHooks | FiniteHooks | None = None
         self._asked: list[End] = []  # the inputs of `autograd.grad`
-        self._runs: dict[int, tuple[GradientHooks | FiniteHooks, list[int]]] = {}  # by graph
+        self._runs: dict[int, GradientHooks | FiniteHooks] = {}  # by graph
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
@@ -52,7 +52,7 @@ class Gradients(Listener):
         else:
             hooks = GradientHooks(nodes, ran, cuda, mixed=len(devices) > 1, finite=self._finite)
         self._running = hooks
-        self._runs[live.position] = hooks, ran
+        self._runs[live.position] = hooks
         hooks.__enter__()
 
     def backward_ended(self, event: Ended) -> None:
@@ -75,12 +75,12 @@ class Gradients(Listener):
             hooks.__exit__()
 
     def columns(self, backward: Backward) -> Columns:
-        hooks, ran = self._runs.get(backward.position, (None, []))
+        hooks = self._runs.get(backward.position)
         if hooks is None:
             return {}
         return {
             "grad_outputs": hooks.statistics(backward.reading.columns["outputs"]),
-            "order": {node: k for k, node in enumerate(ran)},
+            "order": {node: k for k, node in enumerate(backward.ran or ())},
             "seconds": hooks.seconds(),
         }
 

@@ -32,7 +32,8 @@ class GradientHooks:
 
     Args:
         nodes: the nodes, in the order of `Graph.nodes`, and the outputs of each.
-        ran: where to note which nodes backward ran, in its order.
+        ran: where to add a row for each node that backward runs: the node, if it is timed on the
+            CPU, when it was entered, and when it was left to itself.
         cuda: is one of them on a CUDA device.
         mixed: are they on several devices.
         finite: leave out what is finite.
@@ -41,7 +42,7 @@ class GradientHooks:
     def __init__(
         self,
         nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
-        ran: list[int],
+        ran: list[tuple[Any, ...]],
         cuda: bool,
         mixed: bool,
         *,
@@ -53,31 +54,26 @@ class GradientHooks:
         self._clock = CudaClock() if cuda else None
         self._mixed = mixed
         self._hooks = Hooks()
-        # In the order of the run: the node, if it is timed on the CPU, when it was entered and left
-        # to itself.
-        self._stamps: list[tuple[int, bool, float, float]] = []
         self._descriptions = Descriptions()
 
     def __enter__(self) -> GradientHooks:
-        before, leaf = self._before, self._before_leaf
+        before = self._before
         kinds = {
             outputs: tuple(
                 None if meta is None else self._descriptions.kind(meta) for meta in outputs
             )
             for outputs in {outputs for _, outputs in self._nodes}
         }
-        custom = {kind: is_custom(kind) for kind in {type(fn) for fn, _ in self._nodes}}
+        types = {type(fn) for fn, _ in self._nodes}
+        traits = {kind: (kind.__name__ == "AccumulateGrad", is_custom(kind)) for kind in types}
         self._hooks.put(
-            (
-                fn.register_prehook,
-                partial(leaf, node, kinds[outputs])
-                if type(fn).__name__ == "AccumulateGrad"
-                else partial(before, node, kinds[outputs], custom[type(fn)]),
-            )
-            for node, (fn, outputs) in enumerate(self._nodes)
+            [
+                (fn.register_prehook, partial(before, node, kinds[outputs], *traits[type(fn)]))
+                for node, (fn, outputs) in enumerate(self._nodes)
+            ]
         )
         if self._clock is not None and self._mixed:
-            self._hooks.put((fn.register_hook, self._after) for fn, _ in self._nodes)
+            self._hooks.put([(fn.register_hook, self._after) for fn, _ in self._nodes])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,8 +84,8 @@ class GradientHooks:
 
     def _ended(self) -> None:
         """Note that the engine has run all that it is to run, and now runs the final callbacks."""
-        if self._stamps and self._stamps[-1][0] >= 0:
-            self._stamps.append((-1, False, perf_counter(), 0.0))
+        if self._ran and self._ran[-1][0] >= 0:
+            self._ran.append((-1, False, perf_counter(), 0.0))
             if self._clock is not None:
                 self._clock.finish()
             self._descriptions.describe_all()
@@ -98,9 +94,9 @@ class GradientHooks:
         """Note that the run has failed: its last node did not end."""
         if self._clock is not None:
             self._clock.abandon()
-        if self._stamps:
-            node, _, entered, left = self._stamps[-1]
-            self._stamps[-1] = node, False, entered, left
+        if self._ran:
+            node, _, entered, left = self._ran[-1]
+            self._ran[-1] = node, False, entered, left
 
     def unhook(self) -> None:
         """Take off what an interrupt has left on."""
@@ -108,7 +104,7 @@ class GradientHooks:
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
         """Describe gradients that no hook was given: by node and output_nr."""
-        ran = set(self._ran)
+        ran = {node for node, *_ in self._ran}
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
                 kind = self._descriptions.kind(tensor_meta(gradient))
@@ -118,16 +114,19 @@ class GradientHooks:
         self,
         node: int,
         kinds: tuple[Kind | None, ...],
+        leaf: bool,
         custom: bool,
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        if not self._stamps or self._stamps[-1][0] < 0:  # the latter: in a run within this one
+        if not self._ran or self._ran[-1][0] < 0:  # the latter: in a run within this one
             with suppress(RuntimeError):  # a compiled autograd has none
                 queue_callback(self._ended)
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False
+        if leaf:  # it takes its gradient as its own, without a copy, if nobody else has that tensor
+            gradients = (alias(gradients[0]),)
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
                 kind = kinds[output_nr] or self._descriptions.kind(tensor_meta(gradient))
@@ -141,19 +140,12 @@ class GradientHooks:
             self._descriptions.describe_all()
         if clock is not None and cuda:
             clock.start(node, event if self._descriptions.times == described else None)
-        self._ran.append(node)
-        self._stamps.append((node, timed and clock is None, entered, perf_counter()))
+        self._ran.append((node, timed and clock is None, entered, perf_counter()))
 
     def _after(self, *_: object) -> None:
         # What this device runs next may wait for another one.
         if self._clock is not None:
             self._clock.stop()
-
-    def _before_leaf(
-        self, node: int, kinds: tuple[Kind | None, ...], gradients: tuple[Tensor | None, ...]
-    ) -> None:
-        # A leaf takes its gradient as its own, without a copy, if nobody else has that tensor.
-        self._before(node, kinds, False, tuple(map(alias, gradients)))
 
     def statistics(
         self, outputs: Sequence[Sequence[object]]
@@ -168,17 +160,16 @@ class GradientHooks:
         for (node, output_nr), stats in self._descriptions.collect().items():
             if self._finite and not stats.nonfinite:
                 continue
-            count = len(outputs[node])
-            if count == 1:
-                found[node] = (stats,)
+            if outputs[node][1:]:
+                rows.setdefault(node, [None] * len(outputs[node]))[output_nr] = stats
             else:
-                rows.setdefault(node, [None] * count)[output_nr] = stats
+                found[node] = (stats,)
         return found | {node: tuple(row) for node, row in rows.items()}
 
     def seconds(self) -> dict[int, float]:
         """Duration of each node that was timed. Waits for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
-        for (node, timed, _, left), (_, _, entered, _) in pairwise(self._stamps):
+        for (node, timed, _, left), (_, _, entered, _) in pairwise(self._ran):
             if timed:
                 found[node] = entered - left
         return found

@@ -30,8 +30,7 @@ from ...internals.tensors.memory import (
     Elements,
     elements,
     has_memory,
-    is_dense,
-    storage_bytes,
+    with_memory,
 )
 from ...internals.tensors.metadata import tensor_meta
 from .accelerator import WIDTH, Reduction, combine, reduce
@@ -114,11 +113,14 @@ class Descriptions:
         if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
             return
-        version = None if gradient.is_inference() else gradient._version
+        try:
+            version = gradient._version
+        except RuntimeError:  # an inference tensor's
+            version = None
         batch.waiting.append((where, gradient, version, kind.meta))
-        size = kind.elements
-        if gradient._is_view():  # it keeps all of what it is a view of
-            size = max(size, storage_bytes(gradient) // gradient.dtype.itemsize)
+        size, base = kind.elements, gradient._base
+        if base is not None:  # it keeps all of what it is a view of
+            size = max(size, base.numel())
         if not batch.cpu:  # there rows are filled up
             size += -size % WIDTH
         batch.elements += size
@@ -155,7 +157,9 @@ class Descriptions:
             ]
             if not all(unchanged):  # a hook has changed one in place since it arrived
                 waiting = list(compress(waiting, unchanged))
-            plain = [batch.cpu and has_memory(gradient) for _, gradient, _, _ in waiting]
+            plain = [True] * len(waiting)
+            if not batch.cpu or len(with_memory([each[1] for each in waiting])) < len(waiting):
+                plain = [batch.cpu and has_memory(gradient) for _, gradient, _, _ in waiting]
         if any(plain):
             with _hide_operators(), unseen_operators():
                 wheres, gradients, _, metas = zip(*compress(waiting, plain), strict=True)
@@ -254,4 +258,5 @@ def alias(gradient: Tensor | None) -> Tensor | None:
     if gradient is None:
         return None
     with unseen_calls(), unseen_operators():
-        return gradient.detach() if is_dense(gradient) else gradient
+        dense = type(gradient) in PLAIN and gradient.layout is torch.strided
+        return gradient.detach() if dense and not gradient.is_nested else gradient

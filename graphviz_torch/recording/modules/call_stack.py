@@ -86,11 +86,11 @@ class CallStack:
         if running and running[-1].wrapped is module:
             return  # a compiled module calls what it wraps: one call, not two
         table = self._table
-        path = table.path(module)
+        path = table.call(module)
         if path is None:
-            path = table.take_in(module)
-        if path is None:
-            path = table.add(module, self._name(module, frame))
+            if table.take_in(module) is None:
+                table.add(module, self._name(module, frame))
+            path = table.call(module) or ""
         counts, scope, below = self._counts, "", path
         if running:
             for call in reversed(running):
@@ -115,7 +115,6 @@ class CallStack:
             self.skipped(number, frame)
         running.append(_ModuleCall(module, names, frame))
         self._origins.enter(number, names)
-        table.call(path)
 
     def _name(self, module: Module, frame: FrameType) -> str:
         """What a module that is not in the table is called; "" if it is the model."""

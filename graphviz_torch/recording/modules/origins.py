@@ -34,19 +34,18 @@ class Origins(Generic[Line]):
     def __init__(self, first: int) -> None:
         self.first = first
         self.end = first  # the nodes before this number have been looked at
-        self._numbers = [first]  # from this number on, nodes were made in ...
-        self._names: list[Names | None] = [None]  # ... this module and scope, or in no module
+        # From this number on, nodes were made in this module and scope, or in no module.
+        self._entered: list[tuple[int, Names | None]] = [(first, None)]
         self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
         self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
 
     def enter(self, number: int, names: Names | None) -> None:
         """The nodes from this number on are made in this module and scope; None: in none."""
         self.moments += 1
-        if number == self._numbers[-1]:  # no node was made since, as under no_grad
-            self._names[-1] = names
+        if number == self._entered[-1][0]:  # no node was made since, as under no_grad
+            self._entered[-1] = number, names
         else:
-            self._numbers.append(number)
-            self._names.append(names)
+            self._entered.append((number, names))
 
     def made(self, start: int, end: int, line: Line | None) -> None:
         """The nodes start <= number < end were made by this line; None if it is not known."""
@@ -70,16 +69,16 @@ class Origins(Generic[Line]):
         "" where one is not known. `text` writes a line, `classes` has those along each path.
         """
         # Those of one backward lie close together, among those of all that the block has made.
-        last = max(self.end, self._numbers[-1])
+        last = max(self.end, self._entered[-1][0])
         known = [min(number, last) for number in numbers if number >= self.first]
         first = min(known, default=last)
         length = max(known, default=last) + 1 - first
         names: list[Names | None] = [None] * length
-        begin = bisect_right(self._numbers, first) - 1
-        stop = bisect_left(self._numbers, first + length)
-        ends = [*self._numbers[begin + 1 : stop], first + length]
-        spans = pairwise([first, *ends])
-        for name, (start, end) in zip(self._names[begin:stop], spans, strict=True):
+        begin = bisect_right(self._entered, first, key=itemgetter(0)) - 1
+        stop = bisect_left(self._entered, first + length, key=itemgetter(0))
+        entered = self._entered[begin:stop]
+        spans = pairwise([first, *(number for number, _ in entered[1:]), first + length])
+        for (_, name), (start, end) in zip(entered, spans, strict=True):
             names[start - first : end - first] = [name] * (end - start)
         sources = [""] * length
         begin = bisect_right(self._lines, first, key=itemgetter(1))

@@ -27,7 +27,7 @@ class ParameterTable:
         self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._first = 0  # how many of them the first that was added has, with itself
-        self._called: set[str] = set()  # paths of the modules whose forward ran
+        self._called: dict[str, None] = {}  # paths of the modules whose forward ran
         self._named: list[tuple[str, Tensor]] = []
         self._names: dict[int, str] = {}  # the same by id()
         self._named_of: list[Tensor | None] = []  # what they are the names of ...
@@ -101,9 +101,13 @@ class ParameterTable:
             self._classes = len(named), classes_along(named)
         return self._classes[1]
 
-    def call(self, path: str) -> None:
-        """The forward of the module at this path runs."""
-        self._called.add(path)
+    def call(self, module: Module) -> str | None:
+        """The module's forward runs: its path; None for one that is not here."""
+        known = self._modules.get(id(module))
+        if known is None:
+            return None
+        self._called[known[1]] = None
+        return known[1]
 
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graph import Graph, Parameter
+from ...graph import Graph, Node, Parameter
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
@@ -22,6 +22,8 @@ class Weights(Listener):
         self._norms: dict[int, Norms] = {}  # by graph
         self._reached: set[int] = set()  # id() of the variables that any backward reached
         self._optimized: set[int] | None = None  # id() of what any optimizer holds
+        self._got: set[str] = set()  # names of those that any backward gave a gradient ...
+        self._looked_at = False  # ... and no other, for all gradients were looked at
 
     def backward_began(self, event: Began) -> None:
         """Read the norms, which the optimizer will change."""
@@ -31,8 +33,17 @@ class Weights(Listener):
             fns = {i: fn for fn, i in live.ids.items() if i in leaves}
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
 
-    def conclude(self, backwards: Sequence[Backward]) -> None:
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
+        noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
+        # Of gradients="finite" no finite one is noted: what ran is known to have got one, no more.
+        self._looked_at = any(stats is not None and not stats.nonfinite for stats in noted)
+        self._got = {
+            name
+            for backward, graph in zip(backwards, graphs, strict=True)
+            for name, i in backward.parameters.items()
+            if _got_one(graph.nodes[i], self._looked_at)
+        }
         updated, listed = self.program.steps.updated, self.program.table.listed()
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
@@ -70,9 +81,14 @@ class Weights(Listener):
                     node is not None or table.was_called(name) or unseen,
                     tensor.grad is not None,
                     None if updated is None else id(tensor) in updated,
+                    name in self._got if self._looked_at else name in self._got or None,
                     in_optimizer=None if optimized is None else id(tensor) in optimized,
                     norm=None if known is None else known.norm,
                     extent="" if known is None else known.extent,
                 )
             )
         return tuple(found)
+
+
+def _got_one(leaf: Node, looked_at: bool) -> bool:
+    return any(leaf.grad_outputs) if looked_at else leaf.order is not None

@@ -34,7 +34,7 @@ class Steps:
     def __init__(self) -> None:
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
-        self._running: list[_Step] = []
+        self.running: list[_Step] = []  # outside first
         self._by_hand = False
 
     def stepping(self, event: Stepping) -> None:
@@ -43,14 +43,14 @@ class Steps:
         self.count += 1
         self.updated = (self.updated or set()) | {id(p) for p in parameters_of(optimizer)}
         closure = closure_code(event.args)
-        self._running = [step for step in self._running if _is_running(step, event.frame)]
-        self._running.append(_Step(optimizer, closure, event.frame))
+        self.running = [step for step in self.running if _is_running(step, event.frame)]
+        self.running.append(_Step(optimizer, closure, event.frame))
 
     def stepped(self, event: Stepped) -> None:
         """It has stepped."""
-        for i, step in enumerate(self._running):
+        for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:
-                del self._running[i:]
+                del self.running[i:]
                 return
 
     def step_by_hand(self) -> None:
@@ -65,17 +65,17 @@ class Steps:
 
     def own(self, frame: FrameType | None) -> bool:
         """Is a call from this frame an optimizer's own, and not its closure's?"""
-        if not self._running:
+        if not self.running:
             return False
-        closures = {step.closure for step in self._running}
-        frames = {id(step.frame) for step in self._running}
+        closures = {step.closure for step in self.running}
+        frames = {id(step.frame) for step in self.running}
         while frame is not None:
             if frame.f_code in closures:
                 return False
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self._running = []  # they have raised: no event is made for them
+        self.running = []  # they have raised: no event is made for them
         return False
 
 
