@@ -29,7 +29,7 @@ def wrapped_by(module: Module) -> Module | None:
         for name in _INSIDE:
             if name in inside:
                 return inside[name]
-        if isinstance(module, _PARALLEL):
+        if "module" in inside and isinstance(module, _PARALLEL):
             return inside["module"]
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable
+from operator import methodcaller
 from typing import Any
 
 from torch import Tensor
@@ -74,7 +75,7 @@ def numbers_of(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
 
     Threads count apart: of two nodes with one number, one is another thread's.
     """
-    numbers: list[int] = [fn._sequence_nr() for fn in ids]
+    numbers: list[int] = list(map(methodcaller("_sequence_nr"), ids))
     for i in leaves.values():
         numbers[i] = -1
     if len(set(numbers)) < len(ids) - len(leaves) + bool(leaves):

@@ -69,10 +69,9 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
         if place is None:
             return ""
         key = id(place[0]), place[1]
-        found = known.get(key)
-        if found is None:
-            found = known[key] = f"{names[place[0].co_filename]}:{_line(*place)}"
-        return found
+        if key not in known:
+            known[key] = f"{names[place[0].co_filename]}:{_line(*place)}"
+        return known[key]
 
     return line
 
@@ -83,11 +82,12 @@ def sources(line: Callable[[Place | None], str]) -> Callable[[Source], str]:
 
     def written(source: Source) -> str:
         (code, position), library = source
-        if library is None:
-            return line(source[0])
-        key = id(code), position, id(library[0]), library[1]
+        key: tuple[int, ...] = id(code), position
+        if library is not None:
+            key = *key, id(library[0]), library[1]
         if key not in known:
-            known[key] = called_at(line(library), line(source[0]))
+            own = line(source[0])
+            known[key] = own if library is None else called_at(line(library), own)
         return known[key]
 
     return written

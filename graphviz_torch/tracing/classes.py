@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from functools import lru_cache
 
 from torch import nn
 
@@ -34,14 +34,17 @@ def class_of(module: nn.Module) -> str:
     ('Linear(4, 16)', 'Conv2d(3, 8, 5x5)', 'ReLU')
     """
     kind = type(module)
-    name, sizes = kind.__name__, _SIZES.get(kind, ())
-    if "/" in name:
-        name = name.replace("/", "|")
-    if sizes:
-        with suppress(Exception):  # of one that was never initialised
-            texts = [_text(object.__getattribute__(module, size)) for size in sizes]
-            return f"{name}({', '.join(texts)})"
-    return name
+    if kind in _SIZES:
+        try:
+            return _sized(kind.__name__, *map(module.__dict__.__getitem__, _SIZES[kind]))
+        except (LookupError, TypeError):  # never initialised, or with sizes of the user's own kind
+            return kind.__name__
+    return kind.__name__.replace("/", "|")
+
+
+@lru_cache(typed=True)  # a model has many alike
+def _sized(name: str, *sizes: object) -> str:
+    return f"{name}({', '.join(map(_text, sizes))})"
 
 
 def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]:

@@ -129,7 +129,7 @@ def read(
         if "CppFunction" in names:
             _name_cpp(fns, names, operations)
         variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
-        leaves = {id(variable): i for i, variable in variables.items()}
+        leaves = dict(zip(map(id, variables.values()), variables, strict=True))
         labels, owners, kept = _labels(ids, leaves, named)
         kept_attributes = attributes(fns)
         for i, name in enumerate(operations):
@@ -137,7 +137,8 @@ def read(
                 kept_attributes[i] += _kernel_size(fns[i], ids, outputs)
         leaf = [""] * len(fns)
         for i, variable in variables.items():
-            leaf[i] = "buffer" if i in kept else _leaf_kind(variable)
+            plain = type(variable) is torch.nn.Parameter  # as most
+            leaf[i] = "buffer" if i in kept else "parameter" if plain else _leaf_kind(variable)
         owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
     columns = {
         "id": range(len(fns)),

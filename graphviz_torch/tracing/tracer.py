@@ -7,6 +7,7 @@ Nothing is re-run, no saved tensor is unpacked, no hook is left, and no tensor o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from torch import Tensor
@@ -133,34 +134,36 @@ def _ordered(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """All nodes behind `starts`, inputs before users, and their edges by target and `input_nr`."""
     # Explicit stack: a recursive walk dies at about 1,000 nodes. The nodes are held meanwhile, for
     # a node's Python object may die with its last reference and give its address to another.
-    # The graph has no cycle, so a node that is met again has its id by then.
-    ids: Ids = {}
-    found: list[Edge] = []
+    # The graph has no cycle, so a node that is met again is there by then.
+    order: dict[GradFn, Sources] = {}
     stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
     for start in starts:
-        if start in ids:
+        if start in order:
             continue
         fn, sources = start, start.next_functions
         rest = iter(sources)
         while True:
             for source, _ in rest:
-                if source not in ids and source is not None:
+                if source not in order and source is not None:
                     below = source.next_functions
                     if below:
                         stack.append((fn, sources, rest))
                         fn, sources, rest = source, below, iter(below)
                         break
-                    ids[source] = len(ids)
+                    order[source] = below
             else:
-                target = len(ids)
-                for input_nr, (source, output_nr) in enumerate(sources):
-                    if source is not None:  # an input that needs no gradient has no edge
-                        found.append(_new(Edge, (ids[source], target, output_nr, input_nr)))
-                ids[fn] = target
+                order[fn] = sources
                 if not stack:
                     break
                 fn, sources, rest = stack.pop()
-    return ids, tuple(found)
+    ids = {fn: i for i, fn in enumerate(order)}
+    rows = [
+        (ids[source], target, output_nr, input_nr)
+        for target, sources in enumerate(order.values())
+        for input_nr, (source, output_nr) in enumerate(sources)
+        if source is not None  # an input that needs no gradient has no edge
+    ]
+    return ids, tuple(map(_new, repeat(Edge), rows))
 
 
 def _end(tensor: Tensor) -> tuple[GradFn, int] | None:

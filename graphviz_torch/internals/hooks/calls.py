@@ -1,10 +1,10 @@
 """The seam of calls: every call into torch that a program makes, by what is called.
 
 A listener with `calling` is told before a call, one with `called` after it, one with `raised` where
-it raises. `functions` says of which: a set of them; None for every call that computes. Half of the
-calls of a step read what a tensor is (`x.shape`), and compute nothing: those are told to who names
-them, and to nobody else. `before` says of which of them it is told before: a set of functions and
-of names of keywords; None for all.
+it raises. `functions` says of which: a set of them, and of names of keywords; None for every call
+that computes. Half of the calls of a step read what a tensor is (`x.shape`), and compute nothing:
+those are told to who names them, and to nobody else. `before` says in the same way of which of them
+it is told before; None for all.
 
 Private: how many function modes there are, and whether torch.jit.trace is at work (2.13).
 """
@@ -110,23 +110,22 @@ class _ByKind(dict[Any, _Listening]):
     def __missing__(self, kind: Any) -> _Listening:
         func, *keywords = kind if type(kind) is tuple else (kind,)
         computes = func not in _READS
-        wanting = [one for one in self._listeners if wants(one, func, computes)]
-        before = [one for one in wanting if _wants_before(one, func, keywords)]
+        wanting = [one for one in self._listeners if wants(one, func, computes, keywords)]
+        before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
         found = _Listening(methods(before, "calling"), methods(wanting, "called"), computes)
         if len(self) < _REMEMBERED:
             self[kind] = found
         return found
 
 
-def wants(listener: object, func: Any, computes: bool) -> bool:
-    """Does a listener want to be told of the calls of a function."""
+def wants(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
+    """Does a listener want to be told of the calls of a function with these keywords."""
     functions: Container[Any] | None = getattr(listener, "functions", None)
-    return computes if functions is None else func in functions
+    return computes if functions is None else _is_named(functions, func, keywords)
 
 
-def _wants_before(listener: object, func: Any, keywords: Sequence[str]) -> bool:
-    before: Container[Any] | None = getattr(listener, "before", None)
-    return before is None or func in before or any(name in before for name in keywords)
+def _is_named(names: Container[Any] | None, func: Any, keywords: Sequence[str]) -> bool:
+    return names is None or func in names or any(name in names for name in keywords)
 
 
 class CallWatch(TorchFunctionMode):

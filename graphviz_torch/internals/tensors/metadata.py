@@ -81,28 +81,28 @@ class Metadata:
     def __init__(self) -> None:
         self._default = torch.get_default_dtype()
 
-    def outputs(self, fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
+    def outputs(self, fns: Sequence[Any]) -> tuple[list[Outputs], list[int]]:
         """For each node its outputs, and the positions of nodes with one that may be undefined.
 
         An undefined output reads as a scalar of the default dtype on the CPU.
         """
         known = _Known()
-        found: list[Outputs] = []
+        found: list[Outputs] = [()] * len(fns)
         doubtful: list[int] = []
-        for entries in map(_entries, fns):
-            if len(entries) == 1:
+        for i, entries in enumerate(map(_entries, fns)):
+            if not entries[1:]:
                 # One that raises or that cannot be hashed has a symbolic or a ragged shape.
                 try:
-                    entry = entries[0]
+                    (entry,) = entries
                     key = (*entry.shape, entry.dtype, entry.device)
                     outputs = known[key]
-                except (RuntimeError, TypeError):
+                except (RuntimeError, TypeError, ValueError):  # the last: it has none
                     outputs = tuple(map(_read, entries))
             else:
                 outputs = tuple(map(_read, entries))
                 if any(map(self._may_be_undefined, entries)):
-                    doubtful.append(len(found))
-            found.append(outputs)
+                    doubtful.append(i)
+            found[i] = outputs
         return found, doubtful
 
     def _may_be_undefined(self, entry: Any) -> bool:

@@ -6,9 +6,11 @@ Private: `torch._foreach_norm` (2.11 to 2.15), which `torch.nn.utils.get_total_n
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +19,9 @@ from ...graph import Extent
 from ..guards import no_autograd
 from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
-from .memory import elements, has_memory
+from .memory import elements, with_memory
+
+_new: Any = tuple.__new__  # a Norm from a row of its fields, without a call of Python's
 
 
 class Norm(NamedTuple):
@@ -36,16 +40,20 @@ class Norms:
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         self._found: list[tuple[list[int], Tensor]] = []
         self._extents: dict[int, Extent] = {}
-        groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
+        groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = defaultdict(list)
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
-            for key, tensor in tensors.items():
-                if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-                    continue
-                plains = [tensor]
-                if not has_memory(tensor):
+            pairs = [
+                (key, tensor)
+                for key, tensor in tensors.items()
+                if tensor.dtype.is_floating_point and tensor.layout is torch.strided
+            ]
+            if len(with_memory([tensor for _, tensor in pairs])) < len(pairs):
+                given, pairs = pairs, []
+                for key, tensor in given:
                     plains, _, self._extents[key] = elements(tensor)
-                for plain in plains:
-                    groups.setdefault((plain.device, plain.dtype), []).append((key, plain))
+                    pairs += [(key, plain) for plain in plains]
+            for key, plain in pairs:
+                groups[plain.device, plain.dtype].append((key, plain))
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
                 with suppress(RuntimeError):  # of a kind that has no norm
@@ -60,4 +68,6 @@ class Norms:
                 with suppress(RuntimeError):  # a device that has failed tells no value
                     for key, norm in zip(keys, norms.tolist(), strict=True):
                         found[key] = math.hypot(found[key], norm) if key in found else norm
-        return {key: Norm(norm, self._extents.get(key, "")) for key, norm in found.items()}
+        extents = map(self._extents.get, found, repeat(""))
+        rows = zip(found.values(), extents, strict=True)
+        return dict(zip(found, map(_new, repeat(Norm), rows), strict=True))

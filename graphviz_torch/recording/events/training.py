@@ -79,11 +79,11 @@ def look_at_attributes(events: Events, program: Program) -> None:
     """Note attributes on modules and parameters that look like requires_grad and do nothing."""
     known = None
     for module, path in program.table.modules():
-        own = vars(module)
-        suspects = [] if own.keys() <= _BLAMELESS else list(filter(_is_suspect, own))
+        own = module.__dict__
+        suspects = [] if _BLAMELESS.issuperset(own) else list(filter(_is_suspect, own))
         found = [("", name) for name in suspects if name == "requires_grad" or own[name] is False]
         for name, parameter in module._parameters.items():
-            written = getattr(parameter, "__dict__", None)
+            written = None if parameter is None else parameter.__dict__
             if written:
                 found += [(name, key) for key in written if _MISSPELT.fullmatch(key)]
         for name, attribute in found:
@@ -108,7 +108,7 @@ def look_for_strangers(
         optimized: gives the id() of all that optimizers hold.
     """
     own = program.table.own()
-    strangers = [p for p in leaves if isinstance(p, torch.nn.Parameter) and id(p) not in own]
+    strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
     if not strangers or not own:
         return
     known = optimized()

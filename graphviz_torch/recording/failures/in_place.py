@@ -77,7 +77,7 @@ class Changes:
     """
 
     def __init__(self, place: Callable[[FrameType | None], Place | None], steps: Stepper) -> None:
-        self.before = IN_PLACE | _OPTIONS
+        self.functions = IN_PLACE | _OPTIONS
         self._place = place
         self._program_steps = steps
         self._changes: deque[Change] = deque(maxlen=_CHANGES)

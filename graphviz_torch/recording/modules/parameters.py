@@ -61,12 +61,13 @@ class ParameterTable:
         stack = [(path, module)]
         while stack:
             path, module_ = stack.pop()
-            if id(module_) in self._modules:
+            key = id(module_)
+            if key in self._modules:
                 continue
-            inner = self._modules.get(id(wrapped_by(module_)))
+            inner = self._modules.get(id(wrapped_by(module_))) if module_._modules else None
             if inner is not None:
                 path = inner[1]
-            self._modules[id(module_)] = (module_, path)
+            self._modules[key] = (module_, path)
             self._paths.add(path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
@@ -177,8 +178,9 @@ class ParameterTable:
             if i == self._own:
                 self._named_own = len(named)
             for name, parameter in module._parameters.items():
-                if parameter is not None:  # the first name of a shared one
-                    named.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
+                key = id(parameter)
+                if parameter is not None and key not in named:  # the first name of a shared one
+                    named[key] = (f"{path}.{name}" if path else name, parameter)
         # The last ones alone, for they would keep the memory of all before them.
         gone = [pair for pair in self._named if id(pair[1]) not in named]
         self._replaced = gone or self._replaced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graph import Graph, Node, Parameter
+from ...graph import Graph, Parameter
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
@@ -40,9 +40,9 @@ class Weights(Listener):
         self._looked_at = any(stats is not None and not stats.nonfinite for stats in noted)
         self._got = {
             name
-            for backward, graph in zip(backwards, graphs, strict=True)
+            for backward, nodes in zip(backwards, (graph.nodes for graph in graphs), strict=True)
             for name, i in backward.parameters.items()
-            if _got_one(graph.nodes[i], self._looked_at)
+            if (any(nodes[i].grad_outputs) if self._looked_at else nodes[i].order is not None)
         }
         updated, listed = self.program.steps.updated, self.program.table.listed()
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
@@ -88,7 +88,3 @@ class Weights(Listener):
                 )
             )
         return tuple(found)
-
-
-def _got_one(leaf: Node, looked_at: bool) -> bool:
-    return any(leaf.grad_outputs) if looked_at else leaf.order is not None
