@@ -200,7 +200,8 @@ class Session:
                 live = self._read(ends, frame)
                 backwards = [live.plain()]
                 live.release()
-            return graphs_of(backwards, self.program, self.listeners)
+            found = graphs_of(backwards, self.program, self.listeners)
+        return found  # not inside, where an interrupt after the call would leave calls unseen
 
     def _last_ends(self) -> list[End]:
         ends = list(self.program.ends)

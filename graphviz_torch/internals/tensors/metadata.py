@@ -44,9 +44,9 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
 
 
 def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
-    """The same of many. Equal values are made once and shared."""
+    """The same of many, asked inside `unseen_calls()`. Equal values are made once and shared."""
     known = _Known()
-    with torch._C.DisableTorchFunction(), suppress(RuntimeError, TypeError):
+    with suppress(RuntimeError, TypeError):
         if set(map(type, tensors)) <= set(PLAIN):  # and no size is symbolic or ragged, as most
             keys = [(*t.shape, t.dtype, t.device) for t in tensors]
             return [meta for key in keys for meta in known[key] if meta is not None]

@@ -259,4 +259,6 @@ def alias(gradient: Tensor | None) -> Tensor | None:
         return None
     with unseen_calls(), unseen_operators():
         dense = type(gradient) in PLAIN and gradient.layout is torch.strided
-        return gradient.detach() if dense and not gradient.is_nested else gradient
+        if dense and not gradient.is_nested:
+            gradient = gradient.detach()
+    return gradient
