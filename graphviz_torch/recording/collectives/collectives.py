@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph
+from ...internals.hooks.calls import running
 from ...internals.hooks.collectives import Group, Sent, Waited
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
@@ -138,7 +139,7 @@ class Collectives(Listener):
     def _number(self, event: Sent, frame: FrameType) -> int | None:
         """Of the node that it is a part of, which was made just before."""
         program, last = self.program, event.number - 1
-        inside = program.function is not None and last >= program.origins.end
+        inside = running.function is not None and last >= program.origins.end
         if inside or program.stack.custom_function(frame) is not None:
             return last
         return None
