@@ -174,12 +174,12 @@ class CallWatch(TorchFunctionMode):
             running.function = func
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            running.function = None
             # In no variable: frames below this one, which the error holds, hold this one.
             tell(self._raised, Raised(error, func, args, kwargs, sys._getframe(1)), self._miss)
             hide(error)
             raise
-        running.function = None
+        finally:
+            running.function = None
         end = sequence_number()
         if not computes:
             start = end
