@@ -89,8 +89,8 @@ class Listener:
         program: what is watched: names lines, modules and tensors.
     """
 
-    # The calls that it is told: a set of functions, and of names of keywords; None for every one that
-    # computes.
+    # The calls that it is told: a set of functions and of names of keywords; None for every one
+    # that computes.
     functions: Container[Any] | None = None
     # Those of them that it is told before they are made, too: such a set; None for all.
     before: Container[Any] | None = None
