@@ -72,5 +72,7 @@ def _fixed(value: float | Decimal, places: int) -> Decimal:
 
 
 def _rounded(value: float, digits: int) -> Decimal:
+    if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to an even digit
+        return Decimal(f"{value:.{digits - 1}e}")
     exact = Decimal(value)
     return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)

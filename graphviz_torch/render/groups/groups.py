@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
@@ -194,6 +195,7 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
     return found
 
 
+@lru_cache  # a model has many alike
 def _named(text: str) -> Name:
     stem, digits = re.fullmatch(r"(.*?)(\d*)", text, re.S).groups()  # type: ignore[union-attr]
     number = int(digits) if digits else 1

@@ -35,6 +35,7 @@ class Keys:
         operations: Collection[int] = tree.operations if others else ()
         self.position = dict(zip(operations, range(len(operations)), strict=True))
         self.known: dict[int, int | None] = {}
+        self.folded: dict[int | None, dict[int, int]] = {}
         self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
 
     def of(self, node: int) -> int | None:
@@ -58,10 +59,12 @@ class Keys:
 
     def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:
         """Families of groups drawn as one, in which an edge goes from one to another: from, to."""
-        start, end = ({self.family[n]: n for n in self._folded(node)} for node in (source, target))
-        pairs = {family: (n, end[family]) for family, n in start.items() if family in end}
-        return {family: (a, b) for family, (a, b) in pairs.items() if a != b}
+        start, end = self._folded(self.tree.of[source]), self._folded(self.tree.of[target])
+        return {f: (n, end[f]) for f, n in start.items() if f in end and end[f] != n}
 
-    def _folded(self, node: int) -> set[int]:
-        """The groups around a node that are drawn as one with others."""
-        return {number for number in self.tree.around(self.tree.of[node]) if number in self.family}
+    def _folded(self, group: int | None) -> dict[int, int]:
+        """By family, the groups around a node of a group that are drawn as one with others."""
+        if group not in self.folded:
+            around = [n for n in self.tree.around(group) if n in self.family]
+            self.folded[group] = {self.family[n]: n for n in around}
+        return self.folded[group]
