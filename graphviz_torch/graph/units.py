@@ -51,11 +51,13 @@ def number_text(value: float, digits: int = 4) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "0"
-    if abs(value) >= 1e5 or abs(value) < 1e-3:
-        rounded = _rounded(value, 3)
-        power = rounded.adjusted()
-        return f"{_fixed(rounded.scaleb(-power), 2)}e{power}"
-    return f"{_rounded(value, digits).normalize():f}"
+    with_exponent = abs(value) >= 1e5 or abs(value) < 1e-3
+    rounded = _rounded(value, 3 if with_exponent else digits)
+    mantissa, power = rounded.split("e")
+    if with_exponent:
+        return f"{mantissa}e{int(power)}"
+    text = f"{float(rounded):.{max(digits - 1 - int(power), 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def count_text(number: int, noun: str) -> str:
@@ -71,8 +73,10 @@ def _fixed(value: float | Decimal, places: int) -> Decimal:
     return Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
 
 
-def _rounded(value: float, digits: int) -> Decimal:
+def _rounded(value: float, digits: int) -> str:
+    """So many digits and an exponent: "2.667e+00"."""
     if float(f"{value:.{digits}e}") != value:  # no tie, which Python would round to an even digit
-        return Decimal(f"{value:.{digits - 1}e}")
+        return f"{value:.{digits - 1}e}"
     exact = Decimal(value)
-    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)
+    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_HALF_UP)
+    return f"{rounded:.{digits - 1}e}"
