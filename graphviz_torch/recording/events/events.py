@@ -101,8 +101,6 @@ class Events:
         """
 
         def plain(value: Any) -> Any:
-            if type(value) is tuple:
-                return tuple(map(plain, value))
             if isinstance(value, NodeLine):
                 return made(value.number)
             if not isinstance(value, TensorRecord):
@@ -116,8 +114,15 @@ class Events:
             if record.first > backwards:
                 continue
             ids = (*map(node, record.numbers), *map(leaf, record.leaves))
-            latest = {name: plain(value) for name, value in record.latest.items()}
+            latest = {name: _each(plain, value) for name, value in record.latest.items()}
             latest.setdefault("where", line(record.place))
             nodes = tuple([i for i in ids if i is not None])
             found.append(replace(record.event, nodes=nodes, times=record.times, **latest))
         return tuple(found)
+
+
+def _each(plain: Callable[[Any], Any], value: Any) -> Any:
+    """A value, or those in tuples. Not a closure: one that calls itself is a cycle of garbage."""
+    if type(value) is tuple:
+        return tuple([_each(plain, part) for part in value])
+    return plain(value)
