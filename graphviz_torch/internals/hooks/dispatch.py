@@ -107,6 +107,8 @@ class OperatorWatch:
             self._key.discard(self)
         finally:
             _KERNELS.discard(self)
+            # An interrupt may have come just when one of its operators had run.
+            _here.inside = tuple([watch for watch in _here.inside if watch is not self])
 
 
 def _install_kernels() -> None:

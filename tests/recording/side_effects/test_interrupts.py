@@ -151,3 +151,17 @@ def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_
             torch.ones(2, requires_grad=True).to(sim).sum().backward()
         assert [copy.kind for copy in recording.graph.transfers] == ["HtoD", "DtoH"], at
     assert at > 40
+
+
+def test_an_interrupt_while_a_copy_is_watched_leaves_no_watch_behind(sim: torch.device) -> None:
+    def copy() -> None:
+        with record():
+            torch.ones(2).to(sim)
+
+    copy()
+    interrupted(copy, whole := Interrupt(-1, dispatch.__file__))
+    lines = -1 - whole.left
+    for at in range(1, lines + 1):
+        interrupted(copy, Interrupt(at, dispatch.__file__))
+        assert dispatch._here.inside == (), at
+    assert lines > 20
