@@ -40,16 +40,18 @@ ENDS = {
     "no letters": "sys.stdout.reconfigure(encoding='ascii')\nprint('\\xe9')",
 }
 # Ends that no report at the end would see.
+# A signal may reach another thread first: the script waits for it.
 KILLS = {
-    "SIGTERM": "import signal\nos.kill(os.getpid(), signal.SIGTERM)",
-    "SIGHUP": "import signal\nos.kill(os.getpid(), signal.SIGHUP)",
-    "SIGKILL": "import signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "SIGTERM": "import signal\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()",
+    "SIGHUP": "import signal\nos.kill(os.getpid(), signal.SIGHUP)\nsignal.pause()",
+    "SIGKILL": "import signal\nos.kill(os.getpid(), signal.SIGKILL)\nsignal.pause()",
     "_exit": "os._exit(5)",
     "abort": "os.abort()",
     "crash": "import ctypes\nctypes.string_at(0)",
     "another program": "os.execv('/bin/sh', ['sh', '-c', 'exit 6'])",
     "a handler of its own": "import signal\n"
-    "signal.signal(signal.SIGTERM, lambda *a: os._exit(9))\nos.kill(os.getpid(), signal.SIGTERM)",
+    "signal.signal(signal.SIGTERM, lambda *a: os._exit(9))\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    "signal.pause()",
 }
 # Each end in a process of its own, which has trained: its output in files, its status on stdout.
 # Under the command the script is started for each end; without, it is forked after its training.
