@@ -219,7 +219,9 @@ def compare(options: Options, file: str) -> Comparison:
         ours_again = child(options, file, differing, recorded=True, twice=True)
         differing = [n for n in differing if any(compared(n, again[n], ours_again[n]))]
     pairs = {n: compared(n, again[n], ours_again[n]) for n in differing}
-    print(f"{file}: {len(names)} tests, {len(pairs)} differ", file=sys.stderr, flush=True)
+    lines = [f"{file}: {len(names)} tests, {len(pairs)} differ"]
+    lines += [f"    {n}: {o or left}" for n, (o, left) in pairs.items()]
+    print("\n".join(lines), file=sys.stderr, flush=True)
     known = [n for n in differing if any(fnmatch.fnmatch(f"{file}::{n}", k) for k in KNOWN)]
     return Comparison(
         file,

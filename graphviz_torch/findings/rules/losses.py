@@ -132,7 +132,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
     loss shapes (N, 1) and (N, k)."""
     for event in reading.events(Broadcast):
-        if len(event.operands) != 2:
+        if len(event.operands) != 2 or not all(o.tensor.shape for o in event.operands):
             continue
         one, other = event.operands
         names = [

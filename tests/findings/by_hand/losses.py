@@ -10,6 +10,7 @@ from tests.findings.by_hand.graphs import COLUMN, Case, chain, event, told
 
 ROW = Operand("target", TensorMeta((100,), "float32", "cpu"))
 
+SCALAR = Operand("target", TensorMeta((), "float32", "cpu"))
 
 CASES: dict[str, Case] = {
     "loss-input": Case(
@@ -30,7 +31,10 @@ CASES: dict[str, Case] = {
         "warning",
         "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each element "
         "is paired with every other.",
-        [told(event(LossCall, function="mse_loss", operands=(COLUMN, COLUMN)))],
+        [
+            told(event(LossCall, function="mse_loss", operands=(COLUMN, COLUMN))),
+            told(event(Broadcast, operation="mse_loss", operands=(SCALAR, SCALAR))),
+        ],
     ),
     "loss-call": Case(
         replace(
