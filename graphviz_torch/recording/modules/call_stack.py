@@ -101,7 +101,7 @@ class CallStack:
                     below = path[len(above) + 1 :] if above else path
                     break
         else:
-            table.parameters()  # noted before another may be put in the place of one
+            table.note(module)  # before another may be put in the place of one
             if torch.is_grad_enabled():  # else it keeps none of them for backward
                 positional, named = variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)

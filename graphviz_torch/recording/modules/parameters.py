@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter, is_, itemgetter, methodcaller
 
 from torch import Tensor
@@ -11,6 +11,26 @@ from torch.nn import Module
 
 from ...internals.wrappers import is_inside, is_sharded, unsharded, wrapped_by
 from ...tracing.classes import classes_along
+
+
+class _Block:
+    """The modules that were added in one go, each with its path."""
+
+    __slots__ = ("modules", "parameters")
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[Module, str]] = []
+        self.parameters: list[Tensor | None] = []  # theirs, when they were last named
+
+    def now(self) -> list[Tensor | None]:
+        """Their parameters, without a line of Python for each: there are many."""
+        members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
+        return list(chain.from_iterable(map(methodcaller("values"), members)))
+
+    def changed(self) -> bool:
+        """Was another put in the place of a parameter since they were named."""
+        now = self.now()
+        return len(now) != len(self.parameters) or not all(map(is_, now, self.parameters))
 
 
 class ParameterTable:
@@ -22,21 +42,20 @@ class ParameterTable:
     """
 
     def __init__(self, model: Module | None) -> None:
-        self._modules: dict[int, tuple[Module, str]] = {}  # by id()
+        self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
+        self._blocks: list[_Block] = []  # the model's, if it was given, is the first
+        self._unnamed: list[_Block] = []  # added since names were last given
         self._paths: set[str] = set()  # of all of them
         self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
-        self._first = 0  # how many of them the first that was added has, with itself
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
         self._named: list[tuple[str, Tensor]] = []
         self._names: dict[int, str] = {}  # the same by id()
-        self._named_of: list[Tensor | None] = []  # what they are the names of ...
-        self._named_modules = 0  # ... in how many modules
-        self._named_own = 0  # how many of them are the model's
+        self._named_own = 0  # how many of them are the first block's
         self._replaced: list[tuple[str, Tensor]] = []  # that had a name until others took it
+        self._is_given = model is not None
         if model is not None:
             self.add(model, "")
-        self._own = len(self._modules)  # these are the model's; 0 where none was given
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -58,7 +77,7 @@ class ParameterTable:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
             path = f"{wanted}_{count}"
         # As named_modules(), in half the time; a module that is there twice has its first name.
-        stack = [(path, module)]
+        stack, block = [(path, module)], _Block()
         while stack:
             path, module_ = stack.pop()
             key = id(module_)
@@ -67,14 +86,16 @@ class ParameterTable:
             inner = self._modules.get(id(wrapped_by(module_))) if module_._modules else None
             if inner is not None:
                 path = inner[1]
-            self._modules[key] = (module_, path)
+            self._modules[key] = (module_, path, block)
+            block.modules.append((module_, path))
             self._paths.add(path)
             for name, child in reversed(module_._modules.items()):
                 if child is not None:
                     # A wrapper has the name of what it wraps.
                     below = "" if is_inside(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
-        self._first = self._first or len(self._modules)
+        self._blocks.append(block)
+        self._unnamed.append(block)
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
@@ -84,21 +105,22 @@ class ParameterTable:
         """
         if not (module._parameters or module._modules):
             return None
-        modules = list(self._modules.values())
-        own = modules[: self._own or self._first]
+        own = self._blocks[0].modules if self._blocks else []
         if not any(part is module for known, _ in own for part in known._modules.values()):
             return None
-        self._modules, self._paths, self._classes, self._first = {}, set(), None, 0
+        before, self._blocks, self._unnamed = self._blocks, [], []
+        self._modules, self._paths, self._classes = {}, set(), None
         self.add(*own[0])
-        self._own = self._own and len(self._modules)
-        for known, path in modules[len(own) :]:
-            self.add(known, path)
+        for block in before[1:]:
+            for known, path in block.modules:
+                self.add(known, path)
+        self._name()
         return self.path(module)
 
     def classes(self) -> Mapping[str, str]:
         """The classes of the modules along each path."""
         if self._classes is None or len(self._modules) != self._classes[0]:
-            named = [(path, module) for module, path in self._modules.values()]
+            named = [(path, module) for module, path, _ in self._modules.values()]
             self._classes = len(named), classes_along(named)
         return self._classes[1]
 
@@ -120,30 +142,34 @@ class ParameterTable:
 
     def called(self) -> list[tuple[Module, str]]:
         """The modules whose forward ran, each with its path."""
-        return [(module, path) for module, path in self._modules.values() if path in self._called]
+        return [(module, path) for module, path in self.modules() if path in self._called]
 
     def modules(self) -> list[tuple[Module, str]]:
         """The modules of the model and every other module called, each with its path."""
-        return list(self._modules.values())
+        return [(module, path) for module, path, _ in self._modules.values()]
 
     def own(self) -> set[int]:
         """id() of the parameters of the model: of the one given, or of the first one called."""
-        modules = islice(self._modules.values(), self._own or self._first)
-        return set(map(id, _parameters(modules))) - {id(None)}
+        found = self._blocks[0].now() if self._blocks else []
+        return set(map(id, found)) - {id(None)}
 
     def buffers(self) -> list[Tensor]:
         """Buffers of the model and of every other module called."""
-        found = (b for module, _ in self._modules.values() for b in module._buffers.values())
+        found = (b for module, *_ in self._modules.values() for b in module._buffers.values())
         return [buffer for buffer in found if buffer is not None]
 
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Names and parameters of the model and of every other module called."""
-        # Another may have been put in the place of any meanwhile.
-        now = _parameters(self._modules.values())
-        known = (self._named_modules, len(self._named_of)) == (len(self._modules), len(now))
-        if not known or not all(map(is_, now, self._named_of)):
-            self._name(now)
+        self._name_new()
+        if any(block.changed() for block in self._blocks):
+            self._name()
         return self._named
+
+    def note(self, module: Module) -> None:
+        """Name the parameters of this module and of those added with it, as they are now."""
+        self._name_new()
+        if self._modules[id(module)][2].changed():
+            self._name()
 
     def names(self, tensors: Iterable[Tensor]) -> list[str]:
         """The names of those that are parameters; "" for any other tensor."""
@@ -157,7 +183,7 @@ class ParameterTable:
             return known
         whole = [
             (f"{path}.{name}" if path else name, parameter)
-            for module, _ in self._modules.values()
+            for module, *_ in self._modules.values()
             for owner, name, parameter in unsharded(module)
             if (path := self.path(owner)) is not None
         ]
@@ -166,32 +192,30 @@ class ParameterTable:
     def listed(self) -> list[tuple[str, Tensor]]:
         """Those of the model; where none was given, those of every module called."""
         named = self.parameters()
-        return named[: self._named_own] if self._own else named
+        return named[: self._named_own] if self._is_given else named
 
     def begin_step(self) -> None:
         """A backward has been read: what was replaced before it is in no graph to come."""
         self._replaced = []
 
-    def _name(self, now: list[Tensor | None]) -> None:
-        named: dict[int, tuple[str, Tensor]] = {}
-        for i, (module, path) in enumerate(self._modules.values()):
-            if i == self._own:
-                self._named_own = len(named)
-            for name, parameter in module._parameters.items():
-                key = id(parameter)
-                if parameter is not None and key not in named:  # the first name of a shared one
-                    named[key] = (f"{path}.{name}" if path else name, parameter)
+    def _name(self) -> None:
+        """Name all anew; those that are gone keep their names until a backward has been read."""
+        before, self._named, self._names = self._named, [], {}
+        self._unnamed = list(self._blocks)
+        self._name_new()
         # The last ones alone, for they would keep the memory of all before them.
-        gone = [pair for pair in self._named if id(pair[1]) not in named]
+        gone = [pair for pair in before if id(pair[1]) not in self._names]
         self._replaced = gone or self._replaced
-        self._named = list(named.values())
-        self._names = {key: name for key, (name, _) in named.items()}
-        self._named_modules, self._named_of = len(self._modules), now
-        if self._own == len(self._modules):
-            self._named_own = len(named)
 
-
-def _parameters(modules: Iterable[tuple[Module, str]]) -> list[Tensor | None]:
-    """The parameters of these modules, without a line of Python for each: there are many."""
-    members = map(attrgetter("_parameters"), map(itemgetter(0), modules))
-    return list(chain.from_iterable(map(methodcaller("values"), members)))
+    def _name_new(self) -> None:
+        for block in self._unnamed:
+            block.parameters = block.now()
+            for module, path in block.modules:
+                for name, parameter in module._parameters.items():
+                    key = id(parameter)
+                    if parameter is not None and key not in self._names:  # a shared one's first
+                        self._names[key] = f"{path}.{name}" if path else name
+                        self._named.append((self._names[key], parameter))
+            if block is self._blocks[0]:
+                self._named_own = len(self._named)
+        self._unnamed = []

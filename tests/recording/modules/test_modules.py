@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,24 @@ def test_parameters_that_are_replaced_before_a_backward_keep_their_names_and_go_
         named = {n.label: n.module for n in graph.nodes if n.name == "AccumulateGrad"}
         assert named == {"weight": "", "bias": ""}
         assert all(p.node is not None for p in graph.parameters)
+
+
+def test_a_parameter_that_is_replaced_on_both_sides_of_a_forward_has_its_name() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def replace_all() -> None:
+        for part in (first, second):
+            part.load_state_dict(deepcopy(part).state_dict(), assign=True)
+
+    with record() as recording:
+        for _ in range(2):
+            replace_all()
+            loss = second(first(torch.ones(2, 3))).sum()
+            replace_all()
+            loss.backward()
+    for graph in recording.graphs:
+        named = {n.label for n in graph.nodes if n.name == "AccumulateGrad"}
+        assert named == {"first.weight", "first.bias", "second.weight", "second.bias"}
 
 
 def test_an_operation_of_a_librarys_model_has_the_librarys_line_beside_the_users(
