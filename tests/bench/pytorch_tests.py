@@ -53,6 +53,10 @@ OWNERS = (
     torch.autograd.Function,
     sys.modules["torch.optim.optimizer"],
 )
+CACHED = {  # what is noted of a thing once, and goes with it
+    "_Table",  # of a code object's lines
+    "_Members",  # of a class of nodes that PyTorch itself defines
+}
 SINCE_2_6 = {  # names that 2.6.0's tests import and PyTorch no longer has
     "torch.testing._internal.common_cuda": {"tf32_is_not_fp32": lambda: False},
 }
@@ -103,8 +107,8 @@ def living() -> Counter[str]:
         kind = type(thing)
         if issubclass(kind, torch.Tensor):
             found["tensor"] += 1
-        elif kind.__name__ == "_Table":
-            continue  # of the lines of a code object, and alive as long as that is
+        elif kind.__name__ in CACHED:
+            continue
         elif str(kind.__module__).startswith("graphviz_torch"):
             found[kind.__qualname__] += 1
     return found
