@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,9 +58,7 @@ def build(
 ) -> tuple[nn.Module, Callable[[], Tensor]]:
     """A model of the gallery, and a function that computes its loss."""
     torch.manual_seed(seed)
-    package = (__package__ or "").rpartition(".")[0]
-    module = importlib.import_module(f"{package}.models.{gallery.model(name).name}")
-    made: tuple[nn.Module, Callable[[], Tensor]] = module.build(found)
+    made: tuple[nn.Module, Callable[[], Tensor]] = gallery.module(name).build(found)
     return made
 
 
@@ -106,7 +103,8 @@ def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
     """The graph with other lines: the visitor's, where the recording saw this file's."""
     transfers = tuple(replace(copy, where=place(copy.where)) for copy in graph.transfers)
     sources = {node.id: place(node.source) for node in graph.nodes}
-    return replace(graph.annotate(source=sources), transfers=transfers)
+    sent = tuple(replace(each, where=place(each.where)) for each in graph.collectives)
+    return replace(graph.annotate(source=sources), transfers=transfers, collectives=sent)
 
 
 def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Run:

@@ -1,14 +1,23 @@
-"""Jobs of the page about many processes: a sample of two ranks, and what differs across ranks."""
+"""Jobs of the page about many processes: samples of two ranks, and what differs across ranks."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
-from graphviz_torch import Graph, collectives, find_across, record
+from graphviz_torch import Graph, collectives, find_across, load, record
 
+from ..models import gallery
 from .backward import recorded_here
 from .values import Opened, Ranks
+
+_SIZE = 2  # ranks
 
 
 class Branch(nn.Module):
@@ -37,6 +46,30 @@ def sample() -> list[Opened]:
             torch.autograd.backward(model(torch.randn(3, 4), skip))
         ranks.append(recorded_here(recording.graph))
     return ranks
+
+
+def recorded(name: str) -> list[Opened]:
+    """What two ranks record of one step of a model in `gallery.MESHES`.
+
+    They are two processes of this machine, and send to each other over gloo.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(  # type: ignore[no-untyped-call]
+            _rank, (name, folder), nprocs=_SIZE, start_method="fork"
+        )
+        return [recorded_here(load(Path(folder, f"{i}.json"))) for i in range(_SIZE)]
+
+
+def _rank(rank: int, name: str, folder: str) -> None:
+    store = dist.FileStore(f"{folder}/store", _SIZE)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=_SIZE)
+    mesh = init_device_mesh("cpu", (_SIZE,), mesh_dim_names=(gallery.MESHES[name],))
+    torch.manual_seed(0)
+    model, step = gallery.module(name).build(mesh)
+    with record(model) as recording:
+        step()
+    recording.graph.save(Path(folder, f"{rank}.json"))
+    dist.destroy_process_group()
 
 
 def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 # How many simulated devices an example can use, all of them.
 DEVICES: dict[str, tuple[int, ...]] = {
@@ -19,6 +21,8 @@ DEVICES: dict[str, tuple[int, ...]] = {
     "pipeline": (2,),
 }
 NAMES = tuple(DEVICES)
+# What two ranks run together, each with the name of its mesh's dimension.
+MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}
 FAILING = "forgotten"  # its forward fails, on purpose
 _FOLDER = Path(__file__).parent
 _FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # the files are scripts, as a reader writes them
@@ -50,12 +54,21 @@ def model(name: str) -> Model:
     Raises:
         KeyError: if the gallery has none of that name.
     """
-    if name not in NAMES:
+    if name not in NAMES and name not in MESHES:
         raise KeyError(name)
     text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     code = text.removesuffix(_FOR_TYPE_CHECKERS).rstrip() + "\n"
     title, _, says = code.splitlines()[0].strip('"').partition(": ")
     return Model(name, title, says, code)
+
+
+def module(name: str) -> ModuleType:
+    """The file `name`, imported: it needs torch.
+
+    Raises:
+        KeyError: if the gallery has none of that name.
+    """
+    return importlib.import_module(f"{__package__}.{model(name).name}")
 
 
 def titles(*, failing: bool = True) -> dict[str, str]:

@@ -12,6 +12,7 @@ from ..jobs.values import Opened
 from . import text
 from .figures import draw_gradients, draw_graph, draw_transfers
 from .selection import follow
+from .tabs.ranks import draw_collectives
 from .timeline import draw_timeline
 
 FORMATS = {
@@ -54,6 +55,9 @@ def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
     graph = opened.graph
     st.markdown("#### Copies between devices", help=text.TRANSFER)
     draw_transfers(graph, key=key, ran=ran)
+    if graph.collectives:
+        st.markdown("#### Between ranks")
+        draw_collectives(graph, key=key)
     st.markdown(
         "#### Order",
         help="Order, not time: forward on the left, backward on the right, a lane for each device. "

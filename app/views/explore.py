@@ -15,6 +15,7 @@ from ..panels.tabs.differences import draw_differences, draw_numbers
 from ..panels.tabs.memory import draw_memory
 from ..panels.tabs.modules import draw_modules
 from ..panels.tabs.nodes import draw_nodes
+from ..panels.tabs.ranks import draw_collectives
 from ..panels.tabs.way import draw_way
 from ..panels.timeline import draw_timeline
 from ..panels.upload import open_recordings
@@ -112,6 +113,9 @@ def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None
         draw_gradients(graph, key="explore")
     elif name == "Copies":
         draw_transfers(graph, key="explore")
+        if graph.collectives:
+            st.markdown("#### Between ranks")
+            draw_collectives(graph, key="explore")
         draw_timeline(graph, key="explore")
     elif name == "Memory":
         draw_memory(graph, key="explore")

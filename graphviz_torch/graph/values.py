@@ -87,6 +87,7 @@ class Parameter:
     in_optimizer: bool | None = None  # does an optimizer have it, be it one that did not step
     norm: float | None = None  # Euclidean, of its values when backward began
     extent: Extent = ""  # what of it the norm is of: "local part"
+    placement: str = ""  # what of it this rank has: "Shard(0) on dp, local [32, 16]"
 
     __repr__ = short_repr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import torch
 from app.jobs import job as jobs
 from app.jobs.job import Job, JobError, Queued, run
 from app.jobs.job_queue import JobQueue
+from app.models import gallery
 from graphviz_torch import Graph, Node, TensorMeta
 from graphviz_torch.graph.json import to_json
 from tests.support.programs import in_threads
@@ -230,3 +232,31 @@ def test_an_upload_of_a_million_nodes_is_refused_in_a_job_with_a_sentence() -> N
 def test_a_result_that_is_too_large_is_refused_with_a_sentence() -> None:
     with pytest.raises(JobError, match="The result has 200 MiB: at most 128 MiB"):
         run("builtins:bytes", 200 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("tensor_parallel", ["all_reduce"]),  # of what both ranks have of the output
+        ("fully_sharded", ["all_gather"] * 4 + ["reduce_scatter"] * 2),
+    ],
+)
+def test_two_ranks_of_a_sample_have_the_whole_between_them(name: str, sent: list[str]) -> None:
+    ranks = run(".ranks:recorded", name, seconds=60)
+    assert [[each.kind for each in rank.graph.collectives] for rank in ranks] == [sent, sent]
+    lines = gallery.model(name).code.splitlines()
+    for rank in ranks:
+        for each in rank.graph.collectives:
+            file, _, number = each.where.partition(":")
+            assert file == f"{name}.py"
+            assert ("model(batch)" if each.phase == "forward" else "backward") in lines[
+                int(number) - 1
+            ]
+    held = [
+        math.prod(json.loads(each.placement.partition("local ")[2]))
+        for rank in ranks
+        for each in rank.graph.parameters
+    ]
+    whole = 16 * 64 + 64 + 64 * 16 + 16
+    copied = 16 if name == "tensor_parallel" else 0  # the last bias, which both have
+    assert sum(held) == whole + copied

@@ -119,6 +119,15 @@ def test_the_ranks_of_the_sample_differ_and_the_page_says_how() -> None:
     assert any("Rank 1 skipped" in expander.label for expander in app.expander)
 
 
+def test_the_page_says_which_rank_has_what_and_what_it_sends() -> None:
+    app = page("processes", ranks="Tensor parallel")
+    (table,) = (table.value for table in app.table if "shape" in table.value)
+    first = {column: values[0].replace("\\", "") for column, values in table.items()}
+    assert first["parameter"] == "up.weight"
+    assert first["rank 1"] == "Shard(0) on tp, local [32, 16]"
+    assert [m.value for m in app.markdown].count("**1 collective** in forward (1.9 KiB).") == 2
+
+
 def test_a_batch_of_30_is_divided_as_the_tutorial_says() -> None:
     expected = {
         2: [[15, 15]] * 3 + [[5, 5]],

@@ -48,5 +48,6 @@ def _numbers(graph: Graph) -> dict[str, str]:
         "parameters": f"{sum(node.leaf == 'parameter' for node in graph.nodes):,}",
         "saved activations": text.size(activations) if known else "not recorded",
         "copies": f"{len(graph.transfers):,}",
+        "collectives": f"{len(graph.collectives):,}",
         "backward": text.duration(sum(measured)) if measured else "not measured",
     }

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...graph import Graph, Parameter
 from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.sharding import placement
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
@@ -85,6 +86,7 @@ class Weights(Listener):
                     in_optimizer=None if optimized is None else id(tensor) in optimized,
                     norm=None if known is None else known.norm,
                     extent="" if known is None else known.extent,
+                    placement=placement(tensor),
                 )
             )
         return tuple(found)

@@ -1,0 +1,81 @@
+"""What goes between ranks, and what each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from graphviz_torch import Collective, Graph
+
+from .. import text
+from ..linked import table
+from ..selection import name
+
+
+def draw_collectives(graph: Graph, *, key: str) -> None:
+    """What this rank sent to others: a sentence, and a row for each in the order of the program.
+
+    Args:
+        graph: any graph.
+        key: whose selection it is.
+    """
+    st.markdown(sent(graph.collectives))
+    rows = [_row(graph, number, each) for number, each in enumerate(graph.collectives, 1)]
+    table(
+        rows,
+        [each.node for each in graph.collectives],
+        key=key,
+        place="collectives",
+        label="Collectives between ranks",
+        helps=_HELPS,
+        spare=("ranks", "node"),
+    )
+
+
+def sent(collectives: Sequence[Collective]) -> str:
+    """How many collectives there were in each phase, and of how many bytes, as Markdown."""
+    parts = []
+    for phase in dict.fromkeys(each.phase for each in collectives):
+        those = [each for each in collectives if each.phase == phase]
+        number = text.count(len(those), "collective")
+        where = "" if phase == "other" else f" in {phase}"
+        parts.append(f"**{number}**{where} ({text.size(sum(each.nbytes for each in those))})")
+    return ", ".join(parts) + "." if parts else "None: this rank sent nothing to others."
+
+
+def draw_parts(ranks: Sequence[tuple[str, Graph]]) -> None:
+    """Who holds what: a row for each parameter, and how each rank has it."""
+    rows: dict[str, dict[str, str]] = {}
+    for rank, graph in ranks:
+        for parameter in graph.parameters:
+            row = rows.setdefault(
+                parameter.name, {"parameter": parameter.name, "shape": str(parameter.tensor)}
+            )
+            row[rank] = parameter.placement or "all of it"
+    st.table([{k: text.escape(v) for k, v in row.items()} for row in rows.values()])
+
+
+_HELPS = {
+    "#": "Place in the order of the program",
+    "gives": "Bytes of the tensors that this rank gives in",
+    "for": "The parameters whose values or gradients went over, or the change of a DTensor's parts",
+    "line": "The line of the program that asked for it",
+}
+
+
+def _row(graph: Graph, number: int, each: Collective) -> dict[str, Any]:
+    node = None if each.node is None else graph.nodes[each.node]
+    group = each.group or "all"
+    return {
+        "#": (f"{number}", number),
+        "collective": each.kind,
+        "gives": (text.size(each.nbytes), each.nbytes),
+        "phase": each.phase,
+        "module": each.module,
+        "for": each.change or ", ".join(each.parameters),
+        "line": each.where,
+        "ranks": f"{group}, {each.group_size}",
+        "node": name(node) if node else "",
+    }

@@ -1,0 +1,61 @@
+"""Two processes train one model, divided in two ways: who has what, and what crosses when.
+
+    torchrun --nproc-per-node=2 15_who_has_what.py
+
+Run as a plain script it starts torchrun itself.
+"""
+
+import os
+import subprocess
+import sys
+from collections import OrderedDict
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from graphviz_torch import collectives, record
+
+RANKS = 2
+
+
+def divide_tensors(model):
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+    parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def shard_parameters(model):
+    mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
+    for layer in (model.up, model.down):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def step(divide):
+    torch.manual_seed(0)
+    layers = {"up": nn.Linear(16, 64), "act": nn.ReLU(), "down": nn.Linear(64, 16)}
+    model = nn.Sequential(OrderedDict(layers))
+    divide(model)
+    with record(model) as recording:
+        model(torch.randn(30, 16)).square().mean().backward()
+    if dist.get_rank() == 0:
+        print(divide.__name__)
+        for parameter in recording.graph.parameters:
+            print(" ", parameter.name, list(parameter.tensor.shape), parameter.placement)
+        for each in collectives(recording):
+            print(" ", each.phase, each, each.change or f"for {each.module}")
+    return [each.kind for each in collectives(recording)]
+
+
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    assert step(divide_tensors) == ["all_reduce"]  # the sum of what both ranks have of the output
+    sent = step(shard_parameters)  # a layer is gathered for forward, and again for backward
+    assert sent == ["all_gather"] * 4 + ["reduce_scatter"] * 2
+    dist.destroy_process_group()
+else:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run([*command, f"--nproc-per-node={RANKS}", __file__], check=True)
