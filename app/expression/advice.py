@@ -27,7 +27,7 @@ _STATEMENTS: dict[type[ast.stmt], str] = {
     ast.Return: "There is no `return` here: the last line is the output.",
 }
 _EXPRESSIONS: dict[type[ast.expr], str] = {
-    ast.Lambda: f"There is no lambda here. {_LINES}.",
+    ast.Lambda: f"A lambda is not allowed here. {_LINES}.",
     ast.IfExp: _STATEMENTS[ast.If],
     ast.Compare: f"There are no comparisons here. {_CHOOSE}",
     ast.BoolOp: f"There are no comparisons here. {_CHOOSE}",

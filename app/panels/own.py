@@ -23,7 +23,7 @@ def open_own(*, key: str) -> Opened | None:
     try:
         data = _path().read_bytes()
     except OSError as error:
-        st.error(f"What {title()} recorded is no longer there: {error.strerror}.")
+        st.error(f"The recording of {title()} was removed: {error.strerror}.")
         return None
     return opened(data, title(), title(), key=f"{key} own")
 

@@ -73,7 +73,7 @@ def _hints(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     for name, hint in hints.items():
         if get_origin(hint) is Annotated and _NODE not in get_args(hint):
-            hints[name] = get_args(hint)[0]  # what else is declared is no matter of ids
+            hints[name] = get_args(hint)[0]  # other annotations say nothing about ids
     return {name: hints[name] for name in names if _holds(hints[name])}
 
 

@@ -41,7 +41,7 @@ def graphs_of(
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
-    """A row for each module of which a listener gives a value."""
+    """A row for each module that a listener has a value for."""
     found: dict[str, Mapping[str, Any]] = {}
     for listener in listeners:
         for name, values in (program.attempt(listener.rows) or {}).items():

@@ -78,7 +78,7 @@ def _fetched(numbers: list[torch.Tensor]) -> list[float]:
 
 
 def _scaled(gradients: list[torch.Tensor]) -> list[float]:
-    """Their norms, by way of numbers of which the largest is one."""
+    """Their norms, from numbers that were divided by the largest."""
     units, ratios = [], []
     for gradient in gradients:
         sizes = gradient.abs()

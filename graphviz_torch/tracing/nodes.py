@@ -65,7 +65,7 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of live nodes, of which it holds none."""
+    """What was read from live nodes; it holds none of them."""
 
     columns: dict[str, Sequence[Any]]  # by the field of Node
     edges: tuple[Edge, ...]

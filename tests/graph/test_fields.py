@@ -115,7 +115,7 @@ def graph(node: Node) -> Graph:
 
 
 def with_modules(row: ModuleRow) -> Graph:
-    """Two modules, of which the one has this row."""
+    """Two modules; the first has this row."""
     made = graph(NODE).annotate(module={2: "head"})
     return replace(made, modules=(row, MODULE._replace(path="head")))
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,37 +15,22 @@ from torch import nn
 from graphviz_torch import Collective, Graph, collectives, load, record, save, summary, to_text
 from graphviz_torch.graph import whole_of
 from graphviz_torch.internals.hooks import collectives as seam
+from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 WAYS = ("DDP", "FSDP2", "HSDP", "TP", "SP", "TP + FSDP2", "PP")
 
 
-def ran(*command: str) -> dict[str, list[dict[str, Any]]]:
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, done.stdout + done.stderr
-    return dict(json.loads(lines[0].removeprefix("RESULT ")))
-
-
 @pytest.fixture(scope="module")
 def two() -> dict[str, list[dict[str, Any]]]:
     """Each way of dividing a model, on two ranks."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    return ran(*torchrun, "-m", "tests.support.processes.parallelism", "gloo")
+    return launched("tests.support.processes.parallelism", "gloo", ranks=2)
 
 
 @pytest.fixture(scope="module")
 def eight() -> dict[str, list[dict[str, Any]]]:
     """Those that a fake group can run, as rank 0 of eight."""
-    return ran(
-        "-m", "tests.support.processes.parallelism", "fake", "8", "FSDP2", "HSDP", "TP", "SP"
-    )
+    return launched("tests.support.processes.parallelism", "fake", "8", "FSDP2", "HSDP", "TP", "SP")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +10,15 @@ import torch
 import torch.distributed as dist
 
 from graphviz_torch import gather, trace
+from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-
-
-def torchrun(scene: str, ranks: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", "-m", "tests.support.processes.ranks", scene]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, done.stdout + done.stderr
-    return dict(json.loads(lines[0].removeprefix("RESULT ")))
 
 
 @pytest.fixture(scope="module")
 def four() -> dict[str, Any]:
     """What rank 0 of four saw, with gloo."""
-    return torchrun("work", 4)
+    return launched("tests.support.processes.ranks", "work", ranks=4)
 
 
 def test_rank_0_has_the_graphs_of_all_ranks_in_their_order(four: dict[str, Any]) -> None:
@@ -80,7 +62,7 @@ def test_an_fsdp_model_traces_with_whole_parameters_under_their_names(four: dict
 
 
 def test_a_rank_that_dies_or_is_silent_is_named_and_hangs_nobody() -> None:
-    seen = torchrun("silent", 4)
+    seen = launched("tests.support.processes.ranks", "silent", ranks=4)
     assert seen["message"].startswith("gather: no graph from ranks 1, 2 of 4 within 2 s")
     assert seen["seconds"] < 30
 

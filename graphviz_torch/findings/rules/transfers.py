@@ -145,7 +145,7 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
-    """Many tiny copies in a row, each of which costs more to start than to do."""
+    """Many tiny copies in a row; each costs more to start than to do."""
     # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
     # or with calls of modules.
     lines: dict[tuple[str, str, str], list[Numbered]] = {}

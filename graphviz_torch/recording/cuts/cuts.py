@@ -152,7 +152,7 @@ class Cuts(Listener):
             for label, fn in operands
             if live.failed or cut.after or fn in shown
         ]
-        if live.failed:  # a cut of which nothing is left may be the reason too
+        if live.failed:  # a cut that left nothing may be the reason too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
         self._rows[live.position] = rows
         self._taken, self._hidden = [], []

@@ -159,7 +159,7 @@ def _minus(fn: GradFn) -> bool:
 def _unknown(
     first: GradFn, known: dict[GradFn, tuple[int, int]], places: dict[GradFn, int]
 ) -> Iterator[GradFn]:
-    """A node, and those before it of which nothing is known, the latest first."""
+    """A node, and those before it that nothing is known about, the latest first."""
     stack, seen = [first], {first}
     while stack:
         stack.sort(key=places.__getitem__)

@@ -91,7 +91,7 @@ def find_node_in_checkpoint(
 def _changed(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
 ) -> FailingNode | None:
-    """The node that keeps a tensor of which PyTorch said this; None if there are several."""
+    """The node that keeps the tensor PyTorch complained about; None if there are several."""
     found: dict[int, Tensor] = {}
     for node in _candidates(fns, order):
         for attribute, tensor in _saved_tensors(fns[node]):

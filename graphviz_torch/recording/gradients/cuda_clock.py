@@ -53,7 +53,7 @@ class CudaClock:
         self._running.clear()
 
     def seconds(self) -> dict[int, float]:
-        """Duration of each node of which CUDA can still say it. Waits for the events."""
+        """Duration of each node that CUDA can still tell. Waits for the events."""
         found = {}
         for node, start, end in self._spans:
             with suppress(RuntimeError):

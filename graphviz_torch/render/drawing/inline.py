@@ -19,7 +19,7 @@ from ..options import Parameters
 from .drawing import Drawing, Inner
 
 # More leaves than this are written inside the operation that uses them: as nodes of their own they
-# would stand in a staircase of which nobody can read the steps.
+# would stand in a staircase that nobody can read.
 _MOST_LEAVES = 20
 # A leaf with more users than this is written inside each, and its own node stands alone: with all
 # these edges it would pull the whole drawing out of shape.

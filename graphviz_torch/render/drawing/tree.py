@@ -14,7 +14,7 @@ class Leaf(NamedTuple):
     """A node that is drawn."""
 
     node: int
-    module: str = ""  # the title of a module of which it is all that is drawn
+    module: str = ""  # the title of a module that has nothing else drawn
 
 
 class Box(NamedTuple):

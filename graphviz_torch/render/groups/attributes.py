@@ -43,7 +43,7 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
-    """The nodes that divide a tensor, and of which one output is used: `x.unbind()[3]`."""
+    """The nodes that divide a tensor, where one output is used: `x.unbind()[3]`."""
     used: dict[int, set[int]] = {}
     for edge in edges:
         if nodes[edge.source].name.startswith(_PARTS):

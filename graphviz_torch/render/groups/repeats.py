@@ -18,7 +18,7 @@ _LEAST_TIMES = 3
 
 
 class Repeat(NamedTuple):
-    """`length` tokens from `start` of which each equals the one `period` before it."""
+    """`length` tokens from `start`; each equals the one `period` before it."""
 
     start: int
     period: int

@@ -147,7 +147,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     how many elements its parameters have, and those that learn where some do not; FLOPs of forward
     and of backward, by PyTorch's own formulas; bytes kept for backward; the norm of its gradients,
     and that divided by the norm of its weights; the time in backward; bytes given to other ranks.
-    A column of which nothing was recorded is left out. FLOPs are read from operations and shapes: a
+    A column without a recorded value is left out. FLOPs are read from operations and shapes: a
     graph from a file tells them too, without torch.
 
     Raises:
@@ -182,7 +182,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
 
 
 def _depth(rows: list[ModuleSummary], deepest: int) -> int:
-    """The deepest level of which each line fits, at least where blocks alike share one."""
+    """The deepest level whose lines all fit, at least where blocks alike share one."""
     for depth in range(deepest, 1, -1):
         level = tuple(row for row in rows if row.depth <= depth)
         if len(level) <= LINES:

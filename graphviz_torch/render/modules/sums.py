@@ -31,7 +31,7 @@ class ModuleSummary:
     seconds: float | None  # in backward
     row: ModuleRow  # what recorders noted of it; what adds up, with all that lies below it
     sent_bytes: int | None = None  # given to other ranks; None where no rank sent
-    partial: int = 0  # parameters of which only a part's gradient is known: a DTensor's local one
+    partial: int = 0  # parameters with the gradient of a part alone: a DTensor's local one
 
     @property
     def depth(self) -> int:
