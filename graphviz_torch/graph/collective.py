@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,3 +62,16 @@ class Collective:
         size = f" {bytes_text(self.nbytes)} {self.dtype}" if self.kind != "barrier" else ""
         name = f"{self.group}, " if self.group else ""
         return f"{self.kind}{size} · {name}{self.group_size} ranks"
+
+
+def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
+    """The collectives of each node that sends what it computes, or the gradient of it.
+
+    What is sent for the sake of parameters is not there: a hook of FSDP or DDP runs while backward
+    is at some node, and its parameters' module has it.
+    """
+    found: dict[int, list[Collective]] = {}
+    for each in collectives:
+        if each.node is not None and not each.parameters:
+            found.setdefault(each.node, []).append(each)
+    return found

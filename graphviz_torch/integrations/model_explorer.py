@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import Graph, GraphLike, Node, graph_of
+from ..graph.collective import by_node
 from ..graph.column import declared_beside
 from ..graph.files.replacement import replacement
 
@@ -76,7 +77,7 @@ _MEASURES: dict[str, Callable[[Node], float | None]] = {
 
 
 def _nodes(graph: Graph) -> list[dict[str, Any]]:
-    inputs = graph.inputs()
+    inputs, sent = graph.inputs(), by_node(graph.collectives)
     return [
         {
             "id": str(node.id),
@@ -91,7 +92,8 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
                 {"key": column.title, "value": said}
                 for name, column in _BESIDE
                 if (said := column.text(getattr(node, name)))
-            ],
+            ]
+            + [{"key": "between ranks", "value": str(each)} for each in sent.get(node.id, ())],
             "incomingEdges": [
                 {
                     "sourceNodeId": str(edge.source),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph import GraphLike, Node, graph_of
+from ..graph.collective import by_node
 from ..graph.column import declared_beside
 
 # Declared fields beside those that are written in a way of their own.
@@ -16,7 +17,8 @@ def to_networkx(graph: GraphLike) -> Any:
 
     Nodes have autograd's `name`, and where they were recorded `label`, `operation`, `leaf`,
     `module`, `source`, `note`, `shape` ("2x3"), `dtype`, `device`, `order`, `seconds`,
-    `saved_bytes`, `gradient_norm`, of the first output, and `attributes`. Edges have `output_nr`
+    `saved_bytes`, `gradient_norm`, of the first output, `attributes`, and `collectives`, that is
+    what goes between ranks. Edges have `output_nr`
     and `input_nr`, and the latter for a key. All are text or numbers, so `networkx.write_graphml`
     takes them; in text, characters that XML cannot hold are written as Python escapes them.
 
@@ -39,8 +41,10 @@ def to_networkx(graph: GraphLike) -> Any:
         raise ImportError("to_networkx needs networkx: pip install networkx.") from None
     value = graph_of(graph)
     made = networkx.MultiDiGraph()
+    sent = by_node(value.collectives)
     for node in value.nodes:
-        made.add_node(node.id, **_attributes(node))
+        between = "; ".join(map(str, sent.get(node.id, ())))
+        made.add_node(node.id, **_attributes(node, _plain(between)))
     for edge in value.edges:
         made.add_edge(
             edge.source,
@@ -52,7 +56,7 @@ def to_networkx(graph: GraphLike) -> Any:
     return made
 
 
-def _attributes(node: Node) -> dict[str, str | int | float]:
+def _attributes(node: Node, collectives: str) -> dict[str, str | int | float]:
     meta = next((each for each in node.outputs if each is not None), None)
     stats = next((each for each in node.grad_outputs if each is not None), None)
     found: dict[str, Any] = {
@@ -66,6 +70,7 @@ def _attributes(node: Node) -> dict[str, str | int | float]:
     found["saved_bytes"] = node.saved_bytes if node.saved else None
     found["gradient_norm"] = None if stats is None else stats.norm
     found["gradient_extent"] = None if stats is None else stats.extent
+    found["collectives"] = collectives
     found |= {name: _plain(column.text(getattr(node, name))) for name, column in _BESIDE}
     return {name: each for name, each in found.items() if each is not None and each != ""}
 

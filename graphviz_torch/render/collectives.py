@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..graph import Collective, Graph, GraphLike, graph_of, short_dtype
+from ..graph import Collective, GraphLike, graph_of, short_dtype
 from ..graph.text import listing
 from ..graph.units import bytes_text, count_text
 from . import labels
@@ -36,19 +36,6 @@ def alike(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
     [('all_reduce', 2)]
     """
     return list(Counter(replace(each, node=None) for each in sent).items())
-
-
-def by_node(graph: Graph) -> dict[int, list[Collective]]:
-    """The collectives of each node that sends what it computes, or the gradient of it.
-
-    What is sent for the sake of parameters is not there: a hook of FSDP or DDP runs while backward
-    is at some node, and its parameters' module has it.
-    """
-    found: dict[int, list[Collective]] = {}
-    for each in graph.collectives:
-        if each.node is not None and not each.parameters:
-            found.setdefault(each.node, []).append(each)
-    return found
 
 
 def lines(sent: Iterable[Collective]) -> list[str]:

@@ -22,9 +22,10 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 )
 
 from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
+from ..graph.collective import by_node
 from ..graph.column import columns_in, declared_beside
 from ..graph.text import shortened
-from ..render.collectives import by_node, lines
+from ..render.collectives import lines
 from .names import Names, device, names, operation
 
 # The tab merges entries of `input` that follow each other and name the same node: `x * x` would
@@ -64,7 +65,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     for transfer in graph.transfers:
         if transfer.node is not None:
             transfers.setdefault(transfer.node, []).append(transfer)
-    sent = {node: lines(some) for node, some in by_node(graph).items()}
+    sent = {node: lines(some) for node, some in by_node(graph.collectives).items()}
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}

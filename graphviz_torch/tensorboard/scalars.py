@@ -2,30 +2,25 @@
 
 Images: the gradient norm of each layer by depth. Custom Scalars: charts of them over the steps; the
 numbers are under Scalars. Histograms: all in one ridge plot, the layers in order of depth where a
-histogram has its buckets. Text: the transfers of a step. Everything takes plain values; `watch`
-writes its norms by it.
+histogram has its buckets. Text: what a step moves between devices and ranks. Everything takes plain
+values; `watch` writes its norms by it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ..findings import find
-from ..graph import GradientStats, Graph, GraphLike, Transfer, graph_of
-from ..graph.units import bytes_text
+from ..graph import GradientStats, Graph, GraphLike, graph_of
 from ..render.dot.layout import LayoutError
 from .depth import depth_png
 from .series import NormSeries
+from .tables import transfers_markdown
 from .writer import require
 
-_COLUMNS = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _series: dict[tuple[str, str], NormSeries] = {}  # by directory and tag
-_ROWS = 500  # of the table of transfers; the rest is one row
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
@@ -155,6 +150,8 @@ def add_transfers(
 ) -> None:
     """Write the graph's transfers as a table for the Text tab, with totals and findings.
 
+    What went between ranks is a table below it.
+
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
 
@@ -171,83 +168,6 @@ def add_transfers(
 
     with writing(logdir_or_writer) as write:
         write(markdown(tag, transfers_markdown(graph_of(graph))), step)
-
-
-def transfers_markdown(graph: Graph) -> str:
-    """Markdown: totals by direction, findings about transfers, then a table, largest first.
-
-    Copies made by the same line in the same way are one row. Milliseconds are those of the device,
-    and are empty where one of the copies was not measured.
-
-    >>> from graphviz_torch.graph import Graph
-    >>> transfers_markdown(Graph(()))
-    'No transfer was recorded.'
-    """
-    if not graph.transfers:
-        return "No transfer was recorded."
-    lines = []
-    for kind in sorted({transfer.kind for transfer in graph.transfers}):
-        some = [transfer for transfer in graph.transfers if transfer.kind == kind]
-        lines.append(f"- **{kind}**: {_copies(len(some))}, {_total(some)}")
-    for finding in find(graph):
-        if finding.transfers:
-            where = f" ({_cell(finding.where)})" if finding.where else ""
-            lines.append(
-                f"- **{finding.severity}**: {_cell(finding.message)} {_cell(finding.advice)}{where}"
-            )
-    lines += ["", "|" + "|".join(_COLUMNS) + "|", "|---" * len(_COLUMNS) + "|"]
-    groups: dict[Transfer, list[Transfer]] = {}
-    for transfer in graph.transfers:
-        groups.setdefault(_alike(transfer), []).append(transfer)
-    rows = sorted(groups.values(), key=lambda some: -sum(t.nbytes or 0 for t in some))
-    lines += ["|" + "|".join(_row(some)) + "|" for some in rows[:_ROWS]]
-    if len(rows) > _ROWS:
-        rest = [transfer for some in rows[_ROWS:] for transfer in some]
-        lines += ["", f"And {_copies(len(rest))} more, {_total(rest)}."]
-    return "\n".join(lines)
-
-
-def _alike(transfer: Transfer) -> Transfer:
-    return replace(
-        transfer, node=None, seconds=None, used=None, data=None, in_forward=None, moment=None
-    )
-
-
-def _row(some: list[Transfer]) -> list[str]:
-    first = some[0]
-    seconds = [transfer.seconds for transfer in some]
-    measured = [value for value in seconds if value is not None]
-    memory = {None: "", True: "pinned", False: "pageable"}[first.pinned]
-    how = (first.operation, memory, "non-blocking" if first.non_blocking else "")
-    return [
-        _cell(f"{first.kind} {first.source} → {first.target}"),
-        first.phase,
-        _cell(f"{first.label}: {first.tensor}" if first.label else str(first.tensor)),
-        str(len(some)),
-        _total(some),
-        f"{sum(measured) * 1e3:.3g}" if len(measured) == len(some) else "",
-        _cell(", ".join(filter(None, how))),
-        _cell(" ".join(filter(None, (first.where, first.module)))),
-    ]
-
-
-def _total(some: list[Transfer]) -> str:
-    known = [transfer.nbytes for transfer in some if transfer.nbytes is not None]
-    text = bytes_text(sum(known))
-    return (
-        text if len(known) == len(some) else f"{text} and {len(some) - len(known)} of unknown size"
-    )
-
-
-def _copies(count: int) -> str:
-    return "1 copy" if count == 1 else f"{count} copies"
-
-
-def _cell(text: str) -> str:
-    """Text that Markdown shows as it is, also inside a table."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)
-    return text.replace("|", "&#124;").replace("\n", " ")
 
 
 def _norm(stats: GradientStats) -> float:

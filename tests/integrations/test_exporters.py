@@ -167,3 +167,16 @@ def test_a_chrome_trace_marks_what_ranks_sent_at_the_end_of_the_node_that_was_ru
     graph = Graph(nodes, (Edge(0, 1),), ((1, 0),), collectives=(sent, *elsewhere))
     [mark] = [event for event in to_chrome_trace(graph)["traceEvents"] if event["ph"] == "i"]
     assert (mark["name"], mark["ts"], mark["args"]["bytes"]) == ("all_reduce", 3.0, 96)
+
+
+def test_what_a_node_sends_to_other_ranks_is_on_it_in_other_tools(tmp_path: Path) -> None:
+    sent = Collective("all_gather", 96, "float32", 2, group="tp", phase="forward", node=1)
+    nodes = Node(0, "AccumulateGrad", (), "x"), Node(1, "MulBackward0", ())
+    graph = Graph(nodes, (Edge(0, 1),), ((1, 0),), collectives=(sent,))
+    said = "all_gather 96 B float32 · tp, 2 ranks"
+    made = to_networkx(graph)
+    assert [data.get("collectives") for _, data in made.nodes(data=True)] == [None, said]
+    [file] = to_model_explorer(graph, tmp_path / "step.json")
+    [explorer] = json.loads(file.read_text())["graphs"]
+    assert [row["value"] for row in explorer["nodes"][1]["attrs"][-1:]] == [said]
+    assert {"key": "between ranks", "value": said} not in explorer["nodes"][0]["attrs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from graphviz_torch.graph import (
+    Collective,
     Edge,
     Finding,
     GradientStats,
@@ -24,6 +26,7 @@ from graphviz_torch.graph import (
 from graphviz_torch.recording.recording import record
 from graphviz_torch.render.style import COLORS
 from graphviz_torch.tensorboard import scalars as steps
+from graphviz_torch.tensorboard import tables
 from graphviz_torch.tensorboard.depth import depth_dot
 from tests.support.models import MLP
 
@@ -113,7 +116,7 @@ def moved(**changes: object) -> Transfer:
 
 def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
     graph = Graph((), transfers=(moved(seconds=1e-3), moved(seconds=2e-3), moved(phase="backward")))
-    lines = steps.transfers_markdown(graph).splitlines()
+    lines = tables.transfers_markdown(graph).splitlines()
     assert lines[:3] == [
         "- **HtoD**: 3 copies, 96.0 KiB",
         "",
@@ -129,8 +132,8 @@ def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
 def test_findings_about_transfers_stand_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("round-trip", "warning", "x goes there and back.", "Keep it.", transfers=(0,))
     other = Finding("cut", "error", "No transfer.")
-    monkeypatch.setattr(steps, "find", lambda graph: [finding, other])
-    text = steps.transfers_markdown(Graph((), transfers=(moved(),)))
+    monkeypatch.setattr(tables, "find", lambda graph: [finding, other])
+    text = tables.transfers_markdown(Graph((), transfers=(moved(),)))
     assert "- **warning**: x goes there and back. Keep it." in text
     assert "No transfer." not in text
 
@@ -138,7 +141,7 @@ def test_findings_about_transfers_stand_above_the_table(monkeypatch: pytest.Monk
 def test_hostile_text_shows_as_it_is_in_the_text_tab() -> None:
     label = "a|b<script>`*_[x](y)#\\&amp;☃"
     html = plugin_util.markdown_to_safe_html(
-        steps.transfers_markdown(Graph((), transfers=(moved(label=label),)))
+        tables.transfers_markdown(Graph((), transfers=(moved(label=label),)))
     )
     escaped = label.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     assert f"<td>{escaped}: f16[128, 128] sim:0</td>".replace("|", "&#124;") in html.replace(
@@ -148,9 +151,25 @@ def test_hostile_text_shows_as_it_is_in_the_text_tab() -> None:
 
 def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
     many = tuple(moved(where=f"train.py:{i}") for i in range(700))
-    text = steps.transfers_markdown(Graph((), transfers=many))
+    text = tables.transfers_markdown(Graph((), transfers=many))
     assert text.count("|HtoD") == 500
     assert text.endswith("And 200 copies more, 6.3 MiB.")
+
+
+def test_collectives_are_a_table_below_the_copies() -> None:
+    sent = Collective("all_reduce", 2048, "float32", 2, group="dp", phase="backward", module="fc")
+    graph = Graph((), transfers=(moved(),), collectives=(sent, sent, replace(sent, kind="barrier")))
+    copies, _, rest = tables.transfers_markdown(graph).partition("- **all_reduce**: ")
+    assert "|HtoD" in copies
+    assert rest.splitlines() == [
+        "2 times, 4.0 KiB given",
+        "- **barrier**: 1 time, 2.0 KiB given",
+        "",
+        "|collective|phase|times|bytes|group|of|where|",
+        "|---|---|---|---|---|---|---|",
+        "|all_reduce|backward|2|4.0 KiB|dp, 2 ranks||fc|",
+        "|barrier|backward|1|2.0 KiB|dp, 2 ranks||fc|",
+    ]
 
 
 def test_each_step_is_an_entry_of_the_text_tab(tmp_path: Path) -> None:

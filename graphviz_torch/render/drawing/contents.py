@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ...graph import Collective
-from ..collectives import by_node
+from ...graph.collective import by_node
 from .drawing import Contents, Drawing
 from .tree import Leaf
 
@@ -80,7 +80,7 @@ def place_collectives(drawing: Drawing) -> Drawing:
     sent: dict[int | None, list[Collective]] = {}
     if not drawing.graph.collectives:
         return drawing
-    inside = by_node(drawing.graph)
+    inside = by_node(drawing.graph.collectives)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     find = _Modules(drawing).key
     for each in drawing.graph.collectives:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from ..collectives import by_node
+from ...graph.collective import by_node
 from ..groups.keys import Keys
 from .drawing import Drawing
 from .tree import Box, Leaf, Open
@@ -162,7 +162,7 @@ def weigh(drawing: Drawing) -> Drawing:
     wrong = [finding for finding in drawing.findings if finding.severity != "info"]
     named = Counter(node for finding in wrong for node in finding.nodes)
     moved = Counter(transfer.node for transfer in drawing.graph.transfers)
-    moved.update({node: len(sent) for node, sent in by_node(drawing.graph).items()})
+    moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     worth: dict[int, _Worth] = {}
     for node in drawing.graph.nodes:
         number = tree.of[node.id]

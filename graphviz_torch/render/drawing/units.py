@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ...graph.collective import by_node
 from .. import labels
-from ..collectives import by_node
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group
 from .drawing import Drawing, Unit
@@ -56,7 +56,7 @@ def find_units(drawing: Drawing) -> Drawing:
     pointed = {node for finding in errors for node in finding.nodes}
     pointed.update(drawing.options["marks"] or ())
     pointed.update([copy.node for copy in drawing.graph.transfers if copy.node is not None])
-    pointed.update(by_node(drawing.graph))
+    pointed.update(by_node(drawing.graph.collectives))
     units: dict[int, Unit] = {}
     for number, ids in inside.items():
         if len(makes[number]) == 1 and pointed.isdisjoint(ids):

@@ -36,9 +36,10 @@ from ...graph import (
     findings_of,
     whole_of,
 )
+from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
-from ..collectives import by_node, description, lines
+from ..collectives import description, lines
 from ..groups.groups import group
 from ..labels import telling
 from .difference import Difference, difference
@@ -127,7 +128,7 @@ def view_payload(
         }
         for each in graph.collectives
     ]
-    header["sending"] = {node: lines(sent) for node, sent in by_node(graph).items()}
+    header["sending"] = {node: lines(sent) for node, sent in by_node(graph.collectives).items()}
     header["metas"] = [[*meta, meta.nbytes] for meta in metas.rows]
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
