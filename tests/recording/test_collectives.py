@@ -18,7 +18,7 @@ from graphviz_torch.internals.hooks import collectives as seam
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-WAYS = ("DDP", "FSDP2", "HSDP", "TP", "SP", "TP + FSDP2", "PP")
+WAYS = "DDP", "DDP with a hook", "FSDP2", "FSDP2 in bf16", "HSDP", "TP", "SP", "TP + FSDP2", "PP"
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +249,26 @@ def test_graphs_joined_have_each_collective_once() -> None:
 def test_a_collective_that_cannot_be_is_refused(damaged: Collective, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Graph((), collectives=(damaged,)).check()
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, list[dict[str, Any]]]:
+    """Trainings by Accelerate and Lightning on two ranks."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("lightning")
+    return launched("tests.support.processes.engines", ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "steps"),
+    [("accelerate", 1), ("lightning", 3)],  # a step of each; the whole fit of 12 samples a rank
+)
+def test_an_engine_trains_as_without_and_ddp_sends_one_bucket_a_step(
+    engines: dict[str, list[dict[str, Any]]], engine: str, steps: int
+) -> None:
+    assert len(engines[engine]) == 2
+    for rank in engines[engine]:
+        assert rank["equal"]
+        assert rank["named"]
+        assert rank["sent"]["all_reduce in backward"] == steps
+        assert rank["sent"]["broadcast in forward"] == 2  # of the first forward

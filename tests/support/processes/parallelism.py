@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
@@ -95,14 +95,29 @@ def ddp(ranks: int) -> tuple[nn.Module, Step]:
     return model, stepping(model)
 
 
-def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
+def ddp_hook(ranks: int) -> tuple[nn.Module, Step]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = DistributedDataParallel(Net(), bucket_cap_mb=0.002)
+    model.register_comm_hook(None, fp16_compress_hook)
+    return model, stepping(model)
+
+
+def _sharded(model: nn.Module, mesh: Any, **options: Any) -> nn.Module:
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
 
 
 def fsdp(ranks: int) -> tuple[nn.Module, Step]:
     model = _sharded(Net(), init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp",)))
+    return model, stepping(model)
+
+
+def fsdp_mixed(ranks: int) -> tuple[nn.Module, Step]:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("dp",))
+    model = _sharded(Net(), mesh, mp_policy=policy)
     return model, stepping(model)
 
 
@@ -176,7 +191,9 @@ def pp(ranks: int) -> tuple[nn.Module, Step]:
 
 WAYS: dict[str, Callable[[int], tuple[nn.Module, Step]]] = {
     "DDP": ddp,
+    "DDP with a hook": ddp_hook,
     "FSDP2": fsdp,
+    "FSDP2 in bf16": fsdp_mixed,
     "HSDP": hsdp,
     "TP": tp,
     "SP": sp,
