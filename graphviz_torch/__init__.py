@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.model_explorer import to_model_explorer
     from .integrations.networkx import to_networkx
     from .integrations.rows import to_dict
+    from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
     from .render.annotation import annotate_source
     from .render.collectives import collectives
@@ -111,6 +112,8 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "SavedTensor",
     "TensorMeta",
     "Transfer",
+    # recording
+    "CollectiveCounter",
     # tracing
     "gather",
     "local_shapes",
@@ -182,6 +185,7 @@ _ROOMS = {
     "integrations.model_explorer": "to_model_explorer",
     "integrations.networkx": "to_networkx",
     "integrations.rows": "to_dict",
+    "recording.collectives.counter": "CollectiveCounter",
     "recording.recording": "Recording record",
     "render.annotation": "annotate_source",
     "render.collectives": "collectives",

@@ -1,7 +1,14 @@
 """The values: a graph without a tensor, its files, and its units. Standard library only."""
 
 from .argument import GraphLike, Names, graph_of
-from .collective import Collective, CollectiveKind, CollectivePhase
+from .collective import (
+    Collective,
+    CollectiveCalls,
+    CollectiveKind,
+    CollectivePhase,
+    RankPosition,
+    RankState,
+)
 from .events import Event
 from .graph import Graph
 from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
@@ -37,6 +44,7 @@ __all__ = [
     "NO_PARAMETERS",
     "Cause",
     "Collective",
+    "CollectiveCalls",
     "CollectiveKind",
     "CollectivePhase",
     "Cut",
@@ -57,6 +65,8 @@ __all__ = [
     "Operand",
     "Parameter",
     "Phase",
+    "RankPosition",
+    "RankState",
     "RetainedGraphs",
     "SavedKind",
     "SavedTensor",

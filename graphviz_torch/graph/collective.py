@@ -24,6 +24,7 @@ CollectiveKind = Literal[
     "barrier",
 ]
 CollectivePhase = Literal["forward", "backward", "optimizer", "other"]
+RankState = Literal["outside", "inside", "raised", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,43 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
         if each.node is not None and not each.parameters:
             found.setdefault(each.node, []).append(each)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCalls:
+    """How often a rank has begun the same collective: of one kind, in one group, at one line.
+
+    >>> CollectiveCalls("all_reduce", where="train.py:91", times=12).text
+    'all_reduce at train.py:91'
+    """
+
+    kind: CollectiveKind
+    group: str = ""  # the mesh dimension, where there is one
+    ranks: tuple[int, ...] = ()  # of the group
+    where: str = ""  # the user's line
+    times: int = 1
+
+    @property
+    def text(self) -> str:
+        """Which collective it is."""
+        said = f"{self.kind} of {self.group}" if self.group else self.kind
+        return f"{said} at {self.where}" if self.where else said
+
+
+@dataclass(frozen=True, slots=True)
+class RankPosition:
+    """How far a rank has come with its collectives.
+
+    `state` is "inside" while the rank is in the collective `last`, or waits for it in Python; after
+    an error there it is "raised". C++ may wait while it is "outside", and so may a GPU.
+    """
+
+    calls: tuple[CollectiveCalls, ...] = ()  # in the order of their first
+    last: int | None = None  # of `calls`: which the rank waits for, or has begun last
+    state: RankState = "outside"
+    error: str = ""  # the class of what ended it
+
+    def check(self) -> None:
+        """Raises ValueError for a `last` that is not there."""
+        if self.last is not None and not 0 <= self.last < len(self.calls):
+            raise ValueError(f"last={self.last} of {len(self.calls)} calls.")

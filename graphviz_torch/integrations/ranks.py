@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from .. import Finding, Graph, diff, find_across
+from ..graph import RankPosition
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
 from ..graph.whole import joined
@@ -92,6 +93,26 @@ class Ranks:
                     text = zlib.decompress(self._store.get(self._key(rank))).decode()
                     found[rank] = value_of(text, RankReport)
         return found
+
+    def publish(self, position: RankPosition | None) -> None:
+        """Tell the others where this rank is; None: it goes on."""
+        text = "" if position is None else text_of(position)
+        self._store.set(f"{self._key(self.rank)}/position", zlib.compress(text.encode(), 1))
+
+    def positions(self) -> dict[int, RankPosition | None]:
+        """Where each rank is that has said it; None: it goes on."""
+        found: dict[int, RankPosition | None] = {}
+        for rank in range(self.size):
+            key = f"{self._key(rank)}/position"
+            with suppress(ValueError, zlib.error):
+                if self._store.check([key]):
+                    text = zlib.decompress(self._store.get(key)).decode()
+                    found[rank] = value_of(text, RankPosition) if text else None
+        return found
+
+    def announcements(self, more: int = 0) -> int:
+        """How often a rank has said where ranks wait, with as many `more`."""
+        return int(self._store.add(f"{self._key(0)}/announcements", more))
 
     def _key(self, rank: int) -> str:
         # A launcher that starts its processes again gives them a new number.

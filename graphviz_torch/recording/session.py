@@ -99,7 +99,8 @@ class Session:
                 watch = OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere)
                 found.append(watch)
         if methods(self.listeners, "sent"):
-            found.append(CollectiveWatch(self._telling_any("sent"), self._telling_any("waited")))
+            sent, waited = self._telling_any("sent"), self._telling_any("waited")
+            found.append(CollectiveWatch(sent=sent, waited=waited))
         return [*found, self._calls]
 
     def _telling(self, event: str) -> Callable[[Any], None]:

@@ -62,7 +62,7 @@ def lines(files: Iterable[str]) -> Callable[[Place | None], str]:
 
     As many folders are named as tell the files apart. A notebook's cell is "In[3]".
     """
-    names = _shortest(set(files))
+    names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
 
     def line(place: Place | None) -> str:
@@ -134,7 +134,8 @@ def _parts(file: str) -> tuple[str, ...]:
     return Path(file).parts
 
 
-def _shortest(files: set[str]) -> dict[str, str]:
+def short_names(files: set[str]) -> dict[str, str]:
+    """What each file is called, with as many folders as tell them apart; a cell is "In[3]"."""
     names: dict[str, str] = {}
     parts = {file: _parts(file) for file in files}
     for file in files:

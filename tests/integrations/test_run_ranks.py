@@ -32,7 +32,7 @@ for step in range(4):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print("rank", dist.get_rank(), "is done")
+print(f"rank {dist.get_rank()} is done\\n", end="")  # at once: two ranks write here
 dist.destroy_process_group()
 """
 

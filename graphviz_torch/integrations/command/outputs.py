@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ... import Finding, Graph, draw_graph, save, to_html, to_text
 from ...graph.files.replacement import replacement
@@ -59,6 +60,11 @@ class Outputs:
         self._found: dict[tuple[str, str], Finding] = {}
         self._news: list[Finding] = []  # not said yet
         self._ranks = Ranks.of_environment()
+        self._stall: Any = None
+        if self._ranks is not None:
+            from ..stall import StallWatch  # it loads torch
+
+            self._stall = StallWatch(self._ranks, self._say)
         self.running = True  # the script, to which nothing may happen
 
     def add(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
@@ -87,14 +93,17 @@ class Outputs:
                 self._say(f"{self._count()}, and the script goes on", lines)
                 self._news = []
 
-    def finish(self, *, begun: bool, children: Children) -> int:
+    def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
         """Say and write all at the end. Returns the exit code that `--fail-on` asks for.
 
         Args:
             begun: whether the script began to run.
             children: its child processes.
+            error: that ended it.
         """
         try:
+            if self._stall is not None:
+                self._stall.close(error)
             return self._finish(begun, children)
         except Exception as error:  # the script has taken away what this needs
             self._say(f"the report could not be written ({type(error).__name__}: {error})")

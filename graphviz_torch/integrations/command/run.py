@@ -73,7 +73,7 @@ def _run(parsed: argparse.Namespace) -> int:
     if os.getpid() == process:  # else a forked child, which ends as it would without
         with suppress(Exception):
             sys.stdout.flush()
-        failed = outputs.finish(begun=steps is not None, children=children)
+        failed = outputs.finish(begun=steps is not None, children=children, error=ended)
         status = status or failed
     if isinstance(ended, KeyboardInterrupt):
         _interrupted()

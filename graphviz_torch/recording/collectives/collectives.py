@@ -4,7 +4,8 @@ Counted: every collective of `torch.distributed` that this process begins in the
 program, from a module's or a parameter's hook, from DTensor or from DDP's reducer: each as often as
 PyTorch dispatches it, one that works on many tensors once.
 Not counted: what other libraries send by themselves, and what a thread of the program's own sends.
-`waited` is known of functional collectives, which DTensor uses. It is not known of a `Work`.
+`waited` is known of what Python waits for: a functional collective, which DTensor uses, and a
+`Work`. It is not known of what C++ waits for, as DDP's reducer does.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Collectives(Listener):
         super().__init__(program)
         self._records: list[_Record] = []
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
+        self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
         self._owners = Owners(program)
         self._live: Live | None = None  # the backward that runs
         self._backwards = 0  # that have begun
@@ -100,8 +102,16 @@ class Collectives(Listener):
         self._records.append(record)
         for tensor in event.made:
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
+        if event.asynchronous and not event.made:
+            self._calls[event.call] = record
 
     def waited(self, event: Waited) -> None:
+        if event.tensor is None:
+            begun = None if event.call is None else self._calls.pop(event.call, None)
+            if begun is not None:
+                begun.asynchronous = not event.at_once
+                begun.waited = None if event.at_once else self.program.place(sys._getframe(1))
+            return
         ref, record = self._pending.pop(storage_id(event.tensor), (None, None))
         if record is not None and ref is not None and not ref.expired():
             record.waited = self.program.place(sys._getframe(1))
@@ -133,7 +143,7 @@ class Collectives(Listener):
         return replace(graph, collectives=tuple(made))
 
     def close(self) -> None:
-        self._pending = {}
+        self._pending, self._calls = {}, {}
         self._owners.close()
 
     def _number(self, event: Sent, frame: FrameType) -> int | None:

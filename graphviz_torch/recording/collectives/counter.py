@@ -1,0 +1,118 @@
+"""How far this rank has come with its collectives: a count for each line that begins one.
+
+It is cheap enough for a whole training, and needs no recording.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from contextlib import suppress
+from threading import main_thread
+from typing import NamedTuple
+
+from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
+from ...internals.frames import user_frame
+from ...internals.hooks.collectives import Begun, CollectiveWatch, Group, Waited
+from ..source_lines import short_names
+
+_MOST = 1000  # lines; what others begin is counted without its line
+_RECENT = 256  # collectives that may be waited for
+
+
+class _Site(NamedTuple):
+    """One line that begins collectives of one kind in one group."""
+
+    kind: CollectiveKind
+    group: str
+    file: str
+    line: int
+
+
+class CollectiveCounter:
+    """A context that counts the collectives that this process begins, in any thread, by line.
+
+    It holds no tensor. Collectives of a process group that is made inside are counted from then on.
+
+    >>> with CollectiveCounter() as counter:
+    ...     pass
+    >>> counter.position()
+    RankPosition(calls=(), last=None, state='outside', error='')
+    """
+
+    def __init__(self) -> None:
+        self.moves = 0  # grows when a collective, or a wait, begins or ends
+        self._times: dict[_Site, int] = {}
+        self._groups: dict[str, Group] = {}
+        self._recent: OrderedDict[int, _Site] = OrderedDict()  # by the number of the call
+        self._last: _Site | None = None  # begun
+        self._at: _Site | None = None  # that one, or what is waited for
+        self._state: RankState = "outside"
+        self._watch = CollectiveWatch(
+            begun=self._begun,
+            returned=self._returned,
+            waiting=self._waiting,
+            waited=self._waited,
+            raised=self._raised,
+        )
+
+    def __enter__(self) -> CollectiveCounter:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.__exit__()
+
+    def position(self) -> RankPosition:
+        """How far it has come. Any thread may ask."""
+        at, state = self._at, self._state
+        times = list(self._times.items())
+        names = short_names({site.file for site, _ in times if site.file})
+        calls = []
+        for site, count in times:
+            group = self._groups[site.group]
+            name = group.description.removeprefix("mesh_")
+            name = "" if name == group.description else name
+            where = f"{names[site.file]}:{site.line}" if site.file else ""
+            calls.append(CollectiveCalls(site.kind, name, group.ranks, where, count))
+        last = next((i for i, (site, _) in enumerate(times) if site == at), None)
+        return RankPosition(tuple(calls), last, state)
+
+    def _begun(self, event: Begun) -> None:
+        with suppress(Exception):
+            site = self._site(event)
+            self._groups[event.group.name] = event.group
+            self._times[site] = self._times.get(site, 0) + 1
+            self._recent[event.call] = self._last = self._at = site
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+            self._move("inside")
+
+    def _returned(self, call: int) -> None:
+        self._move("outside")
+
+    def _waiting(self, call: int | None) -> None:
+        self._at = self._last if call is None else self._recent.get(call, self._last)
+        self._move("inside")
+
+    def _waited(self, event: Waited) -> None:
+        self._at = self._last
+        self._move("outside")
+
+    def _raised(self, _: None) -> None:
+        self._state = "raised"
+
+    def _move(self, state: RankState) -> None:
+        self._state = state
+        self.moves += 1
+
+    def _site(self, event: Begun) -> _Site:
+        frame = user_frame(sys._getframe(2))
+        if frame is None:  # a thread of the engine's
+            frame = user_frame(sys._current_frames().get(main_thread().ident or 0))
+        kind, group = event.kind, event.group.name
+        if frame is not None:
+            site = _Site(kind, group, frame.f_code.co_filename, frame.f_lineno)
+            if len(self._times) < _MOST or site in self._times:
+                return site
+        return _Site(kind, group, "", 0)
