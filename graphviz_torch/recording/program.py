@@ -55,7 +55,7 @@ class Program:
         self.origins: Origins[Source] = Origins(sequence_number())
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
-        self.steps = Steps()
+        self.steps = Steps(self.table.own)
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()

@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
-from ...internals.frames import OWN, owner
+from ...internals.frames import LIBRARY, OWN, owner
 from ..source_lines import Place
 from .events import Events
 
@@ -82,8 +82,13 @@ class GradientLife:
         """It has stepped."""
         self._stepping = False
 
-    def step(self, used: set[int]) -> None:
-        """An optimizer is about to step with the gradients of the parameters with these id()."""
+    def step(self, used: set[int] | None) -> None:
+        """An optimizer is about to step with the gradients of the parameters with these id().
+
+        Args:
+            used: None: of copies of the parameters, so that any gradient may be used.
+        """
+        used = set(self._fresh) if used is None else used
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
@@ -109,9 +114,9 @@ class GradientLife:
         """`parameter.grad` was set."""
         key = id(parameter)
         if key in self._fresh:
-            if value is None:
+            if value is None and owner(frame.f_code.co_filename) != LIBRARY:
                 self._clear(key, frame)
-            else:
+            else:  # a library that takes a gradient away has it, as ZeRO does
                 self._use()  # the program makes gradients of its own
 
     def _use(self) -> None:

@@ -112,7 +112,7 @@ class EventListener(PairListener):
     def stepping(self, event: Stepping) -> None:
         optimizer, caller = event.optimizer, event.frame
         place = self.program.place(caller)
-        parameters = {id(parameter) for parameter in parameters_of(optimizer)}
+        parameters = self.program.steps.parameters(optimizer)
         self.life.step(parameters)
         frame = self.program.frame
         variables = {} if frame is None else local_variables(frame)
@@ -121,6 +121,7 @@ class EventListener(PairListener):
         self._schedules.step(
             self.events, self.program, optimizer, user_frame(caller), name, self._scaled
         )
+        parameters = parameters or set()
         strangers = parameters - self.program.table.own()
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
             optimized = parameters_of(optimizer)

@@ -7,7 +7,7 @@ frames that they come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
@@ -29,9 +29,14 @@ class _Step:
 
 
 class Steps:
-    """The steps of a recording."""
+    """The steps of a recording.
 
-    def __init__(self) -> None:
+    Args:
+        own: gives the id() of the parameters of the model.
+    """
+
+    def __init__(self, own: Callable[[], set[int]] = set) -> None:
+        self._own = own
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
         self.running: list[_Step] = []  # outside first
@@ -41,10 +46,23 @@ class Steps:
         """An optimizer is about to step."""
         optimizer = event.optimizer
         self.count += 1
-        self.updated = (self.updated or set()) | {id(p) for p in parameters_of(optimizer)}
+        parameters = self.parameters(optimizer)
+        if parameters is not None:
+            self.updated = (self.updated or set()) | parameters
         closure = closure_code(event.args)
         self.running = [step for step in self.running if _is_running(step, event.frame)]
         self.running.append(_Step(optimizer, closure, event.frame))
+
+    def parameters(self, optimizer: Optimizer) -> set[int] | None:
+        """id() of the parameters that an optimizer updates; None where it holds copies of them.
+
+        ZeRO and others with a master copy hold the model's parameters flat, in tensors of one
+        dimension, and write them back after the step.
+        """
+        parameters = parameters_of(optimizer)
+        keys = set(map(id, parameters))
+        flat = parameters and all(parameter.dim() == 1 for parameter in parameters)
+        return None if flat and keys.isdisjoint(self._own()) else keys
 
     def stepped(self, event: Stepped) -> None:
         """It has stepped."""

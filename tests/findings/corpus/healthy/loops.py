@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Adam, AdamW
 
 from graphviz_torch import simulate_accelerator
@@ -189,3 +189,20 @@ def trained_on_samples_attacked_by_the_sign_of_their_gradient(record: Record) ->
             optimizer.zero_grad()  # of the model's gradients, which nothing was to use
             F.cross_entropy(model(attacked), y).backward()
             optimizer.step()
+
+
+def a_flat_copy_of_the_parameters_that_learns_for_them(record: Record) -> None:
+    model = mlp()
+    flat = nn.Parameter(parameters_to_vector(model.parameters()).detach().double())
+    optimizer = SGD([flat], lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x, y = batch()
+            F.cross_entropy(model(x), y).backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            flat.grad = parameters_to_vector(gradients).double()
+            for parameter in model.parameters():
+                parameter.grad = None
+            optimizer.step()
+            with torch.no_grad():
+                vector_to_parameters(flat.float(), model.parameters())
