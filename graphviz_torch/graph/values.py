@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .ids import NodeId
-from .tensors import Extent, TensorMeta
+from .tensors import Extent, GradientStats, TensorMeta
 from .text import short_repr
 
 TransferKind = Literal["HtoD", "DtoH", "DtoD"]
@@ -88,6 +88,10 @@ class Parameter:
     norm: float | None = None  # Euclidean, of its values when backward began
     extent: Extent = ""  # what of it the norm is of: "local part"
     placement: str = ""  # what of it this rank has: "Shard(0) on dp, local [32, 16]"
+    # Of one that ranks divide: its `.grad` after the block, as far as this rank has it.
+    grad: GradientStats | None = None
+    part: int | None = None  # which part of both this rank has, from 0; None: another way
+    parts: int = 1  # that there are
 
     __repr__ = short_repr
 

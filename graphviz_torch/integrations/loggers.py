@@ -47,12 +47,19 @@ def send(logger: Any, graph: Graph, step: int) -> None:
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
-    """The Euclidean norm of the gradients of each module's own parameters, by the module's path."""
+    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+
+    Of a parameter that ranks divide it is that of the whole `.grad`, where ranks are put together.
+    """
     norms: dict[str, float] = {}
     for parameter in graph.parameters:
         if parameter.node is None:
             continue
-        for stats in graph.nodes[parameter.node].grad_outputs:
+        found = graph.nodes[parameter.node].grad_outputs
+        whole = parameter.grad is not None and not parameter.grad.extent
+        if whole and graph.step.loss_scale is None:  # with a scale, `.grad` may be unscaled already
+            found = (parameter.grad,)
+        for stats in found:
             if stats is not None:
                 owner = parameter.name.rpartition(".")[0] or parameter.name
                 norm = math.nan if stats.nonfinite else stats.norm / (graph.step.loss_scale or 1.0)

@@ -7,6 +7,7 @@ reports is text that is checked when it is read; nothing is unpickled.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import zlib
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from .. import Finding, Graph, diff, find_across
+from .. import Finding, GradientStats, Graph, Parameter, TensorMeta, diff, find_across
 from ..graph import RankPosition
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
@@ -125,7 +126,7 @@ def one_graph(graphs: Mapping[int, Graph]) -> Graph:
     """The graphs of ranks as one: of those that are alike the first, each kind under its ranks.
 
     Alike are graphs with the same nodes and edges, whatever the values of their gradients and how
-    long they took.
+    long they took. The parameters that ranks divide are put together.
     """
     kinds: list[tuple[Graph, list[int]]] = []
     for rank, graph in sorted(graphs.items()):
@@ -135,9 +136,54 @@ def one_graph(graphs: Mapping[int, Graph]) -> Graph:
                 break
         else:
             kinds.append((graph, [rank]))
-    if len(kinds) == 1:
-        return kinds[0][0]
-    return joined([graph for graph, _ in kinds], [ranks_text(ranks) for _, ranks in kinds])[0]
+    wholes = [
+        replace(graph, parameters=whole_parameters([graphs[rank] for rank in ranks]))
+        for graph, ranks in kinds
+    ]
+    if len(wholes) == 1:
+        return wholes[0]
+    return joined(wholes, [ranks_text(ranks) for _, ranks in kinds])[0]
+
+
+def whole_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
+    """The parameters of ranks that did the same: what they divide is said of the whole.
+
+    Of ranks that have the same part the first counts. Where a part is missing, or each rank has a
+    summand of a gradient, the first rank's own numbers stay, which say that they are of a part.
+    """
+    ranks = [{each.name: each for each in graph.parameters} for graph in graphs]
+    return tuple(_whole([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
+
+
+def _whole(ranks: Sequence[Parameter]) -> Parameter:
+    first = ranks[0]
+    parts = {each.part: each for each in reversed(ranks) if each.part is not None}
+    if first.parts == 1 or len(parts) < first.parts:
+        return first
+    norms = [each.norm for each in parts.values() if each.norm is not None]
+    if first.extent == "local part" and len(norms) == len(parts):
+        first = replace(first, norm=math.hypot(*norms), extent="")
+    grads = [each.grad for each in parts.values() if each.grad is not None]
+    if len(grads) == len(parts):
+        first = replace(first, grad=_together(grads, first.tensor), part=0, parts=1)
+    return first
+
+
+def _together(parts: Sequence[GradientStats], whole: TensorMeta) -> GradientStats:
+    """The statistics of a gradient, from those of its parts."""
+    sizes = [0 if each.tensor is None else math.prod(each.tensor.shape) for each in parts]
+    finite = [size - each.nonfinite for size, each in zip(sizes, parts, strict=True)]
+    means = (each.mean * count for each, count in zip(parts, finite, strict=True))
+    zeros = (each.zero_fraction * size for each, size in zip(parts, sizes, strict=True))
+    return GradientStats(
+        math.hypot(*[each.norm for each in parts]),
+        max(each.max_abs for each in parts),
+        sum(means) / max(1, sum(finite)),
+        sum(zeros) / max(1, sum(sizes)),
+        sum(each.nan for each in parts),
+        sum(each.inf for each in parts),
+        tensor=whole if parts[0].tensor is None else parts[0].tensor._replace(shape=whole.shape),
+    )
 
 
 def one_list(reports: Sequence[RankReport]) -> list[Finding]:

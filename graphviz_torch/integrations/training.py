@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from .. import Finding, Graph, find_across, gather
 from .loggers import send
+from .ranks import whole_parameters
 from .steps import Due, OptimizerSteps, due_steps
 
 RaiseOn = Literal["error", "warning", "never"]
@@ -75,6 +77,8 @@ class Report:
         for each in new:
             _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
         if _rank() == 0:
+            if ranks is not None:
+                graph = replace(graph, parameters=whole_parameters(ranks))
             for logger in self.loggers:
                 send(logger, graph, step)
         bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[self._raise_on]

@@ -68,6 +68,23 @@ def placement(tensor: Any) -> str:
     return ", ".join([*parts, f"local {list(local.shape)}"])
 
 
+def part(tensor: Any) -> tuple[int, int] | None:
+    """Which part of a DTensor this rank has, from 0, and how many there are.
+
+    Ranks with the same number have the same part. None where each rank has a summand, where this
+    rank has nothing, and for other tensors.
+    """
+    spec: Any = getattr(tensor, "_spec", None)
+    at = None if spec is None else spec.mesh.get_coordinate()
+    if at is None or any(each.is_partial() for each in spec.placements):
+        return None
+    index, count = 0, 1
+    for each, mine, size in zip(spec.placements, at, spec.mesh.shape, strict=True):
+        if not each.is_replicate():
+            index, count = index * size + mine, count * size
+    return index, count
+
+
 def _of_group(frame: FrameType) -> Asker | None:
     [members] = variables(frame, "fsdp_params")
     if not members:

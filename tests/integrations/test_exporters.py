@@ -19,8 +19,11 @@ from torch import nn
 from graphviz_torch import (
     Collective,
     Edge,
+    GradientStats,
     Graph,
     Node,
+    Parameter,
+    TensorMeta,
     record,
     to_chrome_trace,
     to_dict,
@@ -29,6 +32,7 @@ from graphviz_torch import (
     trace,
 )
 from graphviz_torch.graph.events import GradientRead, ParameterFreeze
+from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.integrations.rows import SCHEMA
 
 
@@ -83,6 +87,16 @@ def test_rows_hold_numbers_that_json_does_not_know() -> None:
     [values] = [n["grad_outputs"][0]["values"] for n in rows["nodes"] if n["label"] == "x"]
     assert values == [2.0, "NaN", "Infinity"]
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(rows)
+
+
+def test_rows_of_what_a_rank_has_of_a_gradient_are_taken_too() -> None:
+    meta = TensorMeta((4,), "float32", "cpu")
+    grad = GradientStats(1.0, 1.0, 0.5, 0.0, tensor=meta._replace(shape=(2,)), extent="local part")
+    graph = Graph((), parameters=(Parameter("weight", meta, True, grad=grad, part=1, parts=2),))
+    rows = json.loads(json.dumps(to_dict(graph), allow_nan=False))
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(rows)
+    assert (rows["parameters"][0]["part"], rows["parameters"][0]["grad"]["norm"]) == (1, 1.0)
+    assert from_json(to_json(graph)) == graph
 
 
 def test_an_event_in_rows_has_the_name_of_its_class() -> None:

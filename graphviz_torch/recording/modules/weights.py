@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graph import Graph, Parameter
+from torch import Tensor
+
+from ...graph import GradientStats, Graph, Parameter
 from ...internals.hooks.optimizers import optimized_parameters
-from ...internals.sharding import placement
+from ...internals.sharding import part, placement
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
+from ..gradients.statistics import Descriptions
 from ..listener import Began, Listener
 from ..program import Program
 
@@ -25,6 +28,7 @@ class Weights(Listener):
         self._optimized: set[int] | None = None  # id() of what any optimizer holds
         self._got: set[str] = set()  # names of those that any backward gave a gradient ...
         self._looked_at = False  # ... and no other, for all gradients were looked at
+        self._grads: dict[str, GradientStats] = {}  # of those that ranks divide
 
     def backward_began(self, event: Began) -> None:
         """Read the norms, which the optimizer will change."""
@@ -48,6 +52,8 @@ class Weights(Listener):
         updated, listed = self.program.steps.updated, self.program.table.listed()
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
+        if not self.program.options.light:
+            self._grads = _of_parts(listed)
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         return replace(graph, parameters=self._parameters(backward))
@@ -89,4 +95,25 @@ class Weights(Listener):
                     placement=placement(tensor),
                 )
             )
+            mine = part(tensor)
+            if mine is not None:
+                number, parts = mine
+                alike = tensor.grad is None or part(tensor.grad) == mine
+                found[-1] = replace(
+                    found[-1],
+                    grad=self._grads.get(name),
+                    part=number if alike else None,
+                    parts=parts,
+                )
         return tuple(found)
+
+
+def _of_parts(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
+    """What this rank has of the gradients that ranks divide, by the parameter's name."""
+    divided = {i: tensor.grad for i, (_, tensor) in enumerate(listed) if placement(tensor.grad)}
+    descriptions = Descriptions()
+    for i, gradient in divided.items():
+        if gradient is not None:
+            descriptions.see((i, 0), gradient, descriptions.kind(tensor_meta(gradient)))
+    descriptions.describe_all()
+    return {listed[i][0]: stats for (i, _), stats in descriptions.collect().items()}

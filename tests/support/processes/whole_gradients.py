@@ -1,0 +1,63 @@
+"""What ranks have of a sharded model's gradients, put together, and what PyTorch puts together.
+
+    torchrun --nproc-per-node 4 -m tests.support.processes.whole_gradients FSDP2 HSDP
+
+Printed as JSON by rank 0, by way: of each parameter the norm and the largest element of the
+gradient, and the norm of its values before the step: ours, PyTorch's `full_tensor()`, and rank 0's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from graphviz_torch import gather, record
+from graphviz_torch.integrations.ranks import one_graph
+from tests.support.processes.parallelism import WAYS
+
+
+def full(tensor: Any) -> Tensor:
+    whole: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().double()
+
+
+def compare(way: str) -> dict[str, Any]:
+    model, step = WAYS[way](dist.get_world_size())
+    before = {name: full(parameter).norm().item() for name, parameter in model.named_parameters()}
+    with record(model) as recording:
+        step()
+    graphs = gather(recording.graph)
+    theirs = {}
+    for name, parameter in model.named_parameters():
+        grad = full(parameter.grad)
+        theirs[name] = grad.norm().item(), grad.abs().max().item(), grad.mean().item()
+    if graphs is None:
+        return {}
+    whole = one_graph(dict(enumerate(graphs)))
+    assert len(whole.nodes) == len(graphs[0].nodes), "the ranks are alike"
+    rows = {}
+    for mine, own in zip(whole.parameters, graphs[0].parameters, strict=True):
+        if mine.grad is not None and own.grad is not None:
+            rows[mine.name] = {
+                "ours": (mine.grad.norm, mine.grad.max_abs, mine.grad.mean),
+                "theirs": theirs[mine.name],
+                "rank 0": (own.grad.norm, own.grad.max_abs, own.grad.mean),
+                "extents": (own.grad.extent, mine.grad.extent, mine.extent),
+                "parts": own.parts,
+                "values": (mine.norm, before[mine.name]),
+            }
+    return rows
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    results = {way: compare(way) for way in sys.argv[1:]}
+    if dist.get_rank() == 0:
+        print("RESULT", json.dumps(results), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
