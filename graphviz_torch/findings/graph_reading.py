@@ -6,10 +6,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from ..graph import Edge, GradientStats, Graph, TensorMeta
+from ..graph import Collective, Edge, GradientStats, Graph, TensorMeta
 from ..graph.events import LeafBackward, Occurrence, OptimizerStep
 
 Kind = TypeVar("Kind", bound=Occurrence)
+
+_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+
+
+def averages(graph: Graph) -> dict[str, Collective]:
+    """The last collective that reduces the gradient of each parameter, by the parameter's name."""
+    return {
+        name: each
+        for each in graph.collectives
+        if each.kind in _REDUCING and each.gradients
+        for name in each.parameters
+    }
+
+
+def largest_unnamed_average(graph: Graph) -> int:
+    """Bytes of the largest reduction of which is not known whose gradients it may be of."""
+    return max(
+        (
+            each.nbytes
+            for each in graph.collectives
+            if each.kind in _REDUCING and each.phase != "forward" and not each.parameters
+        ),
+        default=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Collective:
     waited: str = ""  # the line that waited for it, where that is known
     peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
     change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
+    gradients: bool | None = None  # did gradients of `parameters` go over, and not their values
 
     __repr__ = short_repr
 

@@ -12,7 +12,9 @@ from .ids import NodeId
 from .text import short_repr
 from .values import Operand
 
-ClipMoment = Literal["in time", "before backward", "after the step", "while scaled"]
+ClipMoment = Literal[
+    "in time", "before backward", "after the step", "while scaled", "before the average"
+]
 Holder = Literal["list", "dict", "forward", "outside"]
 Origin = Literal["operation", "input", "parameter"]
 
@@ -34,6 +36,16 @@ class AttributeAssignment(Occurrence):
 
     owner: str = ""  # "fc1", or "fc1.weight"
     attribute: str = ""  # "require_grad"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AwaitedGradient(Occurrence):
+    """An optimizer stepped while DistributedDataParallel waited for gradients that did not come.
+
+    `where` is the line of its forward.
+    """
+
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -162,8 +174,19 @@ class VainBackward(Occurrence):
     """A backward whose gradients are cleared each time, before any step has used them."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class WrapperBypass(Occurrence):
+    """An optimizer stepped with gradients of a forward that went past DistributedDataParallel.
+
+    `where` is the line of that forward, `nodes` are those of the parameters.
+    """
+
+    wrapper: str = ""  # what the caller calls it
+
+
 Event = (
     AttributeAssignment
+    | AwaitedGradient
     | Broadcast
     | ConstantTerm
     | DataAssignment
@@ -180,4 +203,5 @@ Event = (
     | StrayParameters
     | UnsteppedBackward
     | VainBackward
+    | WrapperBypass
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .collectives.collectives import Collectives
 from .collectives.placements import Placements
+from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
 from .events.listener import EventListener
 from .failures.failures import Failures
@@ -37,4 +38,5 @@ LISTENERS: tuple[type[Listener], ...] = (
     Copies,
     Collectives,
     Placements,
+    Wrappers,
 )

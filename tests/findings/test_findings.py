@@ -30,6 +30,7 @@ from tests.findings.by_hand.graphs import (
     stats,
     told,
 )
+from tests.findings.by_hand.processes import LARGE, RANKS, micro_batches
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
@@ -41,12 +42,16 @@ def only(rule: str, graph: Graph) -> list[Finding]:
     return [finding for finding in find(graph) if finding.rule == rule]
 
 
+def across(rule: str, graphs: list[Graph]) -> list[Finding]:
+    return [finding for finding in find_across(graphs) if finding.rule == rule]
+
+
 def test_every_rule_has_a_sentence_an_example_and_a_near_miss() -> None:
     table = dict(rules())
     assert len(table) == len(rules())
-    assert set(CASES) == set(table) - {"growing-graph", "skipped-parameter"}
+    assert {*CASES, *RANKS} == set(table) - {"growing-graph", "repeated-average"}
     assert all(sentence.endswith(".") and len(sentence) > 30 for sentence in table.values())
-    assert all(case.near_misses for case in CASES.values())
+    assert all(case.near_misses for case in (*CASES.values(), *RANKS.values()))
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -60,11 +65,21 @@ def test_the_rule_finds_what_it_is_for(rule: str) -> None:
     assert all(0 <= transfer < len(case.graph.transfers) for transfer in found.transfers)
 
 
-@pytest.mark.parametrize("rule", CASES)
+@pytest.mark.parametrize("rule", RANKS)
+def test_a_rule_that_compares_ranks_finds_what_it_is_for(rule: str) -> None:
+    case = RANKS[rule]
+    (found,) = across(rule, case.graphs)
+    assert (found.severity, found.message) == (case.severity, case.message)
+    assert found.cause
+    assert found.advice[0].isupper()
+
+
+@pytest.mark.parametrize("rule", [*CASES, *RANKS])
 def test_what_a_finding_tells_beside_its_message_is_as_it_was(rule: str) -> None:
     """Of a rule that has changed, delete its line in the file and run this test; then read it."""
     golden = json.loads(TOLD.read_text("utf-8"))
-    (found,) = only(rule, CASES[rule].graph)
+    ranks = RANKS.get(rule)
+    (found,) = only(rule, CASES[rule].graph) if ranks is None else across(rule, ranks.graphs)
     fields = {
         "cause": found.cause,
         "advice": found.advice,
@@ -85,6 +100,14 @@ def test_what_a_finding_tells_beside_its_message_is_as_it_was(rule: str) -> None
 )
 def test_the_rule_is_silent_on_the_near_miss(rule: str, number: int) -> None:
     assert only(rule, CASES[rule].near_misses[number]) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "number"),
+    [(rule, i) for rule, case in RANKS.items() for i in range(len(case.near_misses))],
+)
+def test_a_rule_that_compares_ranks_is_silent_on_the_near_miss(rule: str, number: int) -> None:
+    assert across(rule, RANKS[rule].near_misses[number]) == []
 
 
 def test_a_graph_of_which_nothing_was_recorded_has_no_findings() -> None:
@@ -371,6 +394,35 @@ def test_a_graph_of_changing_size_does_not_grow_and_two_steps_are_no_trend(
     assert find(last, before) == []
 
 
+@pytest.mark.parametrize(("size", "severity"), [(2048, "info"), (LARGE, "warning")])
+def test_gradients_averaged_in_each_micro_batch_are_told_by_what_is_sent_in_vain(
+    size: int, severity: str
+) -> None:
+    *before, last = micro_batches(synced=2, size=size)
+    [found] = [f for f in find(last, before) if f.rule == "repeated-average"]
+    assert found.severity == severity
+    assert found.message.startswith(
+        "The gradients of body.weight are averaged 2 times at train.py:9 before an optimizer steps "
+        "with them: 2.0 "
+    )
+
+
+@pytest.mark.parametrize(
+    "graphs",
+    [
+        micro_batches(synced=1),
+        micro_batches(synced=2, stepped=False),
+        [
+            replace(graph, events=micro_batches(synced=2)[1].events)
+            for graph in micro_batches(synced=2)
+        ],
+    ],
+    ids=["no_sync", "no step", "a step after each"],
+)
+def test_gradients_averaged_once_for_a_step_are_left_alone(graphs: list[Graph]) -> None:
+    assert find(graphs[1], graphs[:1]) == []
+
+
 def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     good, bad = model(parameter("head.weight")), model(lost("head.weight", module_called=False))
     (found,) = find_across([good, bad, good])
@@ -415,6 +467,7 @@ def test_no_file_that_loads_as_a_graph_makes_a_rule_or_a_comparison_fail(
         (["after the step"], ["clipped after the step"]),
         (["before backward", "after the step"], ["clipped too early"]),
         (["while scaled"], ["clipped while scaled"]),
+        (["in time", "before the average"], ["clipped before the average"]),
     ],
 )
 def test_clipping_at_one_line_is_told_by_what_it_missed(

@@ -43,6 +43,7 @@ def test_each_kind_is_there_as_often_as_pytorch_counts_it_and_nothing_changes(
         assert rank["equal"]
         assert rank["named"] == 1
         assert rank["missed"] == []
+        assert rank["findings"] == []
 
 
 def test_eight_ranks_in_one_process_are_counted_as_pytorch_does(
@@ -109,6 +110,18 @@ def test_a_gradient_that_is_averaged_by_hand_is_named_and_its_line() -> None:
     assert first.phase == "other"
     assert first.where.startswith("test_collectives.py:")
     assert (first.asynchronous, first.group, first.group_size) == (False, "", 1)
+
+
+def test_of_a_parameter_is_known_whether_its_values_or_its_gradient_went_over() -> None:
+    model = nn.Linear(2, 1)
+    with alone(), record(model) as recording:
+        model(torch.ones(3, 2)).sum().backward()
+        dist.all_reduce(model.weight.grad)
+        with torch.no_grad():
+            dist.all_reduce(model.weight)
+        dist.all_reduce(torch.ones(1))
+    sent = [(each.parameters, each.gradients) for each in collectives(recording)]
+    assert sent == [(("weight",), True), (("weight",), False), ((), None)]
 
 
 def test_of_a_functional_one_the_line_is_known_that_waits_for_it() -> None:

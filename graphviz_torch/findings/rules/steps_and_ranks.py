@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...graph import Finding, Graph
+from ...graph import Collective, Finding, GradientStats, Graph, Parameter
 from ...graph.text import listing
+from ...graph.units import bytes_text
+from ..graph_reading import averages, largest_unnamed_average
 from ..rule import finding, rule
 from ..words import at
 
 # Two sizes are a difference, three a trend.
 STEPS = 3
+
+# Norms of the same weights differ by less where ranks have other devices; of weights drawn from
+# another seed, by more.
+_SAME = 1e-5
+_COMPRESSED = 4  # bytes of a gradient for one that is sent
+# Of these kinds all ranks of a group give as many bytes.
+_ALIKE = ("all_reduce", "broadcast", "reduce")
 
 
 @rule(reads="steps")
@@ -79,3 +88,174 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
             advice="Run the same modules on every rank, or use "
             "DistributedDataParallel(find_unused_parameters=True).",
         )
+
+
+@rule(reads="ranks")
+def different_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """The ranks of a group ask for other collectives, for another number of them, or in another
+    order: they wait for each other forever, or mix up what they send."""
+    for size, members in _groups(graphs).values():
+        if len(members) < size:
+            continue  # who else is in it is not known
+        for i in range(max(map(len, members.values()))):
+            asked = {rank: row[i] if i < len(row) else None for rank, row in members.items()}
+            first, one = next((rank, each) for rank, each in asked.items() if each is not None)
+            other = next((rank for rank in asked if not _match(one, asked[rank])), None)
+            if other is None:
+                continue
+            if asked[other] is not None or graphs[other].failure is None:  # else that says why
+                yield finding(
+                    "error",
+                    "The ranks do not ask for the same: number "
+                    f"{i + 1} of the collectives of {one.group or 'all ranks'} is {_asked(one)} "
+                    f"on rank {first}, and {_asked(asked[other])} on rank {other}.",
+                    cause="other collectives on a rank",
+                    advice="Call the same collectives in the same order on every rank: not inside "
+                    "`if rank == 0`, and over a list rather than a set.",
+                    where=one.where,
+                )
+            break
+
+
+def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Collective]]]]:
+    """By group: its size, and what each rank of it asks for. Messages between two are left out."""
+    found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
+    for rank, graph in enumerate(graphs):
+        for each in graph.collectives:
+            if each.kind not in ("send", "recv"):
+                size = each.group_size if each.group else len(graphs)
+                _, members = found.setdefault(each.group, (size, {}))
+                members.setdefault(rank, []).append(each)
+    if "" in found:
+        for rank in range(len(graphs)):
+            found[""][1].setdefault(rank, [])
+    return found
+
+
+def _match(a: Collective | None, b: Collective | None) -> bool:
+    """Can these two be what two ranks of a group ask for at the same time."""
+    if a is None or b is None:
+        return a is b
+    if (a.kind, a.dtype) != (b.kind, b.dtype) or (a.kind in _ALIKE and a.nbytes != b.nbytes):
+        return False
+    # Which parameters a bucket of DDP holds is read of their sizes, and may be wrong.
+    exact = a.phase != "backward" or a.kind != "all_reduce"
+    return not (exact and a.parameters and b.parameters) or a.parameters == b.parameters
+
+
+def _asked(collective: Collective | None) -> str:
+    """ "all_reduce of fc.weight at train.py:9"."""
+    if collective is None:
+        return "nothing"
+    what = listing(collective.parameters)
+    if not what and collective.kind != "barrier":
+        what = f"{bytes_text(collective.nbytes)} {collective.dtype}"
+    return f"{collective.kind}{f' of {what}' if what else ''}{at(collective.where)}"
+
+
+@rule(reads="ranks")
+def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """The ranks average the gradients of a parameter whose values differ from rank to rank: each
+    trains another model with the mean of gradients that do not fit it."""
+    names = []
+    for name, copies in _averaged(graphs):
+        norms = [each.norm for each in copies]
+        known = [norm for norm in norms if norm is not None]
+        whole = len(known) == len(norms) and not any(each.extent for each in copies)
+        if whole and max(known) - min(known) > _SAME * max(known):
+            names.append(name)
+    if names:
+        where = averages(graphs[0])[names[0]].where
+        yield finding(
+            "error",
+            f"The values of {listing(names)} differ between the ranks, which average the gradients"
+            f"{at(where)}.",
+            cause="other weights on a rank",
+            advice="Begin with the same weights on every rank: broadcast them from rank 0 "
+            "(dist.broadcast(parameter.detach(), src=0)), set the same seed before the model is "
+            "made, or use DistributedDataParallel, which does it.",
+            where=where,
+        )
+
+
+@rule(reads="ranks")
+def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """All ranks computed the same gradients before they averaged them: each had the same batch."""
+    rows = [
+        [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
+        for _, copies in _averaged(graphs)
+    ]
+    known = [row for row in rows if None not in row]
+    if not known or not all(_equal(row) for row in known):
+        return
+    if any(row[0] is not None and row[0].norm > 0 for row in known):
+        where = next(iter(averages(graphs[0]).values())).where
+        yield finding(
+            "warning",
+            f"{'Both' if len(graphs) == 2 else f'All {len(graphs)}'} ranks computed the same "
+            f"gradients before they averaged them{at(where)}: each had the same batch.",
+            cause="the same batch on every rank",
+            advice="Give the DataLoader a sampler=DistributedSampler(dataset), or draw each rank's "
+            "batches from a seed of its own.",
+            where=where,
+        )
+
+
+@rule(reads="ranks")
+def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """A parameter is the same on every rank and its gradients are not, and nothing averages them,
+    as it does those of others: from this step on the copies drift apart."""
+    reduced = [averages(graph) for graph in graphs]
+    if len(graphs) < 2 or not all(reduced):
+        return
+    unnamed = max(map(largest_unnamed_average, graphs))
+    names = []
+    for name, copies in _copies(graphs):
+        size = copies[0].tensor.nbytes or 0
+        if any(name in averages for averages in reduced) or unnamed >= size // _COMPRESSED:
+            continue
+        norms = {each.norm for each in copies}
+        gradients = [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
+        replicas = len(norms) == 1 and None not in norms and not any(c.extent for c in copies)
+        learned = all(each.stepped for each in copies) and None not in gradients
+        if replicas and learned and not _equal(gradients):
+            names.append(name)
+    if names:
+        yield finding(
+            "error",
+            f"{listing(names)} got another gradient on each rank and nothing averages it, while "
+            f"the gradients of {listing(reduced[0])} are averaged: the ranks' copies drift apart.",
+            cause="not averaged",
+            advice="Give the parameter to what averages the others: fully_shard(model) after its "
+            "blocks, or one DistributedDataParallel around the whole model.",
+        )
+
+
+def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
+    """The parameters that all of several ranks have, by name, as each rank has them."""
+    first, *others = [{each.name: each for each in graph.parameters} for graph in graphs] or [{}]
+    for name, parameter in first.items() if others else ():
+        copies = [parameter, *(table[name] for table in others if name in table)]
+        if len(copies) == len(graphs):
+            yield name, copies
+
+
+def _averaged(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
+    """Those of them whose gradients all these ranks average with each other."""
+    reduced = [averages(graph) for graph in graphs]
+    for name, copies in _copies(graphs):
+        found = [each[name] for each in reduced if name in each]
+        everybody = all(not each.group or each.group_size == len(graphs) for each in found)
+        if len(found) == len(graphs) and everybody:
+            yield name, copies
+
+
+def _stats(graph: Graph, parameter: Parameter) -> GradientStats | None:
+    """The gradient that its last backward gave it on its own rank; None where that is not known."""
+    gradients = () if parameter.node is None else graph.nodes[parameter.node].grad_outputs
+    return gradients[0] if gradients else None
+
+
+def _equal(gradients: Sequence[GradientStats | None]) -> bool:
+    """Are they the same, as far as what was recorded of them tells."""
+    return len({(g.norm, g.max_abs, g.mean, g.zero_fraction) for g in gradients if g}) == 1

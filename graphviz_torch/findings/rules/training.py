@@ -72,8 +72,8 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule(reads="end")
 def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
-    """Gradients were clipped after the step that used them, before backward made them, or while
-    they were still multiplied by the loss scale."""
+    """Gradients were clipped after the step that used them, before backward made them, while they
+    were still multiplied by the loss scale, or before the ranks averaged them."""
     clips = reading.events(GradientClip)
     in_time = {event.where for event in clips if event.moment == "in time"}
     early = {event.where for event in clips if event.moment == "before backward"}
@@ -104,6 +104,11 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
         "clipped while scaled",
         "clips gradients while they are multiplied by the loss scale, and so clips far too much",
         "Call scaler.unscale_(optimizer) before clipping.",
+    ),
+    "before the average": (
+        "clipped before the average",
+        "clips each rank's gradients by that rank's own norm, before the ranks average them",
+        "Average the gradients first, and clip what comes of it.",
     ),
     "before backward": (
         "clipped too early",

@@ -138,6 +138,7 @@ class Collectives(Listener):
                 line(each.waited),
                 each.peer,
                 owner.change,
+                owner.gradients,
             )
             made.append(collective)
         return replace(graph, collectives=tuple(made))

@@ -29,6 +29,7 @@ class Owner(NamedTuple):
     module: str = ""
     parameters: tuple[str, ...] = ()
     change: str = ""  # of placements
+    gradients: bool | None = None  # are gradients of the parameters sent, and not their values
 
 
 class Owners:
@@ -42,7 +43,8 @@ class Owners:
         self._program = program
         self._bucketed: set[int] = set()  # nodes whose gradients a bucket of this backward had
         self._dimensions: dict[str, str] = {}  # of meshes, by the name of the group
-        self._names: dict[int, str] = {}  # by id() of parameters and their gradients ...
+        # By id() of parameters and their gradients: a name, and whether it is a gradient ...
+        self._names: dict[int, tuple[str, bool]] = {}
         self._moment = -1  # ... at this moment
 
     def begin_backward(self) -> None:
@@ -60,12 +62,13 @@ class Owners:
         table = self._program.table
         paths = [(table.path(module), name) for module, name in asking.parameters]
         names = tuple([".".join(filter(None, pair)) for pair in paths if pair[0] is not None])
+        gradients = what.kind in ("all_reduce", "reduce_scatter")  # of a wrapper
         if not names and what.kind != "barrier":
-            names = self._given_by_hand(what.given)
+            names, gradients = self._given_by_hand(what.given)
         if not names and live is not None and node is not None and what.kind == "all_reduce":
-            names = self._bucket(what, live, node)
+            names, gradients = self._bucket(what, live, node), True
         if names:
-            return Owner(_common(names), names, asking.change)
+            return Owner(_common(names), names, asking.change, gradients)
         # A hook on the call of a module runs when the call itself has ended.
         module = None if live is not None or asking.module is None else table.path(asking.module)
         return Owner(self._program.module if module is None else module, (), asking.change)
@@ -78,15 +81,17 @@ class Owners:
             return group.description.removeprefix("mesh_")
         return "" if group.has_all else ranks_text(group.ranks)
 
-    def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[str, ...]:
+    def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
+        """The parameters that are given, or whose gradients all are; and whether those are."""
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
             self._moment, self._names = moment, {}
             for name, parameter in self._program.table.known():
-                self._names[id(parameter)] = name
+                self._names[id(parameter)] = name, False
                 if parameter.is_leaf and parameter.grad is not None:
-                    self._names[id(parameter.grad)] = name
-        return tuple(self._names[id(tensor)] for tensor in given if id(tensor) in self._names)
+                    self._names[id(parameter.grad)] = name, True
+        found = [self._names[id(tensor)] for tensor in given if id(tensor) in self._names]
+        return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
     def _bucket(self, what: Sent, live: Live, node: int) -> tuple[str, ...]:
         """The parameters whose gradients a bucket holds; none where sizes do not say it."""

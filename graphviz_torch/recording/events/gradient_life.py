@@ -1,15 +1,16 @@
 """What becomes of the gradients of parameters: stepped with, cleared, clipped, or read.
 
-Noted are a clearing of gradients that nothing had used, and a clipping that changes nothing or
-changes what is still multiplied by the loss scale. What the program itself reads of `.grad` counts
-as used. Told apart are PyTorch's own readers by their files: optimizers, clipping, the scaler.
+Noted are a clearing of gradients that nothing had used, and a clipping that changes nothing, or
+changes what is still multiplied by the loss scale or is averaged over ranks later. What the program
+itself reads of `.grad` counts as used. Told apart are PyTorch's own readers by their files:
+optimizers, clipping, the scaler.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
 from ...internals.frames import LIBRARY, OWN, owner
+from ...internals.tensors.memory import storage_id
 from ..source_lines import Place
 from .events import Events
 
@@ -56,6 +58,8 @@ class GradientLife:
         self._scaled = False  # are the gradients multiplied by the loss scale
         self._clearing: tuple[Place | None, bool] | None = None
         self._clips: set[ClipMoment] = set()  # what was noted of clipping since the last of those
+        self._clipped: set[int] = set()  # storages of the gradients that were clipped since then
+        self._norm_clip: Place | None = None  # the line that clipped them by their norm
         self._runs: dict[Place | None, _Run] = {}
         self._lines_used: set[Place | None] = set()  # whose gradients were used at least once
 
@@ -71,7 +75,14 @@ class GradientLife:
             self._stepped.difference_update(self._fresh)
         self._clearing = None
         self._scaled = scaled
-        self._clips.clear()
+        self._forget_clips()
+
+    def averaged(self, tensors: Iterable[Tensor]) -> None:
+        """These have gone over to other ranks, to be reduced."""
+        if self._norm_clip is not None and not self._clipped.isdisjoint(map(storage_id, tensors)):
+            clip = GradientClip(function="clip_grad_norm_", moment="before the average")
+            self._events.note(clip, self._norm_clip)
+            self._norm_clip = None  # once for all parameters
 
     def unscaled(self) -> None:
         """The scaler has divided them by the loss scale; it may now skip the step."""
@@ -94,7 +105,7 @@ class GradientLife:
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
         self._stepping = True
         self._stepped |= used
-        self._clips.clear()
+        self._forget_clips()
         self._forget(used)
 
     def read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
@@ -152,6 +163,11 @@ class GradientLife:
                 self._events.note(GradientClearing(by_optimizer=by_optimizer), place)
             self._used, self._clearing = False, None
 
+    def _forget_clips(self) -> None:
+        self._clips.clear()
+        self._clipped.clear()
+        self._norm_clip = None
+
     def _clip(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         key = id(parameter)
         moment: ClipMoment | None = None
@@ -164,10 +180,13 @@ class GradientLife:
             moment = "after the step"
         elif key in self._fresh:  # else it is of another origin
             moment = "while scaled" if self._scaled else "in time"
+            self._clipped.add(storage_id(gradient))
         if moment is not None and moment not in self._clips:  # once for all parameters
             self._clips.add(moment)
-            clip = GradientClip(function=_clipper(frame), moment=moment)
-            self._events.note(clip, self._place(frame))
+            clip, place = GradientClip(function=_clipper(frame), moment=moment), self._place(frame)
+            self._events.note(clip, place)
+            if clip.function == "clip_grad_norm_":
+                self._norm_clip = place
 
 
 def _limit(frame: FrameType | None) -> float:

@@ -26,6 +26,7 @@ from ...graph.events import (
 from ...internals.frames import OWN, local_variables, owner, user_frame
 from ...internals.functions import UNSCALE
 from ...internals.hooks.calls import Called
+from ...internals.hooks.collectives import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
@@ -108,6 +109,10 @@ class EventListener(PairListener):
 
     def stepped(self, event: Stepped) -> None:
         self.life.stepped()
+
+    def sent(self, event: Sent) -> None:
+        if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
+            self.life.averaged(event.given)
 
     def stepping(self, event: Stepping) -> None:
         optimizer, caller = event.optimizer, event.frame

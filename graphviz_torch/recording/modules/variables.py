@@ -24,7 +24,7 @@ def variable(module: Module, caller: FrameType) -> str:
     That is a variable, or an attribute of `self`. What a loop goes over tells more than the loop's
     own variable.
     """
-    modules = list(_modules_of(caller))
+    modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
     if own and own not in _loop_variables(caller):
         return own
@@ -68,12 +68,12 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
     inside = _ids(module)
     return _has_parameters(module) and any(
         id(other) not in inside and _has_parameters(other) and id(module) not in _ids(other)
-        for _, value in _modules_of(caller)
+        for _, value in modules_of(caller)
         for _, other in _parts(value)
     )
 
 
-def _modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
+def modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
     """The modules, and the lists and dicts, in the variables of the user's code that calls, and in
     the attributes of `self`.
 

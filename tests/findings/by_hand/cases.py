@@ -12,6 +12,7 @@ from tests.findings.by_hand import (
     lost,
     memory,
     paths,
+    processes,
     terms,
     training,
     transfers,
@@ -33,5 +34,6 @@ FAMILIES = (
     values,
     transfers,
     memory,
+    processes,
 )
 CASES: dict[str, Case] = {rule: case for family in FAMILIES for rule, case in family.CASES.items()}

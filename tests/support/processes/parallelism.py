@@ -5,7 +5,8 @@
 
 Each way is run bare and recorded from the same beginning. Printed as JSON by rank 0: what PyTorch's
 CommDebugMode counts of a bare step (of point-to-point messages, how often they were asked for),
-what the recording has, and whether all ranks' values and gradients are bit-equal.
+what the recording has, whether all ranks' values and gradients are bit-equal, and what is found
+wrong: nothing is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +29,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, parallel
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
-from graphviz_torch import Graph, record
+from graphviz_torch import Finding, Graph, find, find_across, record
+from graphviz_torch.graph.files.file import text_of, value_of
 
 warnings.filterwarnings("ignore")
 Step = Callable[[], object]
@@ -272,7 +274,14 @@ def compare(make: Callable[[int], tuple[nn.Module, Step]], ranks: int) -> dict[s
         "nodes": sum(each.node is not None for each in graph.collectives),
         "equal": equal,
         "missed": sorted({node.note for node in graph.nodes if "not recorded" in node.note}),
+        "findings": messages_of(find(recording)),
+        "graph": text_of(graph),
     }
+
+
+def messages_of(findings: Sequence[Finding]) -> list[str]:
+    """What is said of what is wrong, without what is only good to know."""
+    return [f"{each.rule}: {each.message}" for each in findings if each.severity != "info"]
 
 
 def main(backend: str, ranks: int, wanted: list[str]) -> None:
@@ -295,6 +304,9 @@ def main(backend: str, ranks: int, wanted: list[str]) -> None:
         if backend != "fake":
             every = [None] * ranks
             dist.all_gather_object(every, mine)
+        graphs = [value_of(each.pop("graph"), Graph) for each in every if "graph" in each]
+        if len(graphs) == ranks:
+            every[0]["findings"] += messages_of(find_across(graphs))
         results[name] = every
     if dist.get_rank() == 0:
         print("RESULT", json.dumps(results), flush=True)

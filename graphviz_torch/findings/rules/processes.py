@@ -1,0 +1,230 @@
+"""Many processes: what a rank gathers, averages or redistributes in vain, or does not average."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ...graph import Collective, Finding, Graph, Node, Severity
+from ...graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
+from ...graph.text import listing
+from ...graph.units import bytes_text
+from ..graph_reading import Reading, averages
+from ..rule import finding, rule
+from ..words import at
+
+MIB = 1 << 20
+_LITTLE = MIB  # sent for nothing
+_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB
+# Batch norm is worse from here on (Wu and He 2018, "Group Normalization").
+_FEW_ROWS = 16
+_SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
+
+
+@rule(reads="end")
+def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
+    """A forward went past DistributedDataParallel, as model.module(x) does: it averages no
+    gradients of such a backward, and each rank trains a model of its own."""
+    graph = reading.graph
+    sent = sum(c.nbytes for c in graph.collectives if c.phase != "forward")
+    sizes = {p.node: p.tensor.nbytes or 0 for p in graph.parameters}
+    for event in reading.events(WrapperBypass):
+        # Who averages by hand may send half precision.
+        if 2 * sent < sum(sizes.get(node, 0) for node in event.nodes):
+            name = event.wrapper or "the wrapper"
+            yield finding(
+                "error",
+                f"The forward{at(event.where)} went past {name}, and nothing averaged the "
+                "gradients that the optimizer stepped with: each rank trains by itself.",
+                cause="forward past the wrapper",
+                advice=f"Call {name}(...) in place of {name}.module(...) or what it holds: "
+                "DistributedDataParallel averages after forwards of its own.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule(reads="end")
+def awaited_parameter(reading: Reading) -> Iterator[Finding]:
+    """DistributedDataParallel waits for the gradients of parameters that the loss does not depend
+    on: it averages no bucket that they are in, and its next forward raises an error."""
+    for event in reading.events(AwaitedGradient):
+        yield finding(
+            "error",
+            f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, "
+            f"which the loss of the forward{at(event.where)} does not depend on: it averages no "
+            "bucket that they are in, and its next forward raises an error.",
+            cause="waits for what nothing uses",
+            advice="Use them, remove them, set their requires_grad to False before the model is "
+            "wrapped, or pass find_unused_parameters=True.",
+            where=event.where,
+        )
+
+
+@rule(reads="steps")
+def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Each of several backwards averages the gradients over the ranks before one step of the
+    optimizer uses them: all but the last do it for nothing."""
+    steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
+    first = next((i for i, stepped in enumerate(steps) if stepped), 0)
+    rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]
+    names = (dict.fromkeys(n for c in sent for n in c.parameters) for sent in rounds)
+    times = Counter(name for each in names for name in each)
+    again = [name for name, count in times.items() if count > 1]
+    if not again:
+        return
+    vain = [c for sent in rounds[:-1] for c in sent if not times.keys().isdisjoint(c.parameters)]
+    size = sum(each.nbytes for each in vain)
+    yield finding(
+        _severity(size),
+        f"The gradients of {listing(again)} are averaged {max(times.values())} times"
+        f"{at(vain[0].where)} before an optimizer steps with them: {bytes_text(size)} are sent for "
+        "nothing.",
+        cause="averaged in every backward",
+        advice="Run the forward and the backward of all but the last micro-batch inside "
+        "`with model.no_sync():`; the backward alone is not enough.",
+        where=vain[0].where,
+    )
+
+
+def _is_average(collective: Collective) -> bool:
+    """Does it average gradients in the backward of the graph that has its node."""
+    return (
+        collective.kind == "all_reduce"
+        and collective.phase == "backward"
+        and collective.node is not None
+        and bool(collective.gradients)
+    )
+
+
+@rule(reads="end")
+def gathered_again(reading: Reading) -> Iterator[Finding]:
+    """A module of fully_shard is called several times in one forward, and its parameters are
+    gathered for each call: they were freed in between."""
+    for sent, times in _gathered(reading.graph.collectives):
+        if any(_is_later_call(node, sent.module) for node in reading.graph.nodes):
+            size = sent.nbytes * sent.group_size * (times - 1)
+            yield finding(
+                _severity(size),
+                f"The parameters of {sent.module} are gathered {times} times in one forward"
+                f"{at(sent.where)}: they are freed after each of its calls.",
+                cause="freed between two calls",
+                advice="Pass reshard_after_forward=False to the module's own fully_shard, which "
+                "keeps them until backward.",
+                where=sent.where,
+            )
+
+
+def _gathered(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
+    """Whose parameters a forward gathers more than once before a backward, and how often."""
+    times: dict[tuple[str, ...], list[Collective]] = {}
+    known: set[tuple[str, ...]] = set()
+    for each in collectives:
+        if each.phase == "backward":
+            for names, row in times.items():
+                if len(row) > 1 and names not in known:
+                    known.add(names)
+                    yield row[0], len(row)
+            times = {}
+        elif each.phase == "forward" and each.kind == "all_gather" and each.parameters:
+            times.setdefault(each.parameters, []).append(each)
+
+
+def _is_later_call(node: Node, module: str) -> bool:
+    """Did a second or later call of this module make the node: "cell#2.fc" of "cell"."""
+    parts = node.scope.split(".")[: module.count(".") + 1]
+    plain = ".".join([part.partition("#")[0] for part in parts])
+    return bool(module) and plain == module and "#" in "".join(parts)
+
+
+@rule(reads="end")
+def one_unit(reading: Reading) -> Iterator[Finding]:
+    """fully_shard has the whole model as one unit: each forward gathers all of it at once, nothing
+    is computed meanwhile, and each rank then has all parameters."""
+    gathers = [c for c in reading.graph.collectives if c.kind == "all_gather" and c.parameters]
+    if len({each.parameters for each in gathers}) != 1:
+        return
+    names, where = set(gathers[0].parameters), gathers[0].where
+    sizes = [p.tensor.nbytes or 0 for p in reading.graph.parameters if p.name in names]
+    total = sum(sizes)
+    if total < _UNIT or 2 * max(sizes) > total:
+        return
+    yield finding(
+        "info" if total < _LARGE_UNIT else "warning",
+        f"All {len(names)} parameters, {bytes_text(total)}, are gathered at once{at(where)}: "
+        "nothing is computed meanwhile, and each rank then has the whole model.",
+        cause="one unit",
+        advice="Call fully_shard on each block before the model: a block's parameters are gathered "
+        "while the one before it runs, and freed after it.",
+        where=where,
+    )
+
+
+@rule()
+def redistributed_back(reading: Reading) -> Iterator[Finding]:
+    """A DTensor is redistributed and then redistributed back, with nothing computed in between."""
+    nodes = reading.graph.nodes
+    for node in nodes:
+        before = reading.inputs[node.id]
+        if node.title != "Redistribute" or len(before) != 1:
+            continue
+        source, back = nodes[before[0].source], _only_user(reading, node)
+        if back is None or back.title != "Redistribute" or not source.placement:
+            continue
+        sent = [c for c in reading.graph.collectives if c.node in (node.id, back.id)]
+        if back.placement == source.placement and sent:
+            size = sum(each.nbytes for each in sent)
+            placement = source.placement.rpartition(", local ")[0]
+            yield finding(
+                _severity(size),
+                f"The result of {reading.call(source.id)} ({placement}) is redistributed"
+                f"{at(node.line)} and redistributed back{at(back.line)}, with nothing computed in "
+                f"between: {bytes_text(size)} are sent for nothing.",
+                cause="redistributed back",
+                advice="Leave both out; or give what stands before and after the same layout "
+                "(output_layouts, input_layouts).",
+                where=back.source,
+                nodes=(source.id, node.id, back.id),
+            )
+
+
+def _only_user(reading: Reading, node: Node) -> Node | None:
+    """What alone uses the result of a node, beyond what leaves or makes a DTensor of it."""
+    while True:
+        users = reading.users[node.id]
+        if len(users) != 1:
+            return None
+        node = reading.graph.nodes[users[0].target]
+        if node.title not in _SAME_TENSOR:
+            return node
+
+
+@rule()
+def local_batch_norm(reading: Reading) -> Iterator[Finding]:
+    """Each rank normalises a batch of a few rows by itself, while the ranks average gradients."""
+    if not averages(reading.graph):
+        return
+    modes = {row.path: row.mode for row in reading.graph.modules}
+    rows: dict[int, list[Node]] = {}
+    for node in reading.graph.nodes:
+        own = node.module_class.rpartition("/")[2].startswith("BatchNorm")
+        meta = reading.meta(node.id)
+        if own and "batch_norm" in node.title and modes.get(node.module) == "train" and meta:
+            rows.setdefault(meta.shape[0] if meta.shape else _FEW_ROWS, []).append(node)
+    for count, found in rows.items():
+        if count < _FEW_ROWS:
+            names = list(dict.fromkeys(node.module for node in found))
+            yield finding(
+                "info",
+                f"{listing(names)} normalise{'s' if len(names) == 1 else ''} the {count} rows of "
+                "each rank by themselves, while the ranks average gradients.",
+                cause="statistics of each rank",
+                advice="On a GPU nn.SyncBatchNorm.convert_sync_batchnorm(model) takes the rows of "
+                "all ranks; nn.GroupNorm needs no batch.",
+                where=found[0].source,
+                nodes=tuple(node.id for node in found),
+            )
+
+
+def _severity(size: int) -> Severity:
+    return "info" if size < _LITTLE else "warning"

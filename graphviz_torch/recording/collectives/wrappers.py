@@ -1,0 +1,137 @@
+"""Forwards that go past DistributedDataParallel, and gradients that it waits for in vain.
+
+Noted is what an optimizer steps with, for until then a program may average by hand, or let DDP do
+it in a later backward. A wrapper is known once its forward is called; or where a variable holds it,
+as the code names it that calls a module inside.
+
+    forward of the wrapper        it averages in the backward that follows, but for no_sync()
+    forward of a module inside    it does not
+    optimizer's step              which of both were the gradients of
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed as dist
+from torch.nn import Module, Parameter
+from torch.nn.parallel import DistributedDataParallel
+
+from ...graph import Graph
+from ...graph.events import AwaitedGradient, WrapperBypass
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.hooks.optimizers import Stepping, parameters_of
+from ..backward import Backward
+from ..events.events import Events
+from ..listener import Ended, Listener
+from ..modules.variables import modules_of
+from ..options import Options
+from ..program import Program
+from ..source_lines import Place
+
+
+@dataclass(slots=True, eq=False)
+class _Wrapper:
+    """A DistributedDataParallel, and what became of it since the last step."""
+
+    module: DistributedDataParallel
+    name: str  # of the variable that holds it
+    parameters: dict[int, Parameter]  # by id(): those that it waits for
+    called: bool = False  # has its forward run
+    passed: bool = False  # has the forward of a module inside, and not its own
+    place: Place | None = None  # of that forward
+    waits: bool = False  # for all of them
+    reached: set[int] = field(default_factory=set)  # by backwards since
+
+
+class Wrappers(Listener):
+    """What goes wrong with the wrappers of a recording."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._events = Events()
+        self._wrappers: dict[int, _Wrapper] = {}  # by id() of it, and of each module inside
+        self._running: Module | None = None  # the outermost module whose forward does
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        """Without a process group there is no such wrapper, and no module is looked at."""
+        return not options.light and dist.is_available() and dist.is_initialized()
+
+    def module_began(self, event: ModuleBegan) -> None:
+        module, outermost = event.module, self._running is None
+        known = self._wrappers.get(id(module))
+        if outermost and known is None:
+            for name, value in modules_of(event.frame):
+                if isinstance(value, DistributedDataParallel):
+                    self._take(value, name)
+            known = self._wrappers.get(id(module))
+        if isinstance(module, DistributedDataParallel):
+            known = known or self._take(module, "")
+            if torch.is_grad_enabled():
+                known.called, known.passed, known.reached = True, False, set()
+                known.waits, known.place = _waits(module), self.program.place(event.frame)
+        elif outermost and known is not None and torch.is_grad_enabled() and not known.called:
+            known.passed, known.place = True, self.program.place(event.frame)
+        if outermost:
+            self._running = module
+
+    def module_ended(self, event: ModuleEnded) -> None:
+        if self._running is event.module:
+            self._running = None
+
+    def backward_began(self, event: object) -> None:
+        self._events.begin_backward()
+
+    def backward_ended(self, event: Ended) -> None:
+        if event.backward.call.accumulates:
+            for each in self._wrappers.values():
+                each.reached |= event.backward.reached & each.parameters.keys()
+
+    def stepping(self, event: Stepping) -> None:
+        optimized = {id(parameter) for parameter in parameters_of(event.optimizer)}
+        for each in {id(each): each for each in self._wrappers.values()}.values():
+            reached = each.reached & optimized
+            if not reached:
+                continue
+            if each.passed:
+                bypass = WrapperBypass(wrapper=each.name)
+                self._events.note(bypass, each.place, leaves=sorted(reached))
+            elif each.waits:
+                parameters = each.parameters.items()
+                lost = [p for key, p in parameters if key not in each.reached and p.grad is None]
+                if lost:
+                    names = tuple(self.program.table.names(lost))
+                    self._events.note(AwaitedGradient(parameters=names), each.place)
+            each.called = each.passed = each.waits = False
+            each.reached = set()
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        """Its events stand behind the others."""
+        line, leaves = self.program.line(), backward.reading.leaves
+        made = self.program.source_in(line)
+        found = self._events.until(backward.position + 1, backward.node, leaves.get, line, made)
+        return replace(graph, events=graph.events + found)
+
+    def close(self) -> None:
+        self._wrappers, self._running = {}, None
+
+    def _take(self, module: DistributedDataParallel, name: str) -> _Wrapper:
+        known = self._wrappers.get(id(module))
+        if known is None:
+            left_out = getattr(module, "parameters_to_ignore", ())
+            parameters = {
+                id(parameter): parameter
+                for name, parameter in module.module.named_parameters()
+                if parameter.requires_grad and name not in left_out
+            }
+            known = _Wrapper(module, name, parameters)
+            self._wrappers |= {id(each): known for each in module.modules()}
+        return known
+
+
+def _waits(module: DistributedDataParallel) -> bool:
+    """Does it average only when all its parameters have a gradient."""
+    finds = module.find_unused_parameters or getattr(module, "static_graph", False)
+    return module.require_backward_grad_sync and not finds

@@ -1,0 +1,269 @@
+"""For each rule of what ranks send: graphs that it names something in, and near misses.
+
+A rule that compares ranks is given a graph of each of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from graphviz_torch.graph import Collective, Edge, Failure, Graph, ModuleRow, Node, TensorMeta
+from graphviz_torch.graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
+from tests.findings.by_hand.graphs import (
+    META,
+    MIB,
+    Case,
+    chain,
+    event,
+    lost,
+    model,
+    parameter,
+    stats,
+)
+
+
+class RankCase(NamedTuple):
+    """Graphs of ranks, what the rule says of them, and near ones of which it must say nothing."""
+
+    graphs: list[Graph]
+    severity: str
+    message: str
+    near_misses: list[list[Graph]]
+
+
+AVERAGE = Collective(
+    "all_reduce", 2048, "float32", 2, where="train.py:9", parameters=("body.weight",),
+    gradients=True,
+)  # fmt: skip
+LOSS = Collective("all_reduce", 4, "float32", 2, where="train.py:11")
+EXCHANGE = replace(LOSS, kind="all_to_all")
+MESH = replace(LOSS, group="tp", group_size=2)
+
+
+def rank(*sent: Collective, norm: float = 1.0, gradient: float = 1.0, head: float = 0.0) -> Graph:
+    """A model whose body.weight learns; where `head` is given head.weight does too, and it is its
+    gradient."""
+    graph = model(collectives=sent)
+    body = parameter("body.weight", node=0, stepped=True, norm=norm)
+    graph = graph.annotate(grad_outputs={0: stats(gradient)})
+    if not head:
+        return replace(graph, parameters=(body,))
+    more = parameter("head.weight", node=1, stepped=True, norm=2.0)
+    graph = graph.annotate(grad_outputs={0: stats(gradient), 1: stats(head)})
+    return replace(graph, parameters=(body, more))
+
+
+def failed(graph: Graph) -> Graph:
+    return replace(graph, failure=Failure("ValueError", "no data", "", "train.py:10"))
+
+
+def twice(graph: Graph) -> list[Graph]:
+    """Two ranks that do the same."""
+    return [graph, graph]
+
+
+OTHER = replace(AVERAGE, parameters=("head.weight",))
+HALF = replace(AVERAGE, group="dp", group_size=1)
+VALUES = replace(AVERAGE, gradients=False)
+ONE, OTHERS = rank(AVERAGE, gradient=1.0), rank(AVERAGE, gradient=2.0)
+
+RANKS: dict[str, RankCase] = {
+    "skipped-parameter": RankCase(
+        [model(parameter("head.weight")), model(lost("head.weight", module_called=False))],
+        "error",
+        "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
+        "called there.",
+        [twice(model(lost("head.weight")))],
+    ),
+    "different-collectives": RankCase(
+        [rank(AVERAGE, LOSS), rank(AVERAGE)],
+        "error",
+        "The ranks do not ask for the same: number 2 of the collectives of all ranks is all_reduce "
+        "of 4 B float32 at train.py:11 on rank 0, and nothing on rank 1.",
+        [
+            twice(rank(AVERAGE, LOSS)),
+            [rank(AVERAGE, LOSS), failed(rank(AVERAGE))],  # the failure is told by itself
+            [rank(MESH), rank()],  # rank 1 may be in another group of that name
+            [rank(replace(LOSS, kind="send")), rank(replace(LOSS, kind="recv"))],
+            [rank(EXCHANGE), rank(replace(EXCHANGE, nbytes=8))],
+            # Buckets of DDP, guessed of their sizes.
+            [rank(replace(AVERAGE, phase="backward")), rank(replace(OTHER, phase="backward"))],
+        ],
+    ),
+    "different-weights": RankCase(
+        [rank(AVERAGE, norm=1.0), rank(AVERAGE, norm=1.1, gradient=2.0)],
+        "error",
+        "The values of body.weight differ between the ranks, which average the gradients at "
+        "train.py:9.",
+        [
+            [rank(AVERAGE, norm=1.0), rank(AVERAGE, norm=1.000001, gradient=2.0)],  # other devices
+            [rank(norm=1.0), rank(norm=1.1)],  # stages of a pipeline
+            [rank(VALUES, norm=1.0), rank(VALUES, norm=1.1)],  # the weights are averaged
+            [rank(HALF, norm=1.0), rank(HALF, norm=1.1)],  # with other ranks than these
+        ],
+    ),
+    "same-batch": RankCase(
+        twice(ONE),
+        "warning",
+        "Both ranks computed the same gradients before they averaged them at train.py:9: each had "
+        "the same batch.",
+        [
+            [ONE, OTHERS],
+            twice(rank()),  # of tensor parallelism: a replica
+            twice(rank(HALF)),
+            twice(rank(AVERAGE, gradient=0.0)),
+            [ONE],
+        ],
+    ),
+    "unaveraged-parameter": RankCase(
+        [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=3)],
+        "error",
+        "head.weight got another gradient on each rank and nothing averages it, while the "
+        "gradients of body.weight are averaged: the ranks' copies drift apart.",
+        [
+            [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=1)],  # a replica
+            [rank(AVERAGE, OTHER, gradient=i, head=i) for i in (1, 2)],
+            [rank(AVERAGE, replace(LOSS, nbytes=4096), gradient=i, head=i) for i in (1, 2)],
+            [rank(gradient=i, head=i) for i in (1, 2)],  # each trains a model of its own
+        ],
+    ),
+}  # fmt: skip
+
+
+BYPASS = event(WrapperBypass, wrapper="model", nodes=(0,))
+STEP = event(OptimizerStep, optimizer="optimizer")
+GATHER = Collective(
+    "all_gather", 128, "float32", 2, phase="forward", module="cell", where="train.py:8",
+    parameters=("cell.weight",), gradients=False,
+)  # fmt: skip
+SCATTER = replace(GATHER, kind="reduce_scatter", phase="backward", gradients=True)
+
+
+def sending(*sent: Collective, **fields: Any) -> Graph:
+    return model(collectives=sent, **fields)
+
+
+def called(*scopes: str) -> Graph:
+    """A node made by each of these calls of modules."""
+    nodes = [Node(i, "AddmmBackward0", (META,), scope=scope) for i, scope in enumerate(scopes)]
+    return Graph(tuple(nodes))
+
+
+def cell(*sent: Collective, scopes: tuple[str, ...] = ("cell", "cell#2", "head")) -> Graph:
+    return replace(called(*scopes), collectives=sent)
+
+
+def units(*names: tuple[str, ...], side: int = 2048) -> Graph:
+    """Parameters of 16 MiB each, gathered as these units."""
+    large = TensorMeta((side, 2048), "float32", "cpu")
+    parameters = [replace(parameter(name), tensor=large) for unit in names for name in unit]
+    sent = [replace(GATHER, parameters=unit, module="") for unit in names]
+    return Graph((), parameters=tuple(parameters), collectives=tuple(sent))
+
+
+SPLIT, WHOLE = "Shard(0) on tp, local [2, 4]", "Replicate on tp, local [4, 4]"
+
+
+def redistributed(*placements: str, titles: str = "mm Redistribute Redistribute relu") -> Graph:
+    """A chain of nodes with these placements; the second one gathers."""
+    graph = chain(*(f"{title}Backward0" for title in titles.split()))
+    nodes = tuple(
+        node._replace(operation=title, placement=placement, source=f"train.py:{node.id + 1}")
+        for node, title, placement in zip(graph.nodes, titles.split(), placements, strict=True)
+    )
+    gather = Collective("all_gather", 32, "float32", 2, group="tp", node=1)
+    return replace(graph, nodes=nodes, collectives=(gather,))
+
+
+BACK = redistributed(SPLIT, "", SPLIT, SPLIT)
+NORMS = replace(
+    chain("body.weight", "native_batch_normBackward0", module="norm"),
+    modules=(ModuleRow("norm", "train"),),
+    collectives=(AVERAGE,),
+).annotate(
+    module_class=dict.fromkeys((0, 1), "Net/BatchNorm1d(8)"),
+    outputs={1: (TensorMeta((2, 8), "float32", "cpu"),)},
+)
+CELLS = tuple(f"{i}.weight" for i in range(4))
+
+CASES: dict[str, Case] = {
+    "bypassed-wrapper": Case(
+        model(events=(BYPASS,)),
+        "error",
+        "The forward at train.py:7 went past model, and nothing averaged the gradients that the "
+        "optimizer stepped with: each rank trains by itself.",
+        [
+            sending(AVERAGE, events=(BYPASS,)),  # by hand
+            sending(replace(AVERAGE, nbytes=1024, dtype="bfloat16"), events=(BYPASS,)),
+            model(events=(STEP,)),
+        ],
+    ),
+    "awaited-parameter": Case(
+        model(events=(event(AwaitedGradient, parameters=("spare.weight", "spare.bias")),)),
+        "error",
+        "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which the "
+        "loss of the forward at train.py:7 does not depend on: it averages no bucket that they are "
+        "in, and its next forward raises an error.",
+        [model(events=(STEP,))],
+    ),
+    "gathered-again": Case(
+        cell(GATHER, GATHER, GATHER, SCATTER),
+        "info",
+        "The parameters of cell are gathered 3 times in one forward at train.py:8: they are freed "
+        "after each of its calls.",
+        [
+            cell(GATHER, SCATTER, GATHER, SCATTER),  # two steps
+            cell(GATHER, replace(GATHER, phase="backward"), SCATTER),
+            cell(GATHER, GATHER),  # evaluation: no backward
+            cell(GATHER, GATHER, SCATTER, scopes=("cell", "#2.cell")),  # two forwards of the model
+            cell(GATHER, GATHER, SCATTER, scopes=("cell", "other#2.cell")),
+        ],
+    ),
+    "one-unit": Case(
+        units(CELLS),
+        "info",
+        "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8: nothing is computed "
+        "meanwhile, and each rank then has the whole model.",
+        [
+            units(CELLS[:2], CELLS[2:]),
+            units(CELLS, side=2047),
+            units(("embedding.weight",), side=8192),  # cannot be divided
+        ],
+    ),
+    "redistributed-back": Case(
+        BACK,
+        "info",
+        "The result of mm (Shard(0) on tp) is redistributed at train.py:2 and redistributed back "
+        "at train.py:3, with nothing computed in between: 32 B are sent for nothing.",
+        [
+            redistributed(SPLIT, "", WHOLE, WHOLE),
+            redistributed(SPLIT, "", "", SPLIT, titles="mm Redistribute relu Redistribute"),
+            replace(BACK, edges=(*BACK.edges, Edge(1, 3))),  # the whole one is used too
+            replace(BACK, collectives=()),  # nothing is sent
+        ],
+    ),
+    "local-batch-norm": Case(
+        NORMS,
+        "info",
+        "norm normalises the 2 rows of each rank by themselves, while the ranks average gradients.",
+        [
+            replace(NORMS, collectives=()),
+            replace(NORMS, modules=(ModuleRow("norm", "eval"),)),
+            NORMS.annotate(outputs={1: (TensorMeta((16, 8), "float32", "cpu"),)}),
+            NORMS.annotate(module_class={1: "Net/SyncBatchNorm(8)"}),
+        ],
+    ),
+}
+
+
+def micro_batches(*, synced: int, stepped: bool = True, size: int = 2048) -> list[Graph]:
+    """Two backwards of one recording, so many of which average; the optimizer steps after them."""
+    sent = replace(AVERAGE, nbytes=size, phase="backward")
+    rows = [[0, None], [None, 0]] if synced == 2 else [[None], [0]]
+    graphs = [sending(*(replace(sent, node=node) for node in row)) for row in rows]
+    graphs[1] = replace(graphs[1], events=(STEP,) * stepped)
+    return graphs
+
+
+LARGE = 2 * MIB

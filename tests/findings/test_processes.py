@@ -1,0 +1,48 @@
+"""Mistakes of programs of many processes, on gloo: each is named, and its repair takes it away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from graphviz_torch.findings.rule import RULES
+from tests.support.processes.launch import launched
+
+if not dist.is_available():
+    pytest.skip("torch without distributed", allow_module_level=True)
+from tests.support.processes.healthy import HEALTHY
+from tests.support.processes.mistakes import ROWS
+
+FAMILIES = ("processes", "steps_and_ranks")
+OURS = {each.id for each in RULES if each.find.__module__.rpartition(".")[2] in FAMILIES}
+OURS |= {"clipped-in-vain"}
+Reports = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def reports() -> Reports:
+    """What two ranks report together of each program."""
+    return launched("tests.support.processes.reports", ranks=2)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_mistake_of_many_processes_is_named_once_and_no_other_is(
+    reports: Reports, name: str
+) -> None:
+    row, found = ROWS[name], reports[name]
+    [told] = [each for each in found if each["rule"] in OURS]
+    assert (told["rule"], told["severity"]) == (row.rule, row.severity)
+    assert not [words for words in row.words if words not in told["message"]]
+    assert told["where"] == row.lines.get("cause", told["where"])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_of_a_program_that_follows_the_advice_nothing_is_said(reports: Reports, name: str) -> None:
+    assert OURS.isdisjoint(each["rule"] for each in reports[f"{name}, repaired"])
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_the_nearest_program_without_the_mistake_is_left_alone(reports: Reports, name: str) -> None:
+    assert OURS.isdisjoint(each["rule"] for each in reports[name])

@@ -1,0 +1,278 @@
+"""Mistakes of programs of many processes that people reported, each with its repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import Mistake
+
+Program = Callable[[Record, bool], object]
+ROWS: dict[str, Mistake] = {}
+
+
+def says(rule: str, *words: str, severity: str = "error") -> Callable[[Program], Program]:
+    """Enter a program, which is given `record` and whether it is repaired.
+
+    Of the program the rule has one finding, with these words, at the line that ends with `# cause`;
+    of the repaired one it has none.
+    """
+
+    def enter(program: Program) -> Program:
+        row: Any = program
+        ROWS[program.__name__] = Mistake(row, rule, words, None, severity, None, "")
+        return program
+
+    return enter
+
+
+def net(*between: nn.Module) -> nn.Sequential:
+    """The same on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), *between, nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+
+
+def batch(size: int = 6) -> Tensor:
+    """Another one on each rank."""
+    torch.manual_seed(1 + dist.get_rank())
+    return torch.randn(size, 4)
+
+
+def average(parameters: Any) -> None:
+    """Average their gradients over the ranks."""
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@says("different-collectives", "all_reduce of 0.weight", "all_reduce of 1.weight at")
+def gradients_averaged_in_the_order_of_a_set(record: Record, repaired: bool) -> None:
+    """https://github.com/NVIDIA/Megatron-LM/pull/2218"""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    parameters = [*model.parameters()]
+    if dist.get_rank() == 1 and not repaired:
+        parameters.reverse()
+    with record(model):
+        model(batch()).square().mean().backward()
+        average(parameters)
+
+
+@says("different-collectives", "4 B float32 at", "on rank 0, and nothing on rank 1")
+def loss_that_one_rank_alone_reduces(record: Record, repaired: bool) -> None:
+    """https://github.com/NVIDIA/nccl/issues/257, https://github.com/pytorch/pytorch/issues/64629"""
+    model = net()
+    with record(model):
+        loss = model(batch()).square().mean()
+        loss.backward()
+        average(model.parameters())
+        if dist.get_rank() == 0 or repaired:
+            dist.all_reduce(loss.detach())  # cause
+
+
+class TwoHeads(nn.Module):
+    """A model that uses one of its two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.spare = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).relu())
+
+
+@says("awaited-parameter", "spare.weight and spare.bias")
+def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/pytorch/issues/112152"""
+    model = DDP(TwoHeads(), find_unused_parameters=repaired)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()  # cause
+        optimizer.step()
+
+
+@says("awaited-parameter", "spare.weight and spare.bias")
+def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
+    """The same: its second forward raises."""
+    model = DDP(TwoHeads(), find_unused_parameters=repaired)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(batch()).square().mean().backward()
+            optimizer.step()
+
+
+@says("bypassed-wrapper", "went past model,")
+def forward_past_the_wrapper(record: Record, repaired: bool) -> None:
+    """https://github.com/jingyaogong/minimind/pull/854"""
+    model = DDP(net())
+    policy = model if repaired else model.module
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        policy(batch()).square().mean().backward()  # cause
+        optimizer.step()
+
+
+@says("different-weights", "0.weight, 0.bias, 2.weight and 1 more differ")
+def weights_of_another_seed(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/torchtitan/issues/166"""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    if repaired:
+        for parameter in model.parameters():
+            dist.broadcast(parameter.detach(), src=0)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()
+        average(model.parameters())
+        optimizer.step()
+
+
+@says("same-batch", "Both ranks", severity="warning")
+def no_distributed_sampler(record: Record, repaired: bool) -> None:
+    """https://github.com/yaak-ai/rbyte/pull/106"""
+    model = DDP(net())
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(24, 4))
+    sampler = DistributedSampler(data) if repaired else None
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for (x,) in DataLoader(data, batch_size=6, shuffle=sampler is None, sampler=sampler):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
+@says("repeated-average", "4 times", severity="info")
+def average_in_every_micro_batch(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/pytorch/issues/43201"""
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(4):
+            with model.no_sync() if repaired and i < 3 else nullcontext():
+                (model(batch()).square().mean() / 4).backward()  # cause
+        optimizer.step()
+
+
+@says("repeated-average", "2 times", severity="info")
+def sync_left_out_at_the_backward_alone(record: Record, repaired: bool) -> None:
+    """https://github.com/baidu-baige/LoongForge/pull/163"""
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(2):
+            quiet = model.no_sync() if i < 1 else nullcontext()
+            if repaired:
+                with quiet:
+                    (model(batch()).square().mean() / 2).backward()
+            else:
+                loss = model(batch()).square().mean() / 2
+                with quiet:
+                    loss.backward()  # cause
+        optimizer.step()
+
+
+@says("clipped-in-vain", severity="warning")
+def clipped_before_the_average(record: Record, repaired: bool) -> None:
+    """https://github.com/facebookresearch/fairscale/pull/167"""
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()
+        if repaired:
+            average(model.parameters())
+            clip_grad_norm_(model.parameters(), 0.01)
+        else:
+            clip_grad_norm_(model.parameters(), 0.01)  # cause
+            average(model.parameters())
+        optimizer.step()
+
+
+class Recurrent(nn.Module):
+    """A cell that is called three times, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.cell(x).relu()
+        return self.head(x)
+
+
+@says("gathered-again", "3 times", severity="info")
+def cell_that_is_gathered_at_each_call(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/pytorch/issues/149029"""
+    model = Recurrent()
+    fully_shard(model.cell, reshard_after_forward=False if repaired else None)
+    fully_shard(model)
+    with record(model):
+        model(batch()).square().mean().backward()
+
+
+@says("unaveraged-parameter", "0.weight and 0.bias got")
+def root_that_is_not_sharded(record: Record, repaired: bool) -> None:
+    """https://github.com/Tencent-Hunyuan/UniRL/pull/7"""
+    model = net()
+    for block in model[2:]:
+        fully_shard(block)
+    if repaired:
+        fully_shard(model)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()
+        optimizer.step()
+
+
+@says("one-unit", "72.0 MiB", severity="info")
+def whole_model_in_one_unit(record: Record, repaired: bool) -> None:
+    """https://discuss.pytorch.org: fully_shard of the model alone gathers all of it at once."""
+    with torch.device("cpu"):
+        model = nn.Sequential(*(nn.Linear(1536, 1536, bias=False) for _ in range(8)))
+    for block in model if repaired else ():
+        fully_shard(block)
+    fully_shard(model)
+    with record(model):
+        model(torch.randn(2, 1536)).square().mean().backward()
+
+
+@says("redistributed-back", "Shard(0)", severity="info")
+def activations_gathered_and_sharded_again(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/pytorch/issues/120542"""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    weight = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]).requires_grad_()
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    with record():
+        h = x @ weight
+        if not repaired:
+            h = h.redistribute(mesh, [Replicate()])  # gathered
+            h = h.redistribute(mesh, [Shard(0)])  # cause
+        h.relu().sum().full_tensor().backward()
+
+
+@says("local-batch-norm", "2 rows", severity="info")
+def batch_norm_of_two_rows(record: Record, repaired: bool) -> None:
+    """https://github.com/pytorch/pytorch/issues/2584"""
+    model = DDP(net(nn.GroupNorm(2, 8) if repaired else nn.BatchNorm1d(8)))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch(2)).square().mean().backward()
+        optimizer.step()
