@@ -240,3 +240,16 @@ def test_without_memory_nothing_is_read() -> None:
     with record(memory=False) as recording:
         x.exp().sum().backward()
     assert kept(recording.graph) == 0
+
+
+def test_data_is_told_from_what_one_part_gives_another() -> None:
+    encoder, head, x = nn.Linear(4, 8), nn.Linear(8, 1), torch.ones(16, 4)
+    with record() as recording:
+        for _ in range(2):
+            head(encoder(x).relu()).square().sum().backward()
+    for graph in recording.graphs:
+        saved = {n.title: [(s.kind, s.nbytes) for s in n.saved] for n in graph.nodes}
+        assert saved["relu"] == [("activation", 4 * 16 * 8)]
+        assert [s for s in saved["addmm"] if s[0] == "input"] == []  # of the head, the last addmm
+        first = next(node for node in graph.nodes if node.title == "addmm")
+        assert [(s.kind, s.nbytes) for s in first.saved if s.kind == "input"] == [("input", 256)]

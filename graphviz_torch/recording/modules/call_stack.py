@@ -26,6 +26,8 @@ from .origins import Names, Origins
 from .parameters import ParameterTable
 from .variables import has_another_model, variable
 
+_MOST_DATA = 100  # tensors that calls before the last were given
+
 
 class _ModuleCall:
     """A module call that is running."""
@@ -59,7 +61,7 @@ class CallStack:
         self._running: list[_ModuleCall] = []
         self._counts: dict[str, int] = {}  # outermost calls since the last backward
         self._forwards: dict[CodeType, bool] = {}  # is it the forward of a custom Function
-        self._inputs: list[Ref] = []  # of the last outermost call
+        self._inputs: list[Ref] = []  # given to outermost calls since the last backward
 
     @property
     def module(self) -> str:
@@ -72,12 +74,15 @@ class CallStack:
         return bool(self._running)
 
     def inputs(self) -> list[Tensor]:
-        """Arguments of the last outermost call with gradients that are still there."""
+        """The data that outermost calls with gradients were given since the last backward.
+
+        What a call made and another was given is an activation; what has gone is left out.
+        """
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
     def begin_step(self) -> None:
-        """Count outermost calls from one again."""
+        """A backward has been read: count outermost calls from one again."""
         self._counts = {}
 
     def before(self, module: Module, args: Any, frame: FrameType) -> None:
@@ -105,7 +110,9 @@ class CallStack:
             if torch.is_grad_enabled():  # else it keeps none of them for backward
                 positional, named = variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
-                self._inputs = [Ref(tensor) for tensor in given]
+                # A loss may come from several calls; the first one after a backward begins anew.
+                before = self._inputs[-_MOST_DATA:] if self._counts else []
+                self._inputs = before + [Ref(t) for t in given if t.grad_fn is None]
         count = counts[below] = counts.get(below, 0) + 1
         if count > 1:
             below = f"{below}#{count}"
