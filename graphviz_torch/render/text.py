@@ -251,12 +251,13 @@ def _collectives(graph: Graph, width: int | None) -> list[str]:
             each.phase,
             _plain(each.module),
             _plain(each.where),
+            _plain(each.waited),
             _plain(whose(each)),
         )
         for each, times in alike(graph.collectives)
     ]
-    titles = "collective", "bytes", "times", "group", "phase", "module", "where", "of"
-    order = "collective", "bytes", "times", "group", "where", "module", "of", "phase"
+    titles = "collective", "bytes", "times", "group", "phase", "module", "where", "waited at", "of"
+    order = "collective", "bytes", "times", "group", "where", "module", "of", "waited at", "phase"
     return _rows(titles, rows, width, order, ("bytes", "times"))
 
 

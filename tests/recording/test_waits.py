@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from graphviz_torch import CollectiveCounter, collectives, record
+from graphviz_torch import CollectiveCounter, collectives, load, record, save, to_text
 from tests.recording.test_collectives import alone
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
@@ -38,6 +39,23 @@ def test_of_a_work_the_line_is_known_that_waits_for_it_whichever_is_waited_for_f
         False,
         True,
     ]
+
+
+def test_the_line_that_waits_stands_in_files_and_tables(tmp_path: Path) -> None:
+    with alone(), record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        work = dist.all_reduce(x.detach(), async_op=True)
+        work.wait()
+        x.sum().backward()
+    graph = recording.graph
+    [sent] = load(save(graph, tmp_path / "step.json")).collectives
+    assert sent == graph.collectives[0]
+    file, _, begun = sent.where.rpartition(":")
+    assert sent.waited == f"{file}:{int(begun) + 1}"
+    assert f"  {sent.where}  {sent.waited}" in to_text(graph, wide=True)
+    waits_at_once = replace(graph, collectives=(replace(sent, waited=""),))
+    assert "waited at" in to_text(graph, wide=True)
+    assert "waited at" not in to_text(waits_at_once, wide=True)
 
 
 def test_a_work_and_its_tensor_live_no_longer_than_without() -> None:
