@@ -24,7 +24,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_example_runs_and_what_it_claims_holds(path: Path, tmp_path: Path) -> None:
     done = run([str(path)], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    if path.name == "15_who_has_what.py":
+    if path.name == "16_who_has_what.py":
         page = ROOT / "docs" / "evening" / "6-many-devices.md"
         assert f"```text\n{done.stdout}```" in page.read_text("utf-8")
 

@@ -1,6 +1,6 @@
 """Two processes train one model, divided in two ways: who has what, and what crosses when.
 
-    torchrun --nproc-per-node=2 15_who_has_what.py
+    torchrun --nproc-per-node=2 16_who_has_what.py
 
 Run as a plain script it starts torchrun itself.
 """
