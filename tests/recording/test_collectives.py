@@ -285,3 +285,4 @@ def test_an_engine_trains_as_without_and_ddp_sends_one_bucket_a_step(
         assert rank["named"]
         assert rank["sent"]["all_reduce in backward"] == steps
         assert rank["sent"]["broadcast in forward"] == 2  # of the first forward
+        assert rank["findings"] == []

@@ -95,8 +95,8 @@ def different_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks of a group ask for other collectives, for another number of them, or in another
     order: they wait for each other forever, or mix up what they send."""
     for size, members in _groups(graphs).values():
-        if len(members) < size:
-            continue  # who else is in it is not known
+        if len(members) != size:
+            continue  # not all that are in it are known, or several groups have this name
         for i in range(max(map(len, members.values()))):
             asked = {rank: row[i] if i < len(row) else None for rank, row in members.items()}
             first, one = next((rank, each) for rank, each in asked.items() if each is not None)

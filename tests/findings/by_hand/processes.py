@@ -39,6 +39,7 @@ AVERAGE = Collective(
 LOSS = Collective("all_reduce", 4, "float32", 2, where="train.py:11")
 EXCHANGE = replace(LOSS, kind="all_to_all")
 MESH = replace(LOSS, group="tp", group_size=2)
+EXCHANGED = replace(MESH, kind="all_gather")
 
 
 def rank(*sent: Collective, norm: float = 1.0, gradient: float = 1.0, head: float = 0.0) -> Graph:
@@ -85,6 +86,7 @@ RANKS: dict[str, RankCase] = {
             twice(rank(AVERAGE, LOSS)),
             [rank(AVERAGE, LOSS), failed(rank(AVERAGE))],  # the failure is told by itself
             [rank(MESH), rank()],  # rank 1 may be in another group of that name
+            [*twice(rank(MESH)), *twice(rank(EXCHANGED))],  # so are these: two stages of a pipeline
             [rank(replace(LOSS, kind="send")), rank(replace(LOSS, kind="recv"))],
             [rank(EXCHANGE), rank(replace(EXCHANGE, nbytes=8))],
             # Buckets of DDP, guessed of their sizes.

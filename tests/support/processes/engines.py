@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 -m tests.support.processes.engines
 
 Printed as JSON by rank 0: for each engine and rank, whether the weights are bit-equal in the end,
-and the collectives of the recorded step by kind and phase, all with a line or a module.
+the collectives of the recorded step by kind and phase, all with a line or a module, and what is
+found wrong: nothing is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from graphviz_torch import Graph, record
+from graphviz_torch import Graph, find, find_across, record
+from graphviz_torch.graph.files.file import text_of, value_of
+from tests.support.processes.parallelism import messages_of
 
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
@@ -97,9 +100,13 @@ def main() -> None:
             "equal": all(map(torch.equal, bare.parameters(), model.parameters())),
             "sent": dict(Counter(f"{each.kind} in {each.phase}" for each in sent)),
             "named": all(each.where or each.module for each in sent),
+            "findings": messages_of(find(graph)),
+            "graph": text_of(graph),
         }
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, mine)
+        graphs = [value_of(each.pop("graph"), Graph) for each in every]
+        every[0]["findings"] += messages_of(find_across(graphs))
         results[engine.__name__] = every
     if dist.get_rank() == 0:
         print("RESULT", json.dumps(results), flush=True)

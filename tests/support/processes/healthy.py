@@ -36,6 +36,18 @@ def sampling_past_the_wrapper(record: Record) -> None:
 
 
 @healthy
+def forward_before_the_recording(record: Record) -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    loss = model(batch()).square().mean()
+    with record(model):
+        with torch.no_grad():
+            model.module(batch())
+        loss.backward()
+        optimizer.step()
+
+
+@healthy
 def micro_batch_past_the_wrapper(record: Record) -> None:
     """The last one's average takes what the others have added with it."""
     model = DDP(net())
