@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import altair as alt
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -16,6 +18,7 @@ from ..panels.selection import follow
 SECONDS = 60
 FLOOR = 1e-12  # a logarithmic axis has no 0
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
+DRAWING = 1.0  # seconds between two drawings: a slow browser would fall behind and miss a Pause
 MAX_STEPS = 300
 MAX_DEPTH = 24
 STARTS = {
@@ -54,11 +57,15 @@ def draw() -> None:
         st.info(f"Paused after {text.count(len(steps), 'step')}.", icon=":material/pause:")
         return
 
+    drawn = -DRAWING
+
     def draw_step(step: Step) -> tuple[float, str]:
         """Draw the lines so far, now and then."""
+        nonlocal drawn
         if step.step >= len(steps):
             steps.append(step)
-            if len(steps) % 5 == 1:
+            if time.monotonic() - drawn >= DRAWING:
+                drawn = time.monotonic()
                 with place.container():
                     _draw_steps(steps)
         return (step.step + 1) / settings.steps, f"step {step.step + 1} of {settings.steps}"

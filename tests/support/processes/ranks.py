@@ -53,6 +53,7 @@ def work(rank: int) -> None:
         changes = [diff(graphs[0], graph) for graph in graphs[1:]]
         RESULT["removed"] = [len(change.removed) for change in changes]
     model.zero_grad()
+    torch.manual_seed(rank)  # a batch of its own
     with record(model) as recording:  # and with communication, where all do the same
         model(torch.randn(3, 4)).backward()
     graphs = gather(recording.graph)
