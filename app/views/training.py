@@ -15,11 +15,11 @@ from ..panels.progress import again
 from ..panels.results import forget, result
 from ..panels.selection import follow
 
-SECONDS = 60
+SECONDS = 120
 FLOOR = 1e-12  # a logarithmic axis has no 0
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
 DRAWING = 1.0  # seconds between two drawings: a slow browser would fall behind and miss a Pause
-MAX_STEPS = 300
+MAX_STEPS = 1000
 MAX_DEPTH = 24
 STARTS = {
     "Vanishing": Settings(rate=0.002),
@@ -49,7 +49,8 @@ def draw() -> None:
             state["training paused"] = False
             steps.clear()
         paused, place_of_pause = state["training paused"], st.empty()
-        _draw_pause(place_of_pause, paused, ended=len(steps) >= settings.steps)
+        ended = len(steps) >= settings.steps
+        _draw_pause(place_of_pause, paused, ended)
     place = st.empty()
     if paused:
         with place.container():
@@ -76,7 +77,8 @@ def draw() -> None:
     with place.container():
         _draw_steps(steps)
     if trained is not None:
-        _draw_pause(place_of_pause, paused, ended=True)
+        if not ended:
+            _draw_pause(place_of_pause, paused, ended=True)
         _draw_end(trained)
 
 

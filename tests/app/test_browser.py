@@ -323,11 +323,11 @@ def test_the_page_is_used_by_keyboard_alone(visitor: Visitor) -> None:
 
 
 def test_a_long_training_shows_progress_and_can_be_stopped(visitor: Visitor) -> None:
-    query = urlencode({"depth": 24, "steps": 300, "device": "Simulated accelerator"})
+    query = urlencode({"depth": MAX_DEPTH, "steps": MAX_STEPS, "device": "Simulated accelerator"})
     visitor.page.goto(f"{visitor.url}/training?{query}")
     main = visitor.page.get_by_test_id("stMain")
     stop = main.get_by_role("button", name="Stop", exact=True)
-    expect(visitor.page.get_by_text(re.compile(r"step \d+ of 300")).first).to_be_visible(
+    expect(visitor.page.get_by_text(re.compile(rf"step \d+ of {MAX_STEPS}")).first).to_be_visible(
         timeout=WAIT
     )
     stop.click()

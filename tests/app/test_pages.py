@@ -119,6 +119,12 @@ def test_the_ranks_of_the_sample_differ_and_the_page_says_how() -> None:
     assert any("Rank 1 skipped" in expander.label for expander in app.expander)
 
 
+def test_a_training_that_has_ended_is_drawn_again() -> None:
+    app = page("training", steps="3")
+    assert not app.run().exception
+    assert [button.disabled for button in app.button if button.label == "Pause"] == [True]
+
+
 def test_the_page_says_which_rank_has_what_and_what_it_sends() -> None:
     app = page("processes", ranks="Tensor parallel")
     (table,) = (table.value for table in app.table if "shape" in table.value)
