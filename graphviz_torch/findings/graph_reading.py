@@ -25,7 +25,7 @@ def averages(graph: Graph) -> dict[str, Collective]:
 
 
 def largest_unnamed_average(graph: Graph) -> int:
-    """Bytes of the largest reduction of which is not known whose gradients it may be of."""
+    """Bytes of the largest reduction whose gradients are not known."""
     return max(
         (
             each.nbytes

@@ -30,7 +30,7 @@ from tests.findings.by_hand.graphs import (
     stats,
     told,
 )
-from tests.findings.by_hand.processes import LARGE, RANKS, micro_batches
+from tests.findings.by_hand.processes import RANKS
 from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
@@ -371,80 +371,6 @@ def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> N
 def test_tiny_copies_of_several_modules_are_no_row() -> None:
     copies = [sent(data=i, module=f"layers.{i // 4}") for i in range(20)]
     assert only("tiny-copies", moved(*copies)) == []
-
-
-def step(number: int) -> Graph:
-    """The graph of a running total after some steps."""
-    graph = chain("w", *["MulBackward0", "AddBackward0"] * number)
-    return graph.annotate(source={n.id: "train.py:8" for n in graph.nodes if n.name[0] == "A"})
-
-
-def test_a_loss_kept_with_its_history_makes_the_graph_grow() -> None:
-    found = [f for f in find(step(3), [step(1), step(2)]) if f.rule == "growing-graph"]
-    assert [f.severity for f in found] == ["warning"]
-    assert "2 nodes in each step (3, 5 and 7 nodes)" in found[0].message
-    assert "train.py:8" in found[0].message
-
-
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 3, 2), (1, 2, 4), (3, 2, 1), (1, 2)])
-def test_a_graph_of_changing_size_does_not_grow_and_two_steps_are_no_trend(
-    sizes: tuple[int, ...],
-) -> None:
-    *before, last = (step(n) for n in sizes)
-    assert find(last, before) == []
-
-
-@pytest.mark.parametrize(("size", "severity"), [(2048, "info"), (LARGE, "warning")])
-def test_gradients_averaged_in_each_micro_batch_are_told_by_what_is_sent_in_vain(
-    size: int, severity: str
-) -> None:
-    *before, last = micro_batches(synced=2, size=size)
-    [found] = [f for f in find(last, before) if f.rule == "repeated-average"]
-    assert found.severity == severity
-    assert found.message.startswith(
-        "The gradients of body.weight are averaged 2 times at train.py:9 before an optimizer steps "
-        "with them: 2.0 "
-    )
-
-
-@pytest.mark.parametrize(
-    "graphs",
-    [
-        micro_batches(synced=1),
-        micro_batches(synced=2, stepped=False),
-        [
-            replace(graph, events=micro_batches(synced=2)[1].events)
-            for graph in micro_batches(synced=2)
-        ],
-    ],
-    ids=["no_sync", "no step", "a step after each"],
-)
-def test_gradients_averaged_once_for_a_step_are_left_alone(graphs: list[Graph]) -> None:
-    assert find(graphs[1], graphs[:1]) == []
-
-
-def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
-    good, bad = model(parameter("head.weight")), model(lost("head.weight", module_called=False))
-    (found,) = find_across([good, bad, good])
-    assert (found.rule, found.severity) == ("skipped-parameter", "error")
-    assert found.message == (
-        "Rank 1 skipped head.weight, which other ranks have a gradient for: its module was never "
-        "called there."
-    )
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        [model(parameter("a.weight")), model(parameter("a.weight"))],
-        [model(lost("a.weight")), model(lost("a.weight"))],
-        [model(lost("a.weight", requires_grad=False)), model(parameter("a.weight"))],
-        [],
-    ],
-    ids=["both", "neither", "frozen", "no ranks"],
-)
-def test_ranks_that_agree_have_no_findings(ranks: list[Graph]) -> None:
-    assert find_across(ranks) == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

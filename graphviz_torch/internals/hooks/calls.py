@@ -1,10 +1,10 @@
 """The seam of calls: every call into torch that a program makes, by what is called.
 
 A listener with `calling` is told before a call, one with `called` after it, one with `raised` where
-it raises. `functions` says of which: a set of them, and of names of keywords; None for every call
-that computes. Half of the calls of a step read what a tensor is (`x.shape`), and compute nothing:
-those are told to who names them, and to nobody else. `before` says in the same way of which of them
-it is told before; None for all.
+it raises. `functions` selects the calls: a set of functions and names of keywords; None for every
+call that computes. Half of the calls of a step read what a tensor is (`x.shape`), and compute
+nothing: those are told to who names them, and to nobody else. `before` selects in the same way the
+calls that it is told before; None for all.
 
 Private: how many function modes there are, and whether torch.jit.trace is at work (2.13).
 """

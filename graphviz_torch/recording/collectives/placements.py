@@ -32,7 +32,7 @@ class Placements(Listener):
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
-        """Without a process group there is no DTensor, and no call is looked at."""
+        """A DTensor needs a process group; without one no call is watched."""
         return dist.is_available() and dist.is_initialized()
 
     def called(self, event: Called) -> None:

@@ -56,7 +56,7 @@ class Wrappers(Listener):
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
-        """Without a process group there is no such wrapper, and no module is looked at."""
+        """A wrapper needs a process group; without one no module is watched."""
         return not options.light and dist.is_available() and dist.is_initialized()
 
     def module_began(self, event: ModuleBegan) -> None:

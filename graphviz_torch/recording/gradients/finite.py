@@ -2,8 +2,8 @@
 
 Every gradient that a node is given is added up, and so is every result of a forward that has a
 node: the sum is finite if all elements are, and only where it is not the elements are looked at. On
-other devices than the CPU gradients are described as `statistics.py` does it, of which the finite
-ones are left out; sums of results stay there until the next backward, and tell neither NaN from Inf
+other devices than the CPU gradients are described as `statistics.py` does it, and the finite ones
+are left out; sums of results stay there until the next backward, and tell neither NaN from Inf
 nor what overflows. Not looked at: what has no values (meta, fake), sparse and nested results.
 
 Of the forward the first result with NaN and the first with Inf are noted: a mask has -Inf on

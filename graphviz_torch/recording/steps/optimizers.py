@@ -1,4 +1,4 @@
-"""The steps of the optimizers: how many, of which parameters, and is one running.
+"""The steps of the optimizers: how many, whose parameters, and is one running.
 
 An optimizer's own code cuts nothing and changes nothing but what its step does. What a closure
 runs, that the step was given, is the program's: the calls that it makes are told apart by the

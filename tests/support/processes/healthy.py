@@ -13,7 +13,7 @@ from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
 from tests.findings.corpus.cases import Record
-from tests.support.processes.mistakes import average, batch, net
+from tests.support.processes.mistakes import average, batch, net, train
 
 HEALTHY: dict[str, Callable[[Record], object]] = {}
 
@@ -89,12 +89,8 @@ def average_of_one_buffer(record: Record) -> None:
 def weights_averaged_now_and_then(record: Record) -> None:
     """Local SGD: between two averages each rank's weights are its own."""
     model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(batch()).square().mean().backward()
-            optimizer.step()
+        train(model, steps=2)
         with torch.no_grad():
             for parameter in model.parameters():
                 dist.all_reduce(parameter)
@@ -107,12 +103,8 @@ def evaluation_of_a_divided_model(record: Record) -> None:
     for block in model[2:]:
         fully_shard(block)
     fully_shard(model)
-    optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(batch()).square().mean().backward()
-            optimizer.step()
+        train(model, steps=2)
         with torch.no_grad():
             for _ in range(3):
                 model(batch())
@@ -132,10 +124,8 @@ class Checkpointed(nn.Module):
 @healthy
 def part_that_runs_again_in_backward(record: Record) -> None:
     model = DDP(Checkpointed())
-    optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
-        model(batch()).square().mean().backward()
-        optimizer.step()
+        train(model, steps=1)
 
 
 @healthy

@@ -51,6 +51,15 @@ def batch(size: int = 6) -> Tensor:
     return torch.randn(size, 4)
 
 
+def train(model: nn.Module, steps: int) -> None:
+    """Some steps as they should be."""
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+
+
 def average(parameters: Any) -> None:
     """Average their gradients over the ranks."""
     for parameter in parameters:
@@ -109,12 +118,8 @@ def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
 def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
     """The same: its second forward raises."""
     model = DDP(TwoHeads(), find_unused_parameters=repaired)
-    optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(batch()).square().mean().backward()
-            optimizer.step()
+        train(model, steps=2)
 
 
 @says("bypassed-wrapper", "went past model,")
