@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.html import to_html, view_graph
     from .render.mermaid import to_mermaid
     from .render.modules.summary import Summary, summary
+    from .render.rank_chart import rank_chart
     from .render.text import to_text
     from .render.view import view_script
     from .render.view.payload import view_payload
@@ -125,6 +126,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "annotate_source",
     "collectives",
     "make_dot",
+    "rank_chart",
     "to_mermaid",
     "view_payload",
     "view_script",
@@ -195,6 +197,7 @@ _ROOMS = {
     "render.html": "to_html view_graph",
     "render.modules.summary": "Summary summary",
     "render.mermaid": "to_mermaid",
+    "render.rank_chart": "rank_chart",
     "render.text": "to_text",
     "render.view": "view_script",
     "render.view.payload": "view_payload",

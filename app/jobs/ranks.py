@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
-from graphviz_torch import Graph, collectives, find_across, load, record
+from graphviz_torch import Graph, collectives, find_across, load, rank_chart, record
 
 from ..models import gallery
 from .backward import recorded_here
@@ -82,4 +83,7 @@ def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
             said = f"{talk[number]} · {talk[number].where}" if number < len(talk) else ""
             row.append((f"rank {rank}", said))
         rows.append(tuple(row))
-    return Ranks(tuple(find_across(list(graphs))), tuple(rows))
+    chart = ""
+    with suppress(ValueError):  # they were recorded without times
+        chart = rank_chart(graphs)
+    return Ranks(tuple(find_across(list(graphs))), tuple(rows), chart)

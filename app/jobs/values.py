@@ -176,3 +176,4 @@ class Ranks:
 
     findings: tuple[Finding, ...]
     collectives: tuple[tuple[tuple[str, str], ...], ...]  # (column, text)
+    chart: str  # an SVG of when each rank stood in a collective; "" where no times are known

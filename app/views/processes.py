@@ -58,6 +58,8 @@ def draw() -> None:
     if difference is not None:
         draw_findings(difference.findings)
         if difference.collectives:
+            if difference.chart:
+                st.image(difference.chart, width="content")
             with st.expander("What the ranks said to each other", icon=":material/sync_alt:"):
                 st.table([{k: text.escape(v) for k, v in row} for row in difference.collectives])
     if any(parameter.placement for graph in graphs for parameter in graph.parameters):

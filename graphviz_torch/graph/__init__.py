@@ -8,6 +8,8 @@ from .collective import (
     CollectivePhase,
     RankPosition,
     RankState,
+    RankTime,
+    RankWait,
 )
 from .events import Event
 from .graph import Graph
@@ -67,6 +69,8 @@ __all__ = [
     "Phase",
     "RankPosition",
     "RankState",
+    "RankTime",
+    "RankWait",
     "RetainedGraphs",
     "SavedKind",
     "SavedTensor",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from .ids import NodeId
 from .text import short_repr
@@ -25,6 +26,20 @@ CollectiveKind = Literal[
 ]
 CollectivePhase = Literal["forward", "backward", "optimizer", "other"]
 RankState = Literal["outside", "inside", "raised", "ended"]
+
+
+class RankTime(NamedTuple):
+    """When a rank was in a collective, in seconds by the clock of its own processor.
+
+    A rank stands in a collective while it is in the call that begins it, and while it waits for the
+    result. Of a collective that nobody waits for on the processor only the beginning is known.
+    """
+
+    rank: int  # among all
+    group: str  # the name by which all its ranks know the process group
+    begin: float  # after that rank's recording began
+    seconds: float | None = None  # until it had the result
+    standing: float | None = None  # of these, how long it stood in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,8 @@ class Collective:
     peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
     change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
     gradients: bool | None = None  # did gradients of `parameters` go over, and not their values
+    # Of each rank that is known. Collectives that differ in it alone are equal.
+    times: tuple[RankTime, ...] = field(default=(), compare=False)
 
     __repr__ = short_repr
 
@@ -77,6 +94,109 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
         if each.node is not None and not each.parameters:
             found.setdefault(each.node, []).append(each)
     return found
+
+
+def with_times(collective: Collective, copies: Iterable[Collective]) -> Collective:
+    """The collective with the times of all its copies, each rank's once."""
+    times = {time.rank: time for each in copies for time in each.times}
+    return replace(collective, times=tuple(times.values()))
+
+
+class RankWait(NamedTuple):
+    """Ranks that stood in a collective until another rank came."""
+
+    collective: Collective
+    late: int  # the rank that came last
+    seconds: tuple[tuple[int, float], ...]  # rank -> how long it stood for that alone, at least
+
+
+def rank_rounds(
+    collectives: Iterable[Collective],
+) -> Iterator[list[tuple[Collective, RankTime]]]:
+    """The collectives that ranks of a group were in together, each as every rank has it.
+
+    The first of a group on one rank is the first on the others, and so on. Messages from one rank
+    to another are left out.
+    """
+    rounds: dict[tuple[str, int], list[tuple[Collective, RankTime]]] = {}
+    calls: Counter[tuple[int, str]] = Counter()
+    for each in collectives:
+        for time in each.times if each.kind not in ("send", "recv") else ():
+            number = calls[time.rank, time.group]
+            calls[time.rank, time.group] += 1
+            rounds.setdefault((time.group, number), []).append((each, time))
+    for some in rounds.values():
+        if len({each.kind for each, _ in some}) == 1:
+            yield some
+
+
+def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
+    """Who waits for whom, in the order of the program, from the times of several ranks.
+
+    Ranks have no clock in common. The rank that needs the least time from its call to the result
+    came last, and the collective itself takes no longer than that: what another rank stood in it
+    beyond that time, it stood because it waited.
+
+    >>> early, late = RankTime(0, "dp", 1.0, 3.5, 3.5), RankTime(1, "dp", 4.0, 0.5, 0.5)
+    >>> [wait] = rank_waits([Collective("all_reduce", 8, "float32", 2, times=(early, late))])
+    >>> wait.late, wait.seconds
+    (1, ((0, 3.0),))
+    """
+    for some in rank_rounds(collectives):
+        known = [(time.seconds, time) for _, time in some if time.seconds is not None]
+        if len(known) < max(2, len(some)):
+            continue
+        least, late = min(known)
+        waits = [(t.rank, (t.standing or 0.0) - least) for _, t in known if t is not late]
+        longer = tuple((rank, seconds) for rank, seconds in waits if seconds > 0)
+        if longer:
+            yield RankWait(some[0][0], late.rank, longer)
+
+
+def aligned(collectives: Sequence[Collective]) -> dict[int, list[tuple[float, float, Collective]]]:
+    """By rank, when it began to stand in which collective, on an axis for all, and how long.
+
+    Seconds. The axis begins where the first rank's recording began.
+    """
+    shifts = _shifts(collectives)
+    bars: dict[int, list[tuple[float, float, Collective]]] = defaultdict(list)
+    for each in collectives:
+        for time in each.times:
+            shift = shifts.get(time.rank, 0.0)
+            begin, long = _span(time)
+            bars[time.rank].append((begin + shift, long, each))
+    return bars
+
+
+def _span(time: RankTime) -> tuple[float, float]:
+    """Where it stood. The call takes a moment; where it waited later, it stood at the end."""
+    standing, seconds = time.standing or 0.0, time.seconds
+    begin = time.begin if seconds is None else time.begin + max(0.0, seconds - standing)
+    return begin, standing
+
+
+def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
+    """What to add to the times of each rank."""
+    shifts: dict[int, float] = {}
+    rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(collectives)]
+    growing = True
+    while growing:  # ranks of several groups are connected by those that they share
+        growing = False
+        for some in rounds:
+            known = [time for time in some if time.rank in shifts] or some[:1]
+            stood = all((t.standing or 0.0) > 0.5 * (t.seconds or 0.0) for t in some)
+            if len(some) < 2 or not stood or (shifts and known[0].rank not in shifts):
+                continue
+            end = _end(known[0]) + shifts.setdefault(known[0].rank, 0.0)
+            for time in some:
+                if time.rank not in shifts:
+                    shifts[time.rank] = end - _end(time)
+                    growing = True
+    return shifts
+
+
+def _end(time: RankTime) -> float:
+    return time.begin + (time.seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

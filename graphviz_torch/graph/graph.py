@@ -178,6 +178,9 @@ def _check(graph: Graph) -> None:
             raise ValueError(
                 f"graph.collectives[{i}] gives {sent.nbytes} bytes to a group of {sent.group_size}."
             )
+        for _, _, *times in sent.times:
+            if any(seconds is not None and not 0 <= seconds < _FOREVER for seconds in times):
+                raise ValueError(f"graph.collectives[{i}] has {times}, which are not times.")
     _check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from .argument import Names, graph_of
-from .collective import Collective
+from .collective import Collective, with_times
 from .graph import Graph
 from .ids import moved
 from .nodes import Node
@@ -148,7 +148,8 @@ def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collect
     """
     if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
         return [*known, *more]
-    return [old if new.node is None else new for old, new in zip(known, more, strict=True)]
+    pairs = zip(known, more, strict=True)
+    return [with_times(old if new.node is None else new, [old, new]) for old, new in pairs]
 
 
 def _after(node: Node, ran: int) -> Node:

@@ -3,16 +3,19 @@
 Only measured times are written. A recording measures how long each node of backward ran and, with
 `record(clock=True)`, each copy on CUDA; it does not measure when each began, nor the forward. So
 nodes stand end to end in the order in which they ran, and gaps between them are not shown. What
-ranks sent in backward is a mark at the end of its node: nobody measured how long it took.
+ranks sent in backward is a mark at the end of its node. A process of its own in the trace has how
+long each rank stood in collectives, where that was measured, on an axis that ranks share.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..graph import GraphLike, graph_of
+from ..graph import Collective, GraphLike, graph_of
+from ..graph.collective import aligned
 from ..graph.files.replacement import replacement
 
 _MICROSECONDS = 1e6
@@ -102,8 +105,28 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
                 "tid": 0,
             }
             events.append({**event, "ts": ends[each.node], "args": about})
+    events += _stood(value.collectives)
     made = {"displayTimeUnit": "ns", "traceEvents": events}
     if path is not None:
         with replacement(path) as file:
             file.write(json.dumps(made).encode())
     return made
+
+
+def _stood(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
+    """How long each rank stood in collectives: a track for each."""
+    rows = aligned([each for each in collectives if any(t.seconds is not None for t in each.times)])
+    return [
+        {
+            "name": each.kind,
+            "cat": "collective",
+            "ph": "X",
+            "ts": begin * _MICROSECONDS,
+            "dur": seconds * _MICROSECONDS,
+            "pid": 1,
+            "tid": rank,
+            "args": {"bytes": each.nbytes, "group": each.group, "at": each.where},
+        }
+        for rank, bars in rows.items()
+        for begin, seconds, each in bars
+    ]

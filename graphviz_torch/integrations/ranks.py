@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import Finding, GradientStats, Graph, Parameter, TensorMeta, diff, find_across
 from ..graph import RankPosition
+from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
 from ..graph.whole import joined
@@ -136,13 +137,17 @@ def one_graph(graphs: Mapping[int, Graph]) -> Graph:
                 break
         else:
             kinds.append((graph, [rank]))
-    wholes = [
-        replace(graph, parameters=whole_parameters([graphs[rank] for rank in ranks]))
-        for graph, ranks in kinds
-    ]
+    wholes = [_one([graphs[rank] for rank in ranks]) for _, ranks in kinds]
     if len(wholes) == 1:
         return wholes[0]
     return joined(wholes, [ranks_text(ranks) for _, ranks in kinds])[0]
+
+
+def _one(alike: Sequence[Graph]) -> Graph:
+    parameters = whole_parameters(alike)
+    rows = zip(*[graph.collectives for graph in alike], strict=True)
+    collectives = tuple(with_times(copies[0], copies) for copies in rows)
+    return replace(alike[0], parameters=parameters, collectives=collectives)
 
 
 def whole_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:

@@ -41,29 +41,25 @@ def line_chart(
     """
     drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}
     every = [point for points in drawn.values() for point in points]
-    colors = palette("auto")
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="Helvetica,Arial,sans-serif" '
-        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
-        f'<rect width="100%" height="100%" fill="{colors["background"]}"/>',
-        _text(_LEFT, 24, title, size=15),
+        svg_start(_WIDTH, _HEIGHT, title),
+        svg_text(_LEFT, 24, title, size=15),
     ]
     if not every:
-        out.append(_text(_LEFT, _HEIGHT / 2, "nothing was measured", "muted"))
+        out.append(svg_text(_LEFT, _HEIGHT / 2, "nothing was measured", "muted"))
         return "".join([*out, "</svg>"])
     across = _Axis([p[0] for p in every], _LEFT, _WIDTH - _RIGHT)
     up = _Axis([p[1] for p in every], _HEIGHT - _BOTTOM, _TOP)
     for value in across.ticks():
         at = across(value)
-        out.append(_line(at, _TOP, at, _HEIGHT - _BOTTOM))
-        out.append(_text(at, _HEIGHT - _BOTTOM + 18, x_text(value), "muted", "middle"))
+        out.append(svg_line(at, _TOP, at, _HEIGHT - _BOTTOM))
+        out.append(svg_text(at, _HEIGHT - _BOTTOM + 18, x_text(value), "muted", "middle"))
     for value in up.ticks():
         at = up(value)
-        out.append(_line(_LEFT, at, _WIDTH - _RIGHT, at))
-        out.append(_text(_LEFT - 8, at + 4, y_text(value), "muted", "end"))
-    out.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, x, "ink", "middle"))
-    out.append(_text(_LEFT - 60, _TOP - 8, y, "ink"))
+        out.append(svg_line(_LEFT, at, _WIDTH - _RIGHT, at))
+        out.append(svg_text(_LEFT - 8, at + 4, y_text(value), "muted", "end"))
+    out.append(svg_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, x, "ink", "middle"))
+    out.append(svg_text(_LEFT - 60, _TOP - 8, y, "ink"))
     ends: list[float] = []
     for i, (name, points) in enumerate(drawn.items()):
         if not points:
@@ -108,15 +104,27 @@ class _Axis:
         return inside[:: max(1, math.ceil(len(inside) / 8))]
 
 
-def _text(
+def svg_start(width: float, height: float, title: str) -> str:
+    """How an SVG of this package begins: its size, its dark colours, its title and background."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '
+        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
+        f'<rect width="100%" height="100%" fill="{palette("auto")["background"]}"/>'
+    )
+
+
+def svg_text(
     x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
 ) -> str:
+    """A line of text in one of `COLORS`."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
         f'font-size="{size}">{escape(text)}</text>'
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+def svg_line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A line of a grid."""
     color = COLORS["cluster_line"][0]
     return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{color}" fill="none"/>'

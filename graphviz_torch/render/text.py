@@ -15,6 +15,7 @@ from . import labels
 from .collectives import alike, whose
 from .drawing.mark import WARNINGS
 from .outline import Row, outline
+from .rank_chart import wait_lines
 
 # The declared fields that come first; the others follow in their own order.
 _FIRST = ("seconds", "saved", "scope", "module_class", "source", "attributes", "note")
@@ -92,6 +93,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
         parts.append("\n".join(_transfers(graph, width)))
     if graph.collectives:
         parts.append("\n".join(_collectives(graph, width)))
+    if waits := wait_lines(graph.collectives):
+        parts.append("\n".join(_wrapped(_plain(line), width) for line in waits))
     if graph.cuts:
         parts.append("\n".join(_cuts(graph, width)))
     if marked:

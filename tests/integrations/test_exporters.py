@@ -31,6 +31,7 @@ from graphviz_torch import (
     to_networkx,
     trace,
 )
+from graphviz_torch.graph import RankTime
 from graphviz_torch.graph.events import GradientRead, ParameterFreeze
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.integrations.rows import SCHEMA
@@ -181,6 +182,17 @@ def test_a_chrome_trace_marks_what_ranks_sent_at_the_end_of_the_node_that_was_ru
     graph = Graph(nodes, (Edge(0, 1),), ((1, 0),), collectives=(sent, *elsewhere))
     [mark] = [event for event in to_chrome_trace(graph)["traceEvents"] if event["ph"] == "i"]
     assert (mark["name"], mark["ts"], mark["args"]["bytes"]) == ("all_reduce", 3.0, 96)
+
+
+def test_a_chrome_trace_has_a_track_for_each_rank_that_stood_in_collectives() -> None:
+    times = RankTime(0, "", 10.0, 4.0, 4.0), RankTime(1, "", 1002.0, 1.0, 1.0)
+    sent = Collective("barrier", 0, group_size=2, times=times)
+    graph = Graph(
+        (Node(0, "MulBackward0", (), order=0, seconds=3e-6),), (), ((0, 0),), collectives=(sent,)
+    )
+    stood = [event for event in to_chrome_trace(graph)["traceEvents"] if event["pid"] == 1]
+    assert [(event["tid"], event["dur"]) for event in stood] == [(0, 4e6), (1, 1e6)]
+    assert stood[0]["ts"] + stood[0]["dur"] == stood[1]["ts"] + stood[1]["dur"]
 
 
 def test_what_a_node_sends_to_other_ranks_is_on_it_in_other_tools(tmp_path: Path) -> None:

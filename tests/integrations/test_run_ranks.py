@@ -12,13 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import Finding, Graph, load, record
+from graphviz_torch import Finding, Graph, load, rank_chart, record, to_text
+from graphviz_torch.graph.collective import rank_waits
 from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
 TRAINING = """
-import torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 from torch import nn
 
 dist.init_process_group("gloo")
@@ -32,6 +33,9 @@ for step in range(4):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+    dist.all_reduce(loss.detach())
 print(f"rank {dist.get_rank()} is done\\n", end="")  # at once: two ranks write here
 dist.destroy_process_group()
 """
@@ -59,7 +63,13 @@ def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "step.json"}
     graph = load(tmp_path / "step.json")
     assert [title for _, title in graph.parts] == ["rank 0", "rank 1"]
-    assert [each.kind for each in graph.collectives] == ["all_reduce"]
+    assert [each.kind for each in graph.collectives] == ["all_reduce", "all_reduce"]
+    [wait] = [each for each in rank_waits(graph.collectives) if each.late == 1]
+    [(rank, seconds)] = wait.seconds
+    assert rank == 0
+    assert 0.3 < seconds < 60  # what rank 1 slept, less what rank 0 was later
+    assert "for rank 1 in all_reduce at train.py:18" in to_text(graph)
+    assert all(f">rank {rank}<" in rank_chart(graph) for rank in (0, 1))
 
 
 def step(x: Tensor, *, twice: bool = False) -> Graph:

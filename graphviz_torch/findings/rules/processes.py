@@ -87,6 +87,33 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     )
 
 
+@rule(reads="end")
+def averaged_again(reading: Reading) -> Iterator[Finding]:
+    """The program reduces gradients that DistributedDataParallel has averaged in backward: it sends
+    them twice, and where nothing divides them they are too large by the number of ranks."""
+    sent = reading.graph.collectives
+    own = {(name, c.group, c.group_size) for c in sent if _is_average(c) for name in c.parameters}
+    again = [
+        each
+        for each in sent
+        if each.kind in ("all_reduce", "reduce") and each.gradients and each.phase == "other"
+        if any((name, each.group, each.group_size) in own for name in each.parameters)
+    ]
+    if again:
+        names = list(dict.fromkeys(name for each in again for name in each.parameters))
+        size, ranks = sum(each.nbytes for each in again), again[0].group_size
+        large = f", and a sum that is not divided is {ranks} times the average" * (ranks > 1)
+        yield finding(
+            "warning",
+            f"The gradients of {listing(names)}, which DistributedDataParallel has averaged in "
+            f"backward, are reduced once more{at(again[0].where)}: {bytes_text(size)} are sent for "
+            f"nothing{large}.",
+            cause="averaged, and reduced by hand",
+            advice="Leave the reduction by hand out, or train without DistributedDataParallel.",
+            where=again[0].where,
+        )
+
+
 def _is_average(collective: Collective) -> bool:
     """Does it average gradients in the backward of the graph that has its node."""
     return (

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...graph import Collective, Finding, GradientStats, Graph, Parameter
-from ...graph.text import listing
-from ...graph.units import bytes_text
+from ...graph.text import listing, ranks_text
+from ...graph.units import bytes_text, count_text
 from ..graph_reading import averages, largest_unnamed_average
 from ..rule import finding, rule
 from ..words import at
@@ -151,6 +151,29 @@ def _asked(collective: Collective | None) -> str:
     if not what and collective.kind != "barrier":
         what = f"{bytes_text(collective.nbytes)} {collective.dtype}"
     return f"{collective.kind}{f' of {what}' if what else ''}{at(collective.where)}"
+
+
+@rule(reads="ranks")
+def lone_transfer(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Some ranks alone read values back from a device: the others wait for them in what all send
+    next."""
+    if len(graphs) < 2 or not all(graph.collectives for graph in graphs):
+        return
+    reads = [Counter(t.where for t in graph.transfers if t.kind == "DtoH") for graph in graphs]
+    for where in dict.fromkeys(line for counts in reads for line in counts):
+        ranks = [rank for rank, counts in enumerate(reads) if counts[where]]
+        if where and 2 * len(ranks) <= len(graphs):
+            times = max(counts[where] for counts in reads)
+            yield finding(
+                "info",
+                f"{ranks_text(ranks).capitalize()} alone read{'s' * (len(ranks) == 1)} values back "
+                f"from a device, {count_text(times, 'time')}{at(where)}: the other ranks wait for "
+                "that in the next collective.",
+                cause="a read of some ranks",
+                advice="Read less often, or after the step: keep x.detach() and call item() on it "
+                "once for many steps.",
+                where=where,
+            )
 
 
 @rule(reads="ranks")

@@ -16,7 +16,9 @@ called when the first group is made (2.8 to 2.15).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -42,6 +44,8 @@ class Group(NamedTuple):
     description: str  # what whoever made it calls it
     ranks: tuple[int, ...]
     has_all: bool  # are all ranks in it
+    rank: int  # this one, among all
+    on_cpu: bool  # do its ranks wait for each other on the CPU, as gloo's do
 
 
 class Begun(NamedTuple):
@@ -63,6 +67,8 @@ class Sent(NamedTuple):
     asynchronous: bool
     peer: int | None  # the one rank that gives or takes
     number: int  # of this thread's next node
+    begin: float  # by `time.perf_counter`: when the call began, and when it was back
+    end: float
 
 
 class Waited(NamedTuple):
@@ -71,6 +77,8 @@ class Waited(NamedTuple):
     tensor: Tensor | None  # that it makes, of a functional one
     call: int | None = None  # the number of another one, where it is known
     at_once: bool = False  # did the function wait that began it
+    begin: float = 0.0  # by `time.perf_counter`
+    end: float = 0.0
 
 
 class CollectiveWatch:
@@ -159,6 +167,7 @@ def _kernel(name: str) -> Callable[..., Any]:
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(_here, "inside", False):
             return operator.redispatch(keys & below, *args, **kwargs)
+        begin = time.perf_counter()
         if name == WAIT:
             _waiting(Wait(None, at_once=False))
         else:
@@ -175,12 +184,13 @@ def _kernel(name: str) -> Callable[..., Any]:
         finally:
             _here.inside = False
         if name == WAIT:
-            _tell("waited", Waited(args[0]))
+            _tell("waited", Waited(args[0], begin=begin, end=time.perf_counter()))
         else:
+            end = time.perf_counter()
             _tell("returned", call)
             for watch in _INSTALLATION.watchers:
                 if watch.sent is not None:
-                    watch.sent(_sent(name, call, group, args, result))
+                    watch.sent(_sent(name, call, group, args, result, begin, end))
         return result
 
     return kernel
@@ -197,8 +207,8 @@ def _waiting(wait: Wait) -> None:
     _tell("waiting", wait.call)
 
 
-def _waited(wait: Wait) -> None:
-    _tell("waited", Waited(None, wait.call, wait.at_once))
+def _waited(wait: Wait, begin: float) -> None:
+    _tell("waited", Waited(None, wait.call, wait.at_once, begin, time.perf_counter()))
 
 
 def _raised() -> None:
@@ -208,7 +218,15 @@ def _raised() -> None:
 _WORKS = WorkMethods(lambda: getattr(_here, "call", None), _waiting, _waited, _raised)
 
 
-def _sent(operator: str, call: int, group: Group, args: tuple[Any, ...], result: Any) -> Sent:
+def _sent(
+    operator: str,
+    call: int,
+    group: Group,
+    args: tuple[Any, ...],
+    result: Any,
+    begin: float,
+    end: float,
+) -> Sent:
     at = arguments(operator)
     root = None if at.peer is None else args[at.peer]
     # It is counted among the ranks of the group.
@@ -217,7 +235,8 @@ def _sent(operator: str, call: int, group: Group, args: tuple[Any, ...], result:
     made = [] if operator.startswith("c10d::") else tensors(result)
     # A default at the end is left out by who calls the kernel.
     waits = at.asynchronous is not None and args[at.asynchronous :][:1] == (False,)
-    return Sent(call, kinds()[operator], group, given, made, not waits, peer, sequence_number())
+    kind, number = kinds()[operator], sequence_number()
+    return Sent(call, kind, group, given, made, not waits, peer, number, begin, end)
 
 
 def _group(given: Any) -> Group:
@@ -229,5 +248,13 @@ def _group(given: Any) -> Group:
     if found is None:
         ranks = tuple(dist.get_process_group_ranks(given))
         has_all = len(ranks) == dist.get_world_size()
-        found = _groups[given] = Group(given.group_name, given.group_desc, ranks, has_all)
+        found = _groups[given] = Group(
+            given.group_name, given.group_desc, ranks, has_all, dist.get_rank(), _on_cpu(given)
+        )
     return found
+
+
+def _on_cpu(group: Any) -> bool:
+    with suppress(Exception):  # it has no backend for the CPU
+        return str(group._get_backend(torch.device("cpu")).name()) == "gloo"
+    return False

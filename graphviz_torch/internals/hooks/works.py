@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import wraps
 from types import CodeType
@@ -35,14 +36,15 @@ class WorkMethods:
 
     Args:
         last_call: the number of the collective that this thread has begun last.
-        waiting, waited, raised: told before a wait, after it, and where it raises.
+        waiting, waited, raised: told before a wait, after it with when it began by
+            `time.perf_counter`, and where it raises.
     """
 
     def __init__(
         self,
         last_call: Callable[[], int | None],
         waiting: Callable[[Wait], object],
-        waited: Callable[[Wait], object],
+        waited: Callable[[Wait, float], object],
         raised: Callable[[], object],
     ) -> None:
         self._last_call, self._waiting = last_call, waiting
@@ -94,13 +96,14 @@ class WorkMethods:
             code = sys._getframe(1).f_code
             event = Wait(call, code is maker and code.co_filename.endswith(_FUNCTIONS))
             self._waiting(event)
+            begin = time.perf_counter()
             try:
                 result = theirs(work, *args, **kwargs)
             except BaseException as error:
                 self._raised()
                 hide(error)
                 raise
-            self._waited(event)
+            self._waited(event, begin)
             return result
 
         return wait

@@ -5,17 +5,19 @@ program, from a module's or a parameter's hook, from DTensor or from DDP's reduc
 PyTorch dispatches it, one that works on many tensors once.
 Not counted: what other libraries send by themselves, and what a thread of the program's own sends.
 `waited` is known of what Python waits for: a functional collective, which DTensor uses, and a
-`Work`. It is not known of what C++ waits for, as DDP's reducer does.
+`Work`. It is not known of what C++ waits for, as DDP's reducer does. Times are those of gloo, on
+the clock of the processor; on a GPU a stream waits, and its time is not measured here.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from ...graph import Collective, CollectiveKind, CollectivePhase, Graph
+from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
 from ...internals.hooks.calls import running
 from ...internals.hooks.collectives import Group, Sent, Waited
 from ...internals.hooks.engine import running_node
@@ -46,6 +48,7 @@ class _Record:
     number: int | None  # of the node that it is a part of
     run: int  # the backward of the recording that was running, from 1; 0: none
     node: int | None  # that it was running
+    times: RankTime | None  # in the call; and in the wait, where that is known
     waited: Place | None = None
 
 
@@ -60,6 +63,7 @@ class Collectives(Listener):
         self._owners = Owners(program)
         self._live: Live | None = None  # the backward that runs
         self._backwards = 0  # that have begun
+        self._began = time.perf_counter()
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
@@ -98,23 +102,26 @@ class Collectives(Listener):
             self._number(event, frame),
             self._backwards if live is not None else 0,
             node,
+            self._times(event),
         )
         self._records.append(record)
         for tensor in event.made:
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
-        if event.asynchronous and not event.made:
+        if not event.made:
             self._calls[event.call] = record
 
     def waited(self, event: Waited) -> None:
         if event.tensor is None:
             begun = None if event.call is None else self._calls.pop(event.call, None)
             if begun is not None:
-                begun.asynchronous = not event.at_once
+                begun.asynchronous = begun.asynchronous and not event.at_once
                 begun.waited = None if event.at_once else self.program.place(sys._getframe(1))
+                self._add_wait(begun, event)
             return
         ref, record = self._pending.pop(storage_id(event.tensor), (None, None))
         if record is not None and ref is not None and not ref.expired():
             record.waited = self.program.place(sys._getframe(1))
+            self._add_wait(record, event)
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         program = self.program
@@ -139,6 +146,7 @@ class Collectives(Listener):
                 each.peer,
                 owner.change,
                 owner.gradients,
+                () if each.times is None else (each.times,),
             )
             made.append(collective)
         return replace(graph, collectives=tuple(made))
@@ -146,6 +154,20 @@ class Collectives(Listener):
     def close(self) -> None:
         self._pending, self._calls = {}, {}
         self._owners.close()
+
+    def _times(self, event: Sent) -> RankTime | None:
+        group = event.group
+        if not group.on_cpu or any(tensor.device.type != "cpu" for tensor in event.given):
+            return None
+        inside = event.end - event.begin
+        return RankTime(group.rank, group.name, event.begin - self._began, None, inside)
+
+    def _add_wait(self, record: _Record, event: Waited) -> None:
+        if record.times is not None:
+            times, inside = record.times, event.end - event.begin
+            seconds = event.end - self._began - times.begin
+            standing = (times.standing or 0.0) + inside
+            record.times = times._replace(seconds=seconds, standing=standing)
 
     def _number(self, event: Sent, frame: FrameType) -> int | None:
         """Of the node that it is a part of, which was made just before."""

@@ -42,6 +42,7 @@ from .. import style
 from ..collectives import description, lines
 from ..groups.groups import group
 from ..labels import telling
+from ..rank_chart import has_times, rank_rows, wait_lines
 from .difference import Difference, difference
 from .tables import Columns, Table
 from .title import title_of
@@ -51,6 +52,7 @@ _KINDS = ("module", "run", "graph", "chain")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
 _LARGE = 500
+_PANEL = 300  # pixels: the width of its charts
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "source", "note")
 # Declared fields beside those that are written in a way of their own.
@@ -128,12 +130,21 @@ def view_payload(
         }
         for each in graph.collectives
     ]
+    header["ranks"] = _ranks(graph)
     header["sending"] = {node: lines(sent) for node, sent in by_node(graph.collectives).items()}
     header["metas"] = [[*meta, meta.nbytes] for meta in metas.rows]
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
     return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+
+
+def _ranks(graph: Graph) -> dict[str, Any] | None:
+    """When each rank stood in a collective, as an image's address and in sentences."""
+    if not has_times(graph.collectives):
+        return None
+    image = b64encode(rank_rows(graph.collectives, _PANEL).encode()).decode("ascii")
+    return {"image": f"data:image/svg+xml;base64,{image}", "waits": wait_lines(graph.collectives)}
 
 
 def _attributes(node: Node) -> tuple[str, ...]:

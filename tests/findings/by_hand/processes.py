@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from graphviz_torch.graph import Collective, Edge, Failure, Graph, ModuleRow, Node, TensorMeta
+from graphviz_torch.graph import (
+    Collective,
+    Edge,
+    Failure,
+    Graph,
+    ModuleRow,
+    Node,
+    TensorMeta,
+    Transfer,
+)
 from graphviz_torch.graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
 from tests.findings.by_hand.graphs import (
     META,
@@ -42,10 +51,18 @@ MESH = replace(LOSS, group="tp", group_size=2)
 EXCHANGED = replace(MESH, kind="all_gather")
 
 
-def rank(*sent: Collective, norm: float = 1.0, gradient: float = 1.0, head: float = 0.0) -> Graph:
+READ = Transfer("DtoH", "cuda:0", "cpu", META, "forward", where="train.py:12")
+
+
+def rank(
+    *moved: Collective | Transfer, norm: float = 1.0, gradient: float = 1.0, head: float = 0.0
+) -> Graph:
     """A model whose body.weight learns; where `head` is given head.weight does too, and it is its
     gradient."""
-    graph = model(collectives=sent)
+    graph = model(
+        collectives=tuple(each for each in moved if isinstance(each, Collective)),
+        transfers=tuple(each for each in moved if isinstance(each, Transfer)),
+    )
     body = parameter("body.weight", node=0, stepped=True, norm=norm)
     graph = graph.annotate(grad_outputs={0: stats(gradient)})
     if not head:
@@ -91,6 +108,17 @@ RANKS: dict[str, RankCase] = {
             [rank(EXCHANGE), rank(replace(EXCHANGE, nbytes=8))],
             # Buckets of DDP, guessed of their sizes.
             [rank(replace(AVERAGE, phase="backward")), rank(replace(OTHER, phase="backward"))],
+        ],
+    ),
+    "lone-transfer": RankCase(
+        [rank(AVERAGE, READ), rank(AVERAGE, gradient=2)],
+        "info",
+        "Rank 0 alone reads values back from a device, 1 time at train.py:12: the other ranks wait "
+        "for that in the next collective.",
+        [
+            [rank(AVERAGE, READ), rank(AVERAGE, READ, gradient=2)],
+            [rank(READ), rank()],  # each trains a model of its own
+            [rank(AVERAGE, replace(READ, kind="HtoD")), rank(AVERAGE, gradient=2)],
         ],
     ),
     "different-weights": RankCase(
@@ -187,6 +215,7 @@ NORMS = replace(
     module_class=dict.fromkeys((0, 1), "Net/BatchNorm1d(8)"),
     outputs={1: (TensorMeta((2, 8), "float32", "cpu"),)},
 )
+BY_DDP = replace(AVERAGE, phase="backward", node=0, where="train.py:8")
 CELLS = tuple(f"{i}.weight" for i in range(4))
 
 CASES: dict[str, Case] = {
@@ -208,6 +237,20 @@ CASES: dict[str, Case] = {
         "loss of the forward at train.py:7 does not depend on: it averages no bucket that they are "
         "in, and its next forward raises an error.",
         [model(events=(STEP,))],
+    ),
+    "averaged-again": Case(
+        sending(BY_DDP, AVERAGE),
+        "warning",
+        "The gradients of body.weight, which DistributedDataParallel has averaged in backward, are "
+        "reduced once more at train.py:9: 2.0 KiB are sent for nothing, and a sum that is not "
+        "divided is 2 times the average.",
+        [
+            sending(AVERAGE, AVERAGE),  # all by hand
+            sending(BY_DDP, OTHER),
+            sending(BY_DDP, VALUES),  # the weights are averaged
+            sending(BY_DDP, replace(AVERAGE, group="tp")),  # summed over other ranks
+            sending(BY_DDP, LOSS),
+        ],
     ),
     "gathered-again": Case(
         cell(GATHER, GATHER, GATHER, SCATTER),

@@ -36,6 +36,30 @@ def sampling_past_the_wrapper(record: Record) -> None:
 
 
 @healthy
+def what_ddp_does_not_average_is_averaged_by_hand(record: Record) -> None:
+    """A parameter beside the model, and a loss that is averaged for the log."""
+    model, scale = DDP(net()), nn.Parameter(torch.ones(1))
+    optimizer = SGD([*model.parameters(), scale], lr=0.1)
+    with record(model):
+        loss = (model(batch()) * scale).square().mean()
+        loss.backward()
+        average([scale])
+        dist.all_reduce(loss.detach())
+        optimizer.step()
+
+
+@healthy
+def averaged_by_hand_after_no_sync(record: Record) -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        with model.no_sync():
+            model(batch()).square().mean().backward()
+        average(model.parameters())
+        optimizer.step()
+
+
+@healthy
 def forward_before_the_recording(record: Record) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -193,6 +193,19 @@ def sync_left_out_at_the_backward_alone(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
+@says("averaged-again", "0.weight, 0.bias, 2.weight and 3 more, which", severity="warning")
+def averaged_by_ddp_and_by_hand(record: Record, repaired: bool) -> None:
+    """https://github.com/kubeflow/pytorch-operator/issues/122, pytorch/tutorials issue 2305"""
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()
+        for parameter in model.parameters() if not repaired else ():
+            dist.all_reduce(parameter.grad)  # cause
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
 @says("clipped-in-vain", severity="warning")
 def clipped_before_the_average(record: Record, repaired: bool) -> None:
     """https://github.com/facebookresearch/fairscale/pull/167"""

@@ -29,6 +29,8 @@ export interface Header {
   modules: Record<string, [string, string][]>;
   transfers: Transfer[];
   collectives: Collective[];
+  /** When each rank stood in a collective: an image's address and sentences. */
+  ranks: { image: string; waits: string[] } | null;
   /** What a node that sends says of it, in lines. */
   sending: Record<string, string[]>;
   metas: [number[], string, string, number | null][];

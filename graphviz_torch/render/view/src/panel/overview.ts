@@ -23,6 +23,11 @@ export function overview(model: Model, leads: Leads): HTMLElement[] {
     parts.push(section(`Transfers (${model.transfers.length})`, rows));
   }
   parts.push(...drawCollectives(model.collectives, leads));
+  const ranks = model.payload.header.ranks;
+  if (ranks) {
+    const waits = list(ranks.waits, MOST_ROWS, (text) => [text]);
+    parts.push(section("Ranks over time", html("img", { src: ranks.image, alt: "When each rank stood in a collective", class: "chart" }), waits));
+  }
   return parts;
 }
 

@@ -1,0 +1,62 @@
+"""Who waits for whom, from times that were planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Collective, RankTime
+from graphviz_torch.graph.collective import aligned, rank_waits, with_times
+
+BARRIER = Collective("barrier", 0, group_size=2)
+
+
+def test_the_rank_that_came_last_is_waited_for_whatever_the_clocks_say() -> None:
+    # Both are back at the same moment: by the one clock 14 s, by the other 1,003 s.
+    first, second = RankTime(0, "", 10.0, 4.0, 4.0), RankTime(1, "", 1002.0, 1.0, 1.0)
+    [wait] = rank_waits([replace(BARRIER, times=(first, second))])
+    assert (wait.late, wait.seconds) == (1, ((0, 3.0),))
+
+
+def test_who_waited_early_for_what_takes_long_does_not_blame_another_rank() -> None:
+    # Both began at once; it took 7 s. Rank 0 stood in its wait for 2 of them, rank 1 for none.
+    busy, idle = RankTime(1, "", 0.0, 8.0, 0.1), RankTime(0, "", 0.0, 7.0, 2.0)
+    assert list(rank_waits([replace(BARRIER, times=(idle, busy))])) == []
+
+
+def test_the_ranks_of_another_group_and_messages_between_two_are_not_compared() -> None:
+    times = RankTime(0, "a", 0.0, 4.0, 4.0), RankTime(1, "b", 0.0, 1.0, 1.0)
+    sent = RankTime(0, "", 0.0, 4.0, 4.0), RankTime(1, "", 0.0, 1.0, 1.0)
+    kinds = replace(BARRIER, times=times), replace(BARRIER, kind="recv", times=sent)
+    assert list(rank_waits(kinds)) == []
+
+
+def test_a_wait_that_is_known_of_one_rank_alone_says_nothing() -> None:
+    times = RankTime(0, "", 0.0, 4.0, 4.0), RankTime(1, "", 0.0, None, 0.1)
+    assert list(rank_waits([replace(BARRIER, times=times)])) == []
+
+
+def test_the_rows_of_ranks_end_together_where_all_stood() -> None:
+    first, second = RankTime(0, "", 10.0, 4.0, 4.0), RankTime(1, "", 1002.0, 1.0, 1.0)
+    later = RankTime(0, "", 15.0, 1.0, 1.0), RankTime(1, "", 1003.5, 1.5, 1.5)
+    bars = aligned([replace(BARRIER, times=(first, second)), replace(BARRIER, times=later)])
+    ends = {rank: [begin + long for begin, long, _ in rows] for rank, rows in bars.items()}
+    assert ends == {0: [14.0, 16.0], 1: [14.0, 16.0]}
+
+
+def test_ranks_that_share_a_group_with_a_third_one_stand_on_its_axis() -> None:
+    pair = RankTime(0, "a", 1.0, 2.0, 2.0), RankTime(1, "a", 101.0, 2.0, 2.0)
+    other = RankTime(1, "b", 104.0, 1.0, 1.0), RankTime(2, "b", 54.0, 1.0, 1.0)
+    # The group of ranks 1 and 2 comes first in the list.
+    rows = [replace(BARRIER, times=times) for times in (other, pair)]
+    bars = aligned(rows)
+    begins = {rank: rows[0][0] for rank, rows in bars.items()}
+    assert begins[1] - begins[2] == 0.0
+    assert [begin for begin, _, _ in bars[0]] == [begin for begin, _, each in bars[1][1:]]
+
+
+def test_copies_of_a_collective_are_equal_whatever_their_times_are() -> None:
+    time = RankTime(1, "", 0.0, 1.0, 1.0)
+    other = replace(BARRIER, times=(time,))
+    assert other == BARRIER
+    assert hash(other) == hash(BARRIER)
+    assert with_times(BARRIER, [BARRIER, other, other]).times == (time,)
