@@ -35,6 +35,8 @@ _OTHER = (
     "<eval_with_key>",
     "<__array_function__",
 )
+_PIPELINES = "torch.distributed.pipelining.stage"
+_STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 
 
@@ -63,6 +65,20 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and owner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def is_learning_shapes(frame: FrameType | None) -> bool:
+    """Does a pipeline of PyTorch's run a stage for its shapes, on memory that nobody has set?
+
+    Private: the names of the functions that do (`_shape_inference`, 2.8; `_metadata_inference`,
+    2.13).
+    """
+    while frame is not None and _PIPELINES in sys.modules:
+        code = frame.f_code
+        if code.co_filename.endswith(_STAGES) and code.co_name.endswith("_inference"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:

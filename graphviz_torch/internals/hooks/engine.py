@@ -3,7 +3,7 @@
 Private: all three go through `torch.autograd.graph._engine_run_backward`, which `torch.autograd`
 holds by name too (2.13); it is replaced while anybody watches. Whoever replaces it in turn keeps
 theirs: what we put there then passes every run until they take it out. Not noticed: a run started
-from C++.
+from C++, and one by which a pipeline learns shapes, on memory that nobody has set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..frames import hide
+from ..frames import hide, is_learning_shapes
 from .installation import Installation
 
 
@@ -109,6 +109,8 @@ def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _INSTALLATION.watchers or getattr(_here, "outputs", None) is outputs:
             return theirs(outputs, *args, **kwargs)  # ours that is above theirs has told of it
+        if is_learning_shapes(sys._getframe(1)):
+            return theirs(outputs, *args, **kwargs)
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             return _run(theirs, outputs, args, kwargs, sys._getframe(1))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import torch
 
+from graphviz_torch import find, record
 from graphviz_torch.internals.hooks.engine import EngineWatch
 from tests.support.programs import in_threads
 
@@ -84,3 +86,27 @@ def test_what_others_replaced_meanwhile_stays_and_backward_is_noticed_once_ever_
         assert torch.autograd.graph._engine_run_backward is before
     finally:
         put(before)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "graphs"),
+    [
+        ("torch/distributed/pipelining", "_backward_metadata_inference", 1),
+        ("torch/distributed/pipelining", "backward_one_chunk", 2),
+        ("project", "_backward_metadata_inference", 2),
+    ],
+)
+def test_a_backward_by_which_a_pipeline_learns_shapes_is_not_a_part_of_the_step(
+    folder: str, name: str, graphs: int
+) -> None:
+    pytest.importorskip("torch.distributed.pipelining", reason="torch without distributed")
+    source = f"def {name}(x):\n    (x * 0).log().sum().backward()\n"
+    module: dict[str, Any] = {}
+    exec(compile(source, f"/site-packages/{folder}/stage.py", "exec"), module)
+    x = torch.ones(2, requires_grad=True)
+    with record() as recording:
+        module[name](x)
+        x.grad = None
+        x.exp().sum().backward()
+    assert len(recording.graphs) == graphs
+    assert ("nonfinite-value" in {each.rule for each in find(recording)}) == (graphs == 2)

@@ -1,0 +1,27 @@
+"""fully_shard whose parts stay on the CPU between uses.
+
+torchrun --nproc-per-node=4 --no-python graphviz-torch run fsdp2_offload.py
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+policy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+for layer in (model[0], model[2], model):
+    fully_shard(layer, mesh=mesh, offload_policy=policy)
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(1 + dist.get_rank())
+for _ in range(2):
+    loss = model(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()

@@ -1,0 +1,65 @@
+"""Run each program of a folder on ranks of its own, forked from here, and say what each recorded.
+
+    python -m tests.support.processes.examples 4 examples/parallel/fsdp2.py ...
+
+Printed as JSON: for each program and rank, the collectives of its last step by kind, phase and
+group, how many have neither a line nor a module, and what is found wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.multiprocessing import start_processes
+
+from graphviz_torch import find, record
+from tests.support.processes.parallelism import messages_of
+
+
+def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
+    """One rank: what torchrun gives it, and what it leaves in the folder."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with record() as recording:
+        runpy.run_path(program, run_name="__main__")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    sent = recording.graph.collectives
+    about = {
+        "sent": dict(Counter(f"{c.kind} in {c.phase} · {c.group}" for c in sent)),
+        "unnamed": sum(not (c.where or c.module) for c in sent),
+        "findings": messages_of(find(recording)),
+    }
+    Path(folder, str(number)).write_text(json.dumps(about))
+
+
+def main(ranks: int, programs: list[str]) -> None:
+    results = {}
+    for program in programs:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            arguments: Any = (ranks, port, program, folder)
+            start_processes(rank, arguments, nprocs=ranks, start_method="fork")
+            written = [json.loads(Path(folder, str(i)).read_text()) for i in range(ranks)]
+        results[Path(program).stem] = written
+    print("RESULT", json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
