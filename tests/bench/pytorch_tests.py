@@ -55,6 +55,7 @@ OWNERS = (
 )
 CACHED = {  # what is noted of a thing once, and goes with it
     "_Table",  # of a code object's lines
+    "Group",  # of a process group, as long as that lives
     "_Members",  # of a class of nodes that PyTorch itself defines
 }
 SINCE_2_6 = {  # names that 2.6.0's tests import and PyTorch no longer has

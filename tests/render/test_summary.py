@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import Graph, Node, TensorMeta, load, record, summary, trace
+from graphviz_torch import (
+    GradientStats,
+    Graph,
+    Node,
+    Parameter,
+    TensorMeta,
+    load,
+    record,
+    summary,
+    trace,
+)
 from graphviz_torch.graph.units import number_text
 from graphviz_torch.render.labels import TIMES
 from tests.support.models import MLP
@@ -252,3 +263,20 @@ def test_the_model_itself_has_a_row_where_it_computes() -> None:
         MLP()(torch.ones(1, 4)).sum().backward()
     shown = [line.partition("  ·")[0] for line in str(summary(recording)).splitlines()]
     assert [len(line) - len(line.lstrip()) for line in shown[2:5]] == [0, 2, 2]
+
+
+def test_the_gradient_of_a_part_is_said_to_be_one_until_the_ranks_put_it_together() -> None:
+    meta = TensorMeta((4, 4), "float32", "cpu")
+    part = GradientStats(3.0, 1.0, 0.0, 0.0, extent="local part")
+    leaf = Node(
+        0, "AccumulateGrad", (meta,), "fc.weight", grad_outputs=(part,), leaf="parameter", order=0
+    )
+    mine = Parameter("fc.weight", meta, True, 0, grad=part, part=0, parts=2)
+    whole = replace(mine, grad=GradientStats(5.0, 1.0, 0.0, 0.0), parts=1)
+    local, merged = (
+        summary(Graph((leaf,), outputs=((0, 0),), parameters=(each,))) for each in (mine, whole)
+    )
+    assert local.total.gradient_norm == 3.0
+    assert "gradient: of 1 parameter the norm of the part that this process has" in str(local)
+    assert merged.total.gradient_norm == 5.0
+    assert "part" not in str(merged)
