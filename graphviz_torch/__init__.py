@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
         Parameter,
         SavedTensor,
         TensorMeta,
+        Training,
+        TrainingStep,
         Transfer,
     )
     from .graph.json import load, save
@@ -112,6 +114,8 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Parameter",
     "SavedTensor",
     "TensorMeta",
+    "Training",
+    "TrainingStep",
     "Transfer",
     # recording
     "CollectiveCounter",
@@ -180,7 +184,7 @@ _ROOMS = {
     "findings.way.way": "GradientWay",
     "graph": (
         "Collective Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta "
-        "Transfer"
+        "Training TrainingStep Transfer"
     ),
     "graph.json": "load save",
     "integrations.chrome_trace": "to_chrome_trace",

@@ -175,7 +175,7 @@ def assert_same_graph(graph: Any, expected: Any) -> None:
             return
         advice = f"\nIf the change is meant: pytest --graphviz-torch-update, to write {path} anew."
         assert path.exists(), f"the stored graph {path} does not exist.{advice}"
-        old = load(path)
+        old = graph_of(load(path))
     else:
         old = graph_of(expected)
     inf = float("inf")

@@ -58,7 +58,8 @@ def recorded(name: str) -> list[Opened]:
         start_processes(  # type: ignore[no-untyped-call]
             _rank, (name, folder), nprocs=_SIZE, start_method="fork"
         )
-        return [recorded_here(load(Path(folder, f"{i}.json"))) for i in range(_SIZE)]
+        graphs = [load(Path(folder, f"{i}.json")) for i in range(_SIZE)]
+        return [recorded_here(graph) for graph in graphs if isinstance(graph, Graph)]
 
 
 def _rank(rank: int, name: str, folder: str) -> None:

@@ -14,6 +14,7 @@ from graphviz_torch import (
     Finding,
     Graph,
     Summary,
+    Training,
     diff,
     draw_graph,
     explain,
@@ -45,9 +46,10 @@ def read(data: bytes, name: str) -> Opened:
         path = Path(folder) / "recording"
         path.write_bytes(data)
         try:
-            graph = load(path)
+            saved = load(path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), name)) from None
+    graph = saved.graph if isinstance(saved, Training) else saved
     if not graph.nodes:
         raise ValueError(f"{name} is an empty recording: it has no node.")
     sizes = [("nodes", len(graph.nodes), MAX_NODES), ("edges", len(graph.edges), MAX_EDGES)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphviz_torch import load, view_payload
+from graphviz_torch import Graph, load, view_payload
 
 from ..expression.grammar import parse
 from ..expression.script import expression_script
@@ -21,4 +21,5 @@ def forward() -> Run:
     program, _ = parse(PROGRAM).with_copies(["x"])
     script = expression_script(program, INPUTS, CHOICE.device, CHOICE.seed, scalar=True)
     graph = load(RECORDING)
+    assert isinstance(graph, Graph)
     return Run(Opened(graph, (), view_payload(graph, ())), "", "", script.shown, script.text)

@@ -7,8 +7,9 @@ adding one function to the file of its family.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, graph_of
+from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, graph_of
 from ..graph.gc import uncollected
 from ..graph.text import shortened, type_text
 from .findings import Checked, Findings, merged
@@ -19,6 +20,7 @@ from .rules.values import AGAIN
 _SEVERITIES = ("error", "warning", "info")
 # By rule: another one that tells the cause of what it finds.
 _FOLLOWS = {"lost-gradient": "optimizer-never-stepped"}
+_PREVIOUS = 4  # steps that a step is compared with
 _LONGEST = 400  # characters of a line of a note
 
 
@@ -30,9 +32,11 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     result is a table; where nothing is wrong it says what was checked.
 
     Args:
-        graph: a recording: all its graphs are judged. Or one graph; or a tensor or its trace, which
-            knows far less of what went on.
-        previous: of one graph, those of the steps before, oldest first, for rules that compare.
+        graph: a recording, or a step of a training: all its graphs are judged. Or a training: all
+            its steps are. Or one graph; or a tensor or its trace, which knows far less of what
+            went on.
+        previous: of one graph or step, those of the steps before, oldest first, for rules that
+            compare.
 
     Raises:
         TypeError: if `graph` is not a graph and has none, or `previous` is not a list of those.
@@ -44,6 +48,8 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     >>> print(find(Graph((), parameters=(used, lost)))[0].message)
     head.weight got no gradient: head was never called.
     """
+    if isinstance(graph, Training):
+        return _find_in_steps(graph)
     before = _graphs(previous, "previous", "find(graph, [previous])")
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
@@ -55,6 +61,19 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, len(RULES))
     return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
+
+
+def _find_in_steps(training: Training) -> Findings:
+    """What is wrong in a training: each thing once, with the places of the steps that have it."""
+    steps = training.steps
+    found = [
+        (i, replace(each, steps=()))
+        for i, step in enumerate(steps)
+        for each in find(step, steps[max(0, i - _PREVIOUS) : i])
+    ]
+    checked = Checked.of([graph for step in steps for graph in step.graphs], len(RULES))
+    checked = replace(checked, steps=len(steps), noun="step")
+    return Findings(_sorted(merged(found, len(steps))), checked)
 
 
 def diagnosis(graph: Graph) -> str:

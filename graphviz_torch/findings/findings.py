@@ -24,6 +24,7 @@ class Checked:
     nodes: int
     parameters: int
     steps: int = 1
+    noun: str = "backward"  # what the steps are
 
     @classmethod
     def of(cls, graphs: Sequence[Graph], rules: int) -> Checked:
@@ -34,7 +35,7 @@ class Checked:
     def __str__(self) -> str:
         counts = [(self.rules, "rule"), (self.nodes, "node"), (self.parameters, "parameter")]
         if self.steps > 1:
-            counts.append((self.steps, "backward"))
+            counts.append((self.steps, self.noun))
         return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for n, name in counts)
 
 
@@ -60,7 +61,7 @@ class Findings(list[Finding]):
         rows = [f"{self.checked}: {_counts(self)}"]
         for finding in self:
             head = f"{finding.severity:<8}{finding.rule}"
-            steps = _steps(finding, self.checked.steps)
+            steps = _steps(finding, self.checked)
             rows.append("  ".join(filter(None, (head, finding.where, steps))))
             for sign, text in (("", finding.message), ("-> ", finding.advice)):
                 if width is None:
@@ -91,7 +92,7 @@ class Findings(list[Finding]):
                     finding.message,
                     finding.advice,
                     finding.where,
-                    _steps(finding, self.checked.steps),
+                    _steps(finding, self.checked),
                 )
             )
             + "</tr>"
@@ -139,8 +140,9 @@ def _counts(findings: list[Finding]) -> str:
     return ", ".join([*words, *([f"{infos} to know"] if infos else [])])
 
 
-def _steps(finding: Finding, count: int) -> str:
-    """ "steps 1 to 3 and 7 of 9"; nothing where it holds in all."""
+def _steps(finding: Finding, checked: Checked) -> str:
+    """ "step 1 to 3, 7 of 9"; nothing where it holds in all."""
+    count = checked.steps
     if count < 2 or not finding.steps or len(finding.steps) == count:
         return ""
     runs: list[list[int]] = []
@@ -151,4 +153,4 @@ def _steps(finding: Finding, count: int) -> str:
             runs.append([step, step])
     parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:4]]
     more = " and more" if len(runs) > 4 else ""
-    return f"backward {', '.join(parts)}{more} of {count}"
+    return f"{checked.noun} {', '.join(parts)}{more} of {count}"

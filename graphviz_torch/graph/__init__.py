@@ -23,6 +23,8 @@ from .tensors import (
     itemsize,
     short_dtype,
 )
+from .training.step import TrainingStep
+from .training.training import Training
 from .values import (
     FAILURE_RULES,
     NO_PARAMETERS,
@@ -77,6 +79,8 @@ __all__ = [
     "Severity",
     "Step",
     "TensorMeta",
+    "Training",
+    "TrainingStep",
     "Transfer",
     "TransferKind",
     "findings_of",

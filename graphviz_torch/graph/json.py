@@ -1,4 +1,4 @@
-"""A Graph as a JSON file, and back: what is loaded equals what was saved."""
+"""A graph or a training as a JSON file, and back: a graph that is loaded equals what was saved."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 from .argument import GraphLike, graph_of
 from .files.file import MAX_BYTES, read, text_of, value_of
 from .graph import Graph
+from .training.file import is_training, read_steps
+from .training.training import Training
 
 __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]
 
 
 def save(graph: GraphLike, path: str | Path) -> Path:
-    """Write `graph` to `path`, compressed if it ends in ".gz". Returns the path.
+    """Write `graph`, or all steps of a training, to `path`, compressed if it ends in ".gz".
+
+    Returns the path.
 
     Raises:
         ValueError: for a graph that could not be loaded again (see `load`); nothing is written.
@@ -25,19 +29,22 @@ def save(graph: GraphLike, path: str | Path) -> Path:
     ...     load(file) == Graph((), (), ())
     True
     """
-    return graph_of(graph).save(path)
+    return (graph if isinstance(graph, Training) else graph_of(graph)).save(path)
 
 
-def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph:
-    """The graph that `save` wrote to `path`, compressed or not.
+def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
+    """The graph that `save` wrote to `path`, compressed or not; or the training, if it is one.
+
+    Of a training that was killed, or that goes on, it gives the steps that are written. Both stand
+    wherever a graph is needed, and `load(path).steps[3]` is one step.
 
     Args:
         path: the file.
-        max_bytes: refuse a file with more text than this, once uncompressed.
+        max_bytes: refuse a file with more text than this, once uncompressed and written out.
 
     Raises:
-        ValueError: for a file that is not a graph: truncated, of a newer version, with a wrong type
-            anywhere, an id that is out of range, or an edge that runs backwards.
+        ValueError: for a file that is neither: a truncated graph, of a newer version, with a wrong
+            type anywhere, an id that is out of range, or an edge that runs backwards.
         OSError: as `open` does.
 
     >>> import tempfile
@@ -47,7 +54,14 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph:
     ...     len(load(file).nodes)
     0
     """
-    return read(path, Graph, max_bytes)
+    if not is_training(path):
+        return read(path, Graph, max_bytes)
+    training = Training(read_steps(path, max_bytes))
+    try:
+        training.check()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return training
 
 
 def to_json(graph: Graph) -> str:

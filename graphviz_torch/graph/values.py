@@ -243,6 +243,7 @@ class Finding:
     where: str = ""  # the user's line
     nodes: tuple[NodeId, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
-    steps: tuple[int, ...] = ()  # positions in Recording.graphs, where it holds in some of several
+    # Positions in `Recording.graphs`, or in `Training.steps`, where it holds in some of several.
+    steps: tuple[int, ...] = ()
 
     __repr__ = short_repr

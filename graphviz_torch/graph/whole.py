@@ -16,6 +16,7 @@ from .graph import Graph
 from .ids import moved
 from .nodes import Node
 from .text import listing, shortened
+from .training.training import Training
 from .values import Finding, Transfer
 
 _MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
@@ -43,11 +44,13 @@ def judge_with(judge: Judge) -> None:
 def findings_of(value: Any, findings: FindingsLike = "auto") -> tuple[Finding, ...]:
     """The findings given, or where they are "auto" those of `value`.
 
-    A recording and a Graph are judged. Of anything else, such as a difference, there are none.
+    A recording and a Graph are judged, and of a training its last step. Of anything else, such as a
+    difference, there are none.
 
     >>> findings_of(Graph(()), None)
     ()
     """
+    value = value.last if isinstance(value, Training) else value
     if isinstance(findings, str):
         if findings != "auto":
             raise ValueError(
@@ -65,7 +68,7 @@ def whole_of(
 
     That is its graph, as `graph_of` reads it. A recording of several backwards is one graph of
     several parts: of the backwards that began at the same output and line, such as those of a loop,
-    the last one.
+    the last one. Of a training it is the last step.
 
     Args:
         value, inputs, names: as in `graph_of`.
@@ -74,6 +77,7 @@ def whole_of(
     Raises:
         TypeError, ValueError: as `graph_of`.
     """
+    value = value.last if isinstance(value, Training) else value
     graphs: Any = () if inputs or isinstance(value, Graph) else getattr(value, "graphs", ())
     several = isinstance(graphs, list) and all(isinstance(graph, Graph) for graph in graphs)
     if not several or len(graphs) < 2:

@@ -1,7 +1,7 @@
 """The steps of a training that are recorded: which are due, and where one begins and ends.
 
-A step that is not due costs a counter. Of the recorded steps the last few graphs are held, for the
-rules that compare steps, and of each finding the first.
+A step that is not due costs a counter. The last few recorded steps are held, for the rules that
+compare steps.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .. import Finding, Graph, Recording, find, record
+from .. import Finding, Recording, TrainingStep, find, record
+from ..graph import Graph
 
 Due = Callable[[int], bool]
-_PREVIOUS = 4  # graphs held for the rules that compare steps
+_PREVIOUS = 4  # steps held for the rules that compare steps
 
 
 def due_steps(*, at: int | Sequence[int] | None = None, every: int | None = None) -> Due:
@@ -46,14 +47,14 @@ class Steps:
 
     Args:
         due: whether a step is recorded.
-        done: takes the step, its graphs in the order of their backwards, and what was found.
+        done: takes the step, and what was found.
         model, notes: as for `record`.
     """
 
     def __init__(
         self,
         due: Due,
-        done: Callable[[int, list[Graph], list[Finding]], None],
+        done: Callable[[TrainingStep, list[Finding]], None],
         model: torch.nn.Module | None = None,
         *,
         notes: bool = True,
@@ -61,7 +62,7 @@ class Steps:
         self._due, self._done, self.model, self._notes = due, done, model, notes
         self._recording: Recording | None = None
         self._step = 0
-        self._previous: deque[Graph] = deque(maxlen=_PREVIOUS)
+        self._previous: deque[TrainingStep] = deque(maxlen=_PREVIOUS)
         self.recorded = 0  # steps
 
     def begin(self, step: int) -> None:
@@ -86,10 +87,10 @@ class Steps:
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             return
         self.recorded += any(graph.nodes for graph in graphs)  # else it failed before the first
-        found = [each for graph in graphs[:-1] for each in find(graph)]
-        found += find(graphs[-1], tuple(self._previous))
-        self._previous.append(graphs[-1])
-        self._done(self._step, graphs, list(dict.fromkeys(found)))
+        step = TrainingStep(self._step, tuple(graphs))
+        found = find(step, tuple(self._previous))
+        self._previous.append(step)
+        self._done(step, found)
 
     def drop(self) -> None:
         """Close the recording, if there is one, and tell nothing."""
@@ -111,7 +112,7 @@ class OptimizerSteps(Steps):
     def __init__(
         self,
         due: Due,
-        done: Callable[[int, list[Graph], list[Finding]], None],
+        done: Callable[[TrainingStep, list[Finding]], None],
         model: torch.nn.Module | None = None,
         *,
         notes: bool = True,

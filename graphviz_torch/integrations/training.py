@@ -15,7 +15,8 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from .. import Finding, Graph, find_across, gather
+from .. import Finding, Graph, TrainingStep, find_across, gather
+from ..graph.training.file import TrainingFile
 from .loggers import send
 from .ranks import whole_parameters
 from .steps import Due, OptimizerSteps, due_steps
@@ -41,7 +42,7 @@ class Report:
         nonfinite: leave out steps in which every recorded gradient is finite.
         loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
             the module `mlflow`.
-        folder: gets each graph as "step00010.json.gz", of several ranks "step00010.rank1.json.gz".
+        folder: gets the steps as one file, "run.json.gz", of several ranks "run.rank1.json.gz".
         raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one.
     """
 
@@ -58,20 +59,21 @@ class Report:
         self.loggers = list(loggers)
         self._nonfinite = nonfinite
         self._folder = None if folder is None else Path(folder)
+        self._files: dict[str, TrainingFile] = {}
         self._raise_on = raise_on
         self.graphs: dict[int, Graph] = {}  # by step, the last one only
         self.findings: list[Finding] = []  # of every reported step, each once
 
-    def __call__(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
-        """Report a step: its graphs, the last backward's last, and what was found in them."""
-        if self._nonfinite and not any(map(_nonfinite, graphs)):
+    def __call__(self, recorded: TrainingStep, found: list[Finding]) -> None:
+        """Report a step, and what was found in it."""
+        if self._nonfinite and not any(map(_nonfinite, recorded.graphs)):
             return
-        graph = graphs[-1]
+        step, graph = recorded.number, recorded.graph
         self.graphs = {step: graph}
         ranks = None if self._nonfinite else _ranks(graph)  # with it, the others may not report
         if ranks is not None:
             found = [*find_across(ranks), *found]
-        self._save(step, ranks or [graph])
+        self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         new = [each for each in found if each not in self.findings]
         self.findings += new
         for each in new:
@@ -85,14 +87,17 @@ class Report:
         if raised := [each for each in found if each.severity in bad]:
             raise FindingsError(step, raised)
 
-    def _save(self, step: int, graphs: list[Graph]) -> None:
+    def _save(self, steps: list[TrainingStep]) -> None:
+        """Write this rank's step, or that of each rank."""
         if self._folder is None or (_rank() and not self._nonfinite):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        for rank, graph in enumerate(graphs):
-            rank = rank if len(graphs) > 1 else _rank()
-            part = f".rank{rank}" if _world() > 1 else ""
-            graph.save(self._folder / f"step{step:05}{part}.json.gz")
+        for rank, step in enumerate(steps):
+            rank = rank if len(steps) > 1 else _rank()
+            name = f"run.rank{rank}.json.gz" if _world() > 1 else "run.json.gz"
+            if name not in self._files:
+                self._files[name] = TrainingFile(self._folder / name)
+            self._files[name].append(step)
 
 
 class RecordedSteps(OptimizerSteps):
@@ -153,7 +158,8 @@ def record_steps(
             due are recorded for it.
         loggers: get the graph and the gradient norms: a TensorBoard `SummaryWriter`, a wandb run,
             the module `mlflow`.
-        folder: gets each graph as a file, "step00010.json.gz".
+        folder: gets the steps as one file, "run.json.gz", which `load` reads while it is written.
+            A file of another run is replaced.
         raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one. Of
             several ranks only those with the finding raise.
 

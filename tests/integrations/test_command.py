@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from graphviz_torch import Graph, TensorMeta, load, to_text, trace
-from graphviz_torch.graph import Failure, Parameter
+from graphviz_torch.graph import Failure, Parameter, graph_of
 from graphviz_torch.integrations.command.main import main
 from tests.support.models import worked_example
 
@@ -294,7 +294,7 @@ def test_the_app_runs_a_script_first_and_opens_what_it_recorded(
 
     def call(command: list[str], env: dict[str, str]) -> int:
         path = Path(env["GRAPHVIZ_TORCH_RECORDING"])
-        given.append((path.name, " ".join(node.title for node in load(path).nodes)))
+        given.append((path.name, " ".join(node.title for node in graph_of(load(path)).nodes)))
         return 0
 
     monkeypatch.setattr(subprocess, "call", call)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import load
+from graphviz_torch import Training, load
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
 
@@ -73,12 +73,17 @@ def test_a_script_that_fails_at_its_first_import_has_no_step(
     assert (code, "graphviz-torch: 0 steps recorded\n" in said) == (1, True)
 
 
-def test_the_last_graph_is_written_in_every_form(training: Path, command: Command) -> None:
+def test_the_steps_are_written_as_one_file_and_the_last_one_in_every_form(
+    training: Path, command: Command
+) -> None:
     names = ["g.json.gz", "g.svg", "g.html", "g.txt"]
     code, out, said = command(*(word for name in names for word in ("-o", name)), "train.py")
     assert code == 0, said
     assert len(out.splitlines()) == 1  # the script's own
-    labels = {node.label for node in load(training / "g.json.gz").nodes}
+    run = load(training / "g.json.gz")
+    assert isinstance(run, Training)
+    assert [step.number for step in run.steps] == [0, 1, 2]
+    labels = {node.label for node in run.graph.nodes}
     assert {"b.weight", "b.bias", "loss"} <= labels
     assert "<svg" in (training / "g.svg").read_text()
     assert "<html" in (training / "g.html").read_text()
@@ -131,7 +136,7 @@ def test_an_error_in_backward_is_explained_after_its_traceback(
 
 LOOKS = """\
         import glob, graphviz_torch
-        print(i, sorted(glob.glob("[gfk]*.*")), len(graphviz_torch.load("g.json").nodes))
+        print(i, sorted(glob.glob("[gfk]*.*")), len(graphviz_torch.load("g.json").steps))
 """
 
 
@@ -147,8 +152,8 @@ def test_files_are_written_when_a_step_has_ended_and_pictures_for_the_first_and_
     words = [word for name in names for word in ("-o", name)]
     code, out, said = command(*words, "--write-baseline", "known.json", "--steps", "9", "train.py")
     assert code == 0, said
-    each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json'] 9"
-    assert out.splitlines()[:2] == [f"0 {each}", f"1 {each}"]
+    each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json']"
+    assert out.splitlines()[:2] == [f"0 {each} 1", f"1 {each} 2"]
     assert "goes on" not in said
     assert [*said.splitlines()[-6:]] == [*names, "known.json"]
 
@@ -172,7 +177,10 @@ def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(
     names = ["g.json", "g.html", "g.txt", "g.dot", "found.sarif"]
     code, _, said = command(*(word for name in names for word in ("-o", name)), "train.py")
     assert (code, "graphviz-torch: 2 steps recorded\n" in said) == (1, True)
-    graph = load(training / "g.json")
+    run = load(training / "g.json")
+    assert isinstance(run, Training)
+    assert [len(step.graph.nodes) for step in run.steps] == [NODES, NODES, 0]
+    graph = run.graph
     assert len(graph.nodes) == NODES
     assert graph.failure is not None
     assert (graph.failure.error, graph.failure.where) == ("KeyError", "train.py:18")

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import Finding, Graph, load, rank_chart, record, to_text
+from graphviz_torch import Finding, Graph, Training, load, rank_chart, record, to_text
 from graphviz_torch.graph.collective import rank_waits
 from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list
 
@@ -61,7 +61,10 @@ def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path
     assert said.count("Rank 1: ") == 1
     assert "Rank 0: " not in said
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "step.json"}
-    graph = load(tmp_path / "step.json")
+    run = load(tmp_path / "step.json")
+    assert isinstance(run, Training)
+    assert [step.number for step in run.steps] == [0, 1, 2]  # the last one of both ranks
+    graph = run.graph
     assert [title for _, title in graph.parts] == ["rank 0", "rank 1"]
     assert [each.kind for each in graph.collectives] == ["all_reduce", "all_reduce"]
     [wait] = [each for each in rank_waits(graph.collectives) if each.late == 1]

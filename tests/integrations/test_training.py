@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.tensorboard import SummaryWriter
 from transformers import Trainer, TrainingArguments
 
-from graphviz_torch import load
+from graphviz_torch import Training, load
+from graphviz_torch.graph import graph_of
 from graphviz_torch.integrations.lightning import AutogradRecorder as LightningRecorder
 from graphviz_torch.integrations.steps import due_steps
 from graphviz_torch.integrations.training import FindingsError, record_steps
@@ -53,6 +54,13 @@ def train(model: nn.Module, optimizer: Any, steps: int, backward: Any = None) ->
         optimizer.step()
 
 
+def numbers(path: Path) -> list[int]:
+    """The numbers of the steps in a file."""
+    run = load(path)
+    assert isinstance(run, Training)
+    return [step.number for step in run.steps]
+
+
 def test_steps_are_due_by_name_and_by_number() -> None:
     assert [s for s in range(8) if due_steps(at=[1, 5], every=3)(s)] == [0, 1, 3, 5, 6]
     with pytest.raises(ValueError, match="every=0"):
@@ -66,13 +74,13 @@ def test_one_line_records_every_nth_step_and_logs_each_finding_once(
     model, optimizer = net()
     with record_steps(model, every=2, folder=tmp_path) as steps:
         train(model, optimizer, 5)
-    names = [f"step0000{i}.json.gz" for i in (0, 2, 4)]
-    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json.gz"]
+    assert numbers(tmp_path / "run.json.gz") == [0, 2, 4]
     [said] = [r for r in caplog.records if "first.weight" in r.getMessage()]
     assert said.levelno == logging.WARNING
     assert "detach() at test_training.py:" in said.getMessage()
     assert [finding.rule for finding in steps.findings] == ["cut-gradient"]
-    labels = {node.label for node in load(tmp_path / names[2]).nodes}
+    labels = {node.label for node in graph_of(load(tmp_path / "run.json.gz")).nodes}
     assert {"last.weight", "last.bias"} <= labels
 
 
@@ -80,7 +88,7 @@ def test_only_steps_with_a_gradient_that_is_not_finite_are_reported(tmp_path: Pa
     model, optimizer = net(spoil=3, lr=0.0)
     with record_steps(model, nonfinite=True, folder=tmp_path):
         train(model, optimizer, 4)
-    assert [file.name for file in tmp_path.iterdir()] == ["step00003.json.gz"]
+    assert numbers(tmp_path / "run.json.gz") == [3]
 
 
 def test_a_finding_raises_if_asked_to_and_then_nothing_is_left() -> None:
@@ -191,7 +199,7 @@ def test_transformers_trainer_records_steps(tmp_path: Path) -> None:
     )
     rows = [{"x": torch.ones(3), "labels": 0} for _ in range(8)]
     Trainer(Net(), arguments, train_dataset=rows, callbacks=[callback]).train()
-    assert [file.name for file in (tmp_path / "graphs").iterdir()] == ["step00001.json.gz"]
+    assert numbers(tmp_path / "graphs" / "run.json.gz") == [1]
     assert [finding.rule for finding in callback.report.findings] == ["cut-gradient"]
 
 
@@ -221,8 +229,8 @@ def test_of_two_ranks_each_records_its_own_and_the_first_gathers(tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "graphs").iterdir())
-    assert [file.name for file in files] == [f"step00001.rank{i}.json.gz" for i in (0, 1)]
-    nodes = [{node.name: node for node in load(file).nodes} for file in files]
+    assert [file.name for file in files] == [f"run.rank{i}.json.gz" for i in (0, 1)]
+    nodes = [{node.name: node for node in graph_of(load(file)).nodes} for file in files]
     assert [by["AddmmBackward0"].outputs[0].shape[0] for by in nodes] == [4, 5]
 
 

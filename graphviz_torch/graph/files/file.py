@@ -89,8 +89,21 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
     Raises:
         ValueError: for any other text.
     """
+    values = json_of(text)
+    version = take_version(values, FORMAT)
+    value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
+    value.check()
+    return value
+
+
+def json_of(text: str | bytes) -> Any:
+    """What JSON text holds.
+
+    Raises:
+        ValueError: for any other text.
+    """
     try:
-        values = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except RecursionError:
         raise ValueError("this is not a saved graph: it is nested too deeply.") from None
     except json.JSONDecodeError as error:
@@ -99,8 +112,16 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
         if "digits" not in str(error):
             raise
         raise ValueError("it is not a saved graph: a number has thousands of digits.") from None
-    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-        raise ValueError('this is JSON, but not a saved graph: "format" is not "graphviz_torch".')
+
+
+def take_version(values: Any, format: str) -> int:
+    """The version of what a file holds; "format" and "version" are taken out of it.
+
+    Raises:
+        ValueError: for another format, and for a version that is not known.
+    """
+    if not isinstance(values, dict) or values.pop("format", None) != format:
+        raise ValueError(f'this is JSON, but not a saved graph: "format" is not "{format}".')
     version = values.pop("version", None)
     if type(version) is not int or version < 1:
         raise ValueError(f'"version" is {version!r}, which is not a version.')
@@ -109,9 +130,7 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
             f"the file has version {version}, and this graphviz_torch reads up to {VERSION}. "
             "Update graphviz_torch."
         )
-    value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
-    value.check()
-    return value
+    return version
 
 
 def _packed(raw: BinaryIO) -> gzip.GzipFile:
@@ -134,12 +153,17 @@ def _read(file: Any, limit: int) -> bytes:
     while chunk := file.read(_CHUNK):
         size += len(chunk)
         if size > limit:
-            raise ValueError(
-                f"it holds more than {limit:,} bytes of text. "
-                "If you trust it, raise the limit: load(path, max_bytes=...)."
-            )
+            raise too_large(limit)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def too_large(limit: int) -> ValueError:
+    """The error for a file with more text than this."""
+    return ValueError(
+        f"it holds more than {limit:,} bytes of text. "
+        "If you trust it, raise the limit: load(path, max_bytes=...)."
+    )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

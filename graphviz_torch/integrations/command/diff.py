@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .files import DIFFERENCES, colored, read_graph
+from .files import DIFFERENCES, colored, read_saved
 from .options import add_options, given
 from .pictures import draw
 
@@ -22,7 +22,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     """Arguments of `diff`."""
     from ... import diff
 
-    for name, says in (("a", "the graph before"), ("b", "the graph after")):
+    for name, says in (("a", "the graph before, or run.json.gz@0"), ("b", "the graph after")):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{says}; - reads stdin")
     says = "draw both in one picture, marked; - writes it to stdout"
     parser.add_argument("-o", "--out", type=Path, help=says)
@@ -45,7 +45,7 @@ def _diff(parsed: argparse.Namespace) -> int:
         raise ValueError("only one of the two graphs can come from stdin.")
     titles = _title(parsed.a), _title(parsed.b)
     difference = diff(
-        read_graph(parsed.a), read_graph(parsed.b), titles=titles, **given(parsed, diff)
+        read_saved(parsed.a), read_saved(parsed.b), titles=titles, **given(parsed, diff)
     )
     if parsed.out != Path("-"):
         if parsed.format == "json":

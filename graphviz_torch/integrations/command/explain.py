@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .files import read_graph
+from .files import read_saved
 from .pictures import FILE, draw
 
 
@@ -22,7 +22,7 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
 def _explain(parsed: argparse.Namespace) -> int:
     from ... import explain
 
-    graph = read_graph(parsed.file)
+    graph = read_saved(parsed.file)
     way = explain(graph, parsed.target)
     if parsed.out != Path("-"):
         print(way)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from ... import Graph, load
+from ... import Graph, Training, TrainingStep, load
 from ...graph.files.replacement import replacement
+from ...graph.text import listing
 
 PIPE = Path("-")
 
@@ -25,12 +26,15 @@ SEVERITIES = {
 DIFFERENCES = {r"^ *\+ .*": _GREEN, r"^ *- .*": _RED, r"^ *~ .*": _YELLOW}
 
 
-def read_graph(path: Path) -> Graph:
-    """The graph in a file, or in what comes in.
+def read_saved(path: Path) -> Graph | Training | TrainingStep:
+    """The graph or the training in a file, or in what comes in; "run.json.gz@10": its step 10.
 
     Raises:
-        ValueError, OSError: as `load`.
+        ValueError, OSError: as `load`; also for a step that the training has not.
     """
+    name, mark, number = path.name.rpartition("@")
+    if mark and number.isdecimal() and not path.exists():
+        return _step(load(path.with_name(name)), int(number), name)
     if path != PIPE:
         return load(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -40,6 +44,16 @@ def read_graph(path: Path) -> Graph:
             return load(copy)
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), "stdin")) from None
+
+
+def _step(saved: Graph | Training, number: int, name: str) -> TrainingStep:
+    if isinstance(saved, Graph):
+        raise ValueError(f"{name} is one graph, not a training: it has no step {number}.")
+    for step in saved.steps:
+        if step.number == number:
+            return step
+    there = listing([str(step.number) for step in saved.steps], 5)
+    raise ValueError(f"{name} has no step {number}, but {there}.")
 
 
 def write_text(text: str, path: Path) -> None:
@@ -55,11 +69,13 @@ def write_text(text: str, path: Path) -> None:
 def beside(file: Path, suffix: str) -> Path:
     """The file's name without ".json" or ".json.gz", with another ending, in the same folder.
 
+    Of a step, "run.json.gz@10", it is "run@10" with that ending.
+
     What comes in goes out.
     """
     if file == PIPE:
         return PIPE
-    return file.with_name(file.name.removesuffix(".gz").removesuffix(".json") + suffix)
+    return file.with_name(re.sub(r"(\.json)?(\.gz)?(?=(@\d+)?$)", "", file.name, count=1) + suffix)
 
 
 def colored(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from .baseline import write_baseline
-from .files import read_graph
+from .files import read_saved
 from .reports import add_report, judged, known_findings, print_report
 
 
@@ -22,7 +22,7 @@ def add_find(parser: argparse.ArgumentParser) -> None:
 def _find(parsed: argparse.Namespace) -> int:
     from ... import find, find_across
 
-    *previous, last = [read_graph(file) for file in parsed.files]
+    *previous, last = [read_saved(file) for file in parsed.files]
     found = find_across([*previous, last]) if parsed.ranks else find(last, previous)
     new, code = judged(parsed, found, known_findings(parsed))
     if parsed.write_baseline is not None:

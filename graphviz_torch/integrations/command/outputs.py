@@ -5,8 +5,9 @@ job leave what the steps before have written. So nothing waits for the end, and 
 handled. At the end the report is said again, with what has been found since, and the files that are
 not up to date are written.
 
-A picture takes a layout, which may take seconds: it is drawn after the first recorded step, after
-the last that was asked for, and at the end.
+A ".json" or ".json.gz" grows by each step; the other files show the last one. A picture takes a
+layout, which may take seconds: it is drawn after the first recorded step, after the last that was
+asked for, and at the end.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import sys
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Graph, draw_graph, save, to_html, to_text
+from ... import Finding, Graph, Training, TrainingStep, draw_graph, load, to_html, to_text
 from ...graph.files.replacement import replacement
 from ...graph.text import ranks_text
+from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
 from ..ranks import WAIT, RankReport, Ranks, one_graph, one_list
 from .baseline import write_baseline
@@ -34,6 +35,7 @@ from .script import Children
 
 PICTURES = (".svg", ".png", ".pdf", ".dot")
 _ORDER = ("error", "warning", "info")
+_WAITING = 100  # steps that wait for a file that cannot be written
 
 
 class Outputs:
@@ -56,7 +58,12 @@ class Outputs:
             self._files.append(parsed.write_baseline)
         self._stale = {*self._files}  # what is not written as the last step would have it
         self._steps = 0
-        self._graph: Graph | None = None
+        self._run: Training | None = None  # its last two steps
+        # The steps that are not in a file yet.
+        self._waiting: dict[Path, list[TrainingStep]] = {
+            path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
+        }
+        self._growing = {path: TrainingFile(path) for path in self._waiting}
         self._found: dict[tuple[str, str], Finding] = {}
         self._news: list[Finding] = []  # not said yet
         self._ranks = Ranks.of_environment()
@@ -67,10 +74,14 @@ class Outputs:
             self._stall = StallWatch(self._ranks, self._say)
         self.running = True  # the script, to which nothing may happen
 
-    def add(self, step: int, graphs: list[Graph], found: list[Finding]) -> None:
-        """Take a step, from 0, that has ended; write what there is while the script runs."""
-        first, self._graph = self._graph is None, _last(graphs, self._graph)
-        self._steps += any(graph.nodes for graph in graphs)
+    def add(self, step: TrainingStep, found: list[Finding]) -> None:
+        """Take a step that has ended; write what there is while the script runs."""
+        first = self._run is None
+        self._run = Training((step,) if self._run is None else (self._run.last, step))
+        self._steps += any(graph.nodes for graph in step.graphs)
+        for waiting in self._waiting.values():
+            waiting.append(step)
+            del waiting[:-_WAITING]
         for finding in found:
             key = (finding.rule, finding.message)
             if key not in self._found:
@@ -84,7 +95,7 @@ class Outputs:
                 self._ranks.report(self._report(self._ranks.rank))
             return
         wanted = self._parsed.steps
-        last = wanted > 0 and step >= (wanted - 1) * self._parsed.every
+        last = wanted > 0 and step.number >= (wanted - 1) * self._parsed.every
         with suppress(Exception):
             self._write(pictures=first or last)
             if last or (not wanted and self._news):
@@ -119,14 +130,14 @@ class Outputs:
             met = self._gather(self._ranks)
         new, code = judged(self._parsed, _sorted(self._found.values()), self._known)
         said = self._count()
-        if self._graph is None:
+        if self._run is None:
             missed = "no backward ran" if begun else "the script could not be read"
             said = f"nothing was recorded: {missed}"
-        said += met + children.said(alone=self._graph is None)
+        said += met + children.said(alone=self._run is None)
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may make errors of them
             errors = self._write(pictures=True)
-        shown = self._parsed.format is None and self._graph is not None
+        shown = self._parsed.format is None and self._run is not None
         self._say(said, *[to_lines(new, wide=self._parsed.wide)] * shown)
         for path in self._files:
             if path not in self._stale:
@@ -141,14 +152,18 @@ class Outputs:
 
     def _report(self, rank: int) -> RankReport:
         found = tuple(self._found.values())
-        return RankReport(rank, self._steps, found, self._graph or Graph(()))
+        graph = Graph(()) if self._run is None else self._run.graph
+        return RankReport(rank, self._steps, found, graph)
 
     def _gather(self, ranks: Ranks) -> str:
         """Take what the others report: one graph, one list. Returns what to say of them."""
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         graphs = {rank: report.graph for rank, report in reports.items() if report.graph.nodes}
         if graphs:
-            self._graph = one_graph(graphs)
+            number = 0 if self._run is None else self._run.last.number
+            self._run = Training((TrainingStep(number, (one_graph(graphs),)),))
+            for path in self._growing:
+                self._take_ranks(path, self._run)
         self._found = {(f.rule, f.message): f for f in one_list([*reports.values()])}
         self._stale = {*self._files}
         missing = ranks_text({*range(ranks.size)} - {*reports})
@@ -188,25 +203,28 @@ class Outputs:
         elif path.suffix == ".sarif":
             new, _ = judged(self._parsed, found, self._known)
             _write_text(to_sarif(new, self._root), path)
-        elif self._graph is None:
+        elif self._run is None:
             return False
+        elif path in self._growing:
+            self._growing[path].append(*self._waiting[path])
+            self._waiting[path].clear()
         elif path.suffix in PICTURES:
-            draw_graph(self._graph).render(outfile=path)
+            draw_graph(self._run).render(outfile=path)
         elif path.suffix == ".html":
-            to_html(self._graph, path, title=path.name)
+            to_html(self._run, path, title=path.name)
         elif path.suffix == ".txt":
-            _write_text(to_text(self._graph, wide=True), path)
-        else:
-            save(self._graph, path)
+            _write_text(to_text(self._run, wide=True), path)
         return True
 
-
-def _last(graphs: list[Graph], before: Graph | None) -> Graph:
-    """The last graph that has a node, and the failure that came after it."""
-    graph = next((each for each in reversed(graphs) if each.nodes), before)
-    if graph is None or graph is graphs[-1] or graphs[-1].failure is None:
-        return graph or graphs[-1]
-    return replace(graph, failure=graphs[-1].failure)
+    def _take_ranks(self, path: Path, last: Training) -> None:
+        """Let the step of all ranks stand in a file in place of this rank's last one."""
+        steps: tuple[TrainingStep, ...] = ()
+        with suppress(OSError, ValueError):  # nothing stands there yet
+            written = load(path)
+            steps = written.steps if isinstance(written, Training) else ()
+        number = last.steps[0].number
+        self._waiting[path] = [*(step for step in steps if step.number < number), *last.steps]
+        self._growing[path] = TrainingFile(path)
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ... import Graph, GraphDiff
-from .files import PIPE, beside, colored, read_graph, write_text
+from ... import Graph, GraphDiff, Training, TrainingStep
+from .files import PIPE, beside, colored, read_saved, write_text
 from .options import add_options, given
 
-FILE = "a graph that Graph.save wrote, .json or .json.gz; - reads what comes in"
+FILE = (
+    "a graph or a training, .json or .json.gz; run.json.gz@10: its step 10, else the last; "
+    "- reads what comes in"
+)
 
 
 def add_draw(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +79,12 @@ def add_tensorboard(parser: argparse.ArgumentParser) -> None:
 
 
 def draw(
-    graph: Graph | GraphDiff,
+    graph: Graph | Training | TrainingStep | GraphDiff,
     out: Path,
     format: str | None,
     **options: Any,
 ) -> None:
-    """Draw a graph, or two that differ, to a file, whose name is printed, or out."""
+    """Draw a graph, a step, or two that differ, to a file, whose name is printed, or out."""
     from ... import draw_graph
 
     picture = draw_graph(graph, **options)
@@ -113,7 +116,7 @@ def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str
 def _draw(parsed: argparse.Namespace) -> int:
     from ... import draw_graph
 
-    graph = read_graph(parsed.file)
+    graph = read_saved(parsed.file)
     out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
     draw(graph, out, parsed.format, **_given(parsed, draw_graph))
     return 0
@@ -139,7 +142,7 @@ def _view(parsed: argparse.Namespace) -> int:
 def _page(parsed: argparse.Namespace) -> str:
     from ... import to_html
 
-    graph, options = read_graph(parsed.file), _given(parsed, to_html)
+    graph, options = read_saved(parsed.file), _given(parsed, to_html)
     options.setdefault("title", "" if parsed.file == PIPE else parsed.file.name)
     return to_html(graph, **options)
 
@@ -147,7 +150,7 @@ def _page(parsed: argparse.Namespace) -> str:
 def _text(parsed: argparse.Namespace) -> int:
     from ... import to_text
 
-    text = to_text(read_graph(parsed.file), **_given(parsed, to_text))
+    text = to_text(read_saved(parsed.file), **_given(parsed, to_text))
     if parsed.out in (None, PIPE):
         print(colored(text.rstrip(), sys.stdout))
     else:
@@ -158,7 +161,7 @@ def _text(parsed: argparse.Namespace) -> int:
 def _mermaid(parsed: argparse.Namespace) -> int:
     from ... import to_mermaid
 
-    text = to_mermaid(read_graph(parsed.file), **_given(parsed, to_mermaid))
+    text = to_mermaid(read_saved(parsed.file), **_given(parsed, to_mermaid))
     write_text(text, parsed.out or PIPE)
     return 0
 
@@ -166,6 +169,6 @@ def _mermaid(parsed: argparse.Namespace) -> int:
 def _tensorboard(parsed: argparse.Namespace) -> int:
     from ... import to_tensorboard
 
-    to_tensorboard(read_graph(parsed.file), parsed.logdir, **given(parsed, to_tensorboard))
+    to_tensorboard(read_saved(parsed.file), parsed.logdir, **given(parsed, to_tensorboard))
     print(f"tensorboard --logdir {parsed.logdir}")
     return 0

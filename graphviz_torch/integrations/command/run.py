@@ -27,8 +27,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "graphviz-torch run [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     says = (
-        "write the last graph: .json, .json.gz, .svg, .png, .pdf, .dot, .html or .txt; or the "
-        "report, without the script's output: .sarif; repeatable"
+        "write the recorded steps: .json, .json.gz; or the last one: .svg, .png, .pdf, .dot, .html "
+        "or .txt; or the report, without the script's output: .sarif; repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
     says = "record so many steps (default 3; 0: all)"
@@ -88,8 +88,8 @@ def _check(parsed: argparse.Namespace) -> None:
     for path in parsed.out:
         if not path.name.endswith((".json", ".json.gz", *PICTURES, ".html", ".txt", ".sarif")):
             raise ValueError(
-                f"-o {path}: a graph is written as .json, .json.gz, .svg, .png, .pdf, .dot, .html "
-                "or .txt, the report as .sarif."
+                f"-o {path}: the steps are written as .json or .json.gz, the last one as .svg, "
+                ".png, .pdf, .dot, .html or .txt, the report as .sarif."
             )
     parsed.out = [path.absolute() for path in parsed.out]  # the script may go elsewhere
     if parsed.write_baseline is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ... import Summary
-from .files import read_graph
+from .files import read_saved
 from .options import add_options, given
 from .pictures import FILE
 
@@ -30,7 +30,7 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 def _summary(parsed: argparse.Namespace) -> int:
     from ... import summary
 
-    made = summary(read_graph(parsed.file), **given(parsed, summary))
+    made = summary(read_saved(parsed.file), **given(parsed, summary))
     if parsed.format == "text":
         print(made.to_text(wide=parsed.wide))
     else:

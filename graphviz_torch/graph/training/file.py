@@ -1,0 +1,222 @@
+"""A training as a file that grows by a line for each step: a run that is killed leaves the others.
+
+The first line says what it is. Each other one is a step: its number, and for each backward columns
+as `files` writes them, or only what changed since a graph before with the same edges. The numbers
+that the steps after the first measured are within 1.5 % (numbers.py).
+Compressed, each writing is a gzip member of its own.
+
+The last line may be cut short, by a kill or a full disk: it is not read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..files.columns import codec
+from ..files.file import VERSION, json_of, take_version, too_large
+from ..files.lists import members, rows
+from ..files.replacement import replacement
+from ..files.versions import upgraded
+from ..gc import uncollected
+from ..graph import Graph
+from .patch import change, changed, extent
+from .step import TrainingStep
+
+FORMAT = "graphviz_torch training"
+_BEGINNING = f'{{"format": "{FORMAT}"'.encode()
+_SHAPES = 8  # graphs with different edges that are known at a time
+_CHUNK = 1 << 18
+
+
+class _Shapes:
+    """The latest columns of each graph with edges of its own, the last one last."""
+
+    def __init__(self) -> None:
+        self.columns: list[Any] = []
+
+    def like(self, columns: Any) -> int | None:
+        """The place of the graph with the same edges, if there is one."""
+        edges = columns.get("edges")
+        places = range(len(self.columns) - 1, -1, -1)
+        return next((i for i in places if self.columns[i].get("edges") == edges), None)
+
+    def take(self, columns: Any, place: int | None) -> None:
+        """Know these, in place of those."""
+        del self.columns[: 1 if len(self.columns) == _SHAPES and place is None else 0]
+        if place is not None:
+            del self.columns[place]
+        self.columns.append(columns)
+
+
+class TrainingFile:
+    """A file that a run writes its steps to. What stands there is replaced by the first of them.
+
+    Args:
+        path: the file; compressed if it ends in ".gz".
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._shapes = _Shapes()
+        self._end: tuple[int, int] | None = None  # which file it is, and its size
+
+    def append(self, *steps: TrainingStep) -> None:
+        """Write more steps.
+
+        Raises:
+            ValueError: for a step that could not be read again.
+            OSError: as `open` does, or where the file is gone, or another one; nothing is written.
+        """
+        before = list(self._shapes.columns)
+        try:
+            text = "".join(map(self._line, steps))
+            if self._end is None:
+                text = f'{_BEGINNING.decode()}, "version": {VERSION}}}\n{text}'
+            data = text.encode()
+            self._write(gzip.compress(data, 6, mtime=0) if self.path.suffix == ".gz" else data)
+        except BaseException:
+            self._shapes.columns = before
+            raise
+
+    def _line(self, step: TrainingStep) -> str:
+        graphs = []
+        for graph in step.backwards:
+            graph.check()
+            columns = codec(Graph).encode([graph], "graph")
+            place = self._shapes.like(columns)
+            if place is None:
+                graphs.append({"columns": columns})
+            else:
+                old = self._shapes.columns[place]
+                difference = change(old, columns)
+                graphs.append({"like": place, "change": difference})
+                columns = changed(old, difference)
+            self._shapes.take(columns, place)
+        row = {"step": step.number, "graphs": graphs}
+        return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+
+    def _write(self, data: bytes) -> None:
+        if self._end is None:
+            with replacement(self.path) as file:
+                file.write(data)
+        else:
+            with open(self.path, "r+b") as file:
+                if _end_of(file) != self._end:
+                    raise OSError(f"{self.path} is not the file that the run has written so far.")
+                file.seek(0, os.SEEK_END)
+                try:
+                    file.write(data)
+                    file.flush()
+                except BaseException:
+                    with suppress(OSError):
+                        file.truncate(self._end[1])
+                    raise
+        with suppress(OSError), open(self.path, "rb") as written:
+            self._end = _end_of(written)
+
+
+def _end_of(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_ino, status.st_size
+
+
+def is_training(path: str | Path) -> bool:
+    """Does a file begin as those of trainings do.
+
+    Raises:
+        OSError: as `open` does.
+    """
+    with suppress(zlib.error):
+        return next(_unpacked(path, len(_BEGINNING)), b"").startswith(_BEGINNING)
+    return False
+
+
+@uncollected
+def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
+    """The steps in a file, as far as they were written.
+
+    Raises:
+        ValueError: for a file that holds none, or more than `max_bytes` of text, written out.
+        OSError: as `open` does.
+    """
+    try:
+        return tuple(_steps(path, max_bytes))
+    except zlib.error:
+        raise ValueError(f"{path}: the compressed data is damaged.") from None
+    except RecursionError:
+        raise ValueError(f"{path}: this is not a training: it is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _steps(path: str | Path, limit: int) -> Iterator[TrainingStep]:
+    lines = _lines(path, limit)
+    head = json_of(next(lines, b""))
+    version = take_version(head, FORMAT)
+    if head:
+        raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
+    shapes, size = _Shapes(), 0
+    for line in lines:
+        number, written = members(json_of(line), ("step", "graphs"), "a step")
+        if type(number) is not int:
+            raise ValueError(f"the number of a step is {number!r:.40}.")
+        graphs = []
+        for row in rows(written, None, f"step {number}"):
+            columns = _columns(row, shapes)
+            size += 2 * extent(columns)
+            if size > limit:
+                raise too_large(limit)
+            graphs += codec(Graph).decode(upgraded(columns, version), 1, "graph")
+        yield TrainingStep(number, tuple(graphs))
+
+
+def _columns(row: Any, shapes: _Shapes) -> Any:
+    """The columns of a graph."""
+    if isinstance(row, dict) and row.keys() == {"columns"}:
+        columns, place = row["columns"], None
+    else:
+        place, difference = members(row, ("like", "change"), "a graph of a step")
+        if type(place) is not int or not 0 <= place < len(shapes.columns):
+            raise ValueError(f"a graph is like number {place!r:.40} of {len(shapes.columns)}.")
+        columns = changed(shapes.columns[place], difference)
+    if not isinstance(columns, dict):
+        raise ValueError("the columns of a graph are not an object.")
+    shapes.take(columns, place)
+    return columns
+
+
+def _lines(path: str | Path, limit: int) -> Iterator[bytes]:
+    """The lines of a file; one that has no end is left out."""
+    rest, size = b"", 0
+    for text in _unpacked(path, _CHUNK):
+        size += len(text)
+        if size > limit:
+            raise too_large(limit)
+        *lines, rest = (rest + text).split(b"\n")
+        yield from lines
+
+
+def _unpacked(path: str | Path, most: int) -> Iterator[bytes]:
+    """The text of a file in pieces of at most so many bytes, as far as it was written."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            yield from iter(lambda: file.read(most), b"")
+            return
+        unpack = zlib.decompressobj(31)
+        data = b""
+        while data := data or file.read(_CHUNK):
+            text = unpack.decompress(data, most)
+            data = unpack.unconsumed_tail
+            if unpack.eof:
+                data, unpack = unpack.unused_data, zlib.decompressobj(31)
+            if text:
+                yield text

@@ -1,0 +1,72 @@
+"""What changed from one tree of JSON columns to the next: what is equal is not written again.
+
+A change is an object, with the changes of those members that have one, or a list:
+["=", value] a new value, ["~", ...] measured numbers as in numbers.py, ["-"] a member that is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .numbers import MEASURED, applied, changes
+
+_SHORT = 64  # columns that stand in one list
+
+Change = dict[str, Any] | list[Any] | None  # None: equal
+
+
+def change(old: Any, new: Any, name: str = "") -> Change:
+    """What changes `old` to `new`; measured numbers become those of the scale.
+
+    Args:
+        old, new: trees of JSON.
+        name: of the member that they are.
+
+    >>> change({"id": [0, 1], "norm": [1.0]}, {"id": [0, 1], "norm": [2.0]})
+    {'norm': ['~', 48]}
+    """
+    if old == new and type(old) is type(new):
+        return None
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: dict[str, Any] = {key: ["-"] for key in old if key not in new}
+        for key, value in new.items():
+            inner = change(old[key], value, key) if key in old else ["=", value]
+            if inner is not None:
+                found[key] = inner
+        return found
+    alike = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    return ["~", *changes(old, new)] if alike and name in MEASURED else ["=", new]
+
+
+def changed(old: Any, by: Change, name: str = "") -> Any:
+    """The tree that `change` was given as new, with measured numbers on the scale.
+
+    Raises:
+        ValueError: for what is not a change of `old`.
+    """
+    if by is None:
+        return old
+    if isinstance(by, dict) and isinstance(old, dict):
+        tree = dict(old)
+        for key, inner in by.items():
+            if inner == ["-"] and key in tree:
+                del tree[key]
+            elif key in tree or (isinstance(inner, list) and inner[:1] == ["="]):
+                tree[key] = changed(tree.get(key), inner, key)
+            else:
+                raise ValueError(f"a step changes {key!r:.40}, which the step before has not.")
+        return tree
+    if isinstance(by, list) and by[:1] == ["="] and len(by) == 2:
+        return by[1]
+    if isinstance(by, list) and by[:1] == ["~"] and name in MEASURED and isinstance(old, list):
+        return applied(old, by[1:])
+    raise ValueError(f"{name!r:.40} has a change that is unknown, or does not fit the step before.")
+
+
+def extent(tree: Any) -> int:
+    """How many values a tree has, at least; what lies in a long list counts as one."""
+    if isinstance(tree, dict):
+        return 1 + sum(map(extent, tree.values()))
+    if isinstance(tree, list):
+        return 1 + (sum(map(extent, tree)) if len(tree) < _SHORT else len(tree))
+    return 1

@@ -1,0 +1,38 @@
+"""One recorded step of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph import Graph, shown
+from ..units import count_text
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One recorded step. It stands wherever a recording may: it is drawn, judged and compared.
+
+    >>> step = TrainingStep(0, (Graph(()),))
+    >>> step.graph
+    Graph(0 nodes)
+    """
+
+    number: int  # in its run, from 0; steps that were not recorded count
+    backwards: tuple[Graph, ...]  # one graph each, in order
+
+    def __repr__(self) -> str:
+        return f"TrainingStep({self.number}, {count_text(len(self.backwards), 'graph')})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return shown(self, include, exclude)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """A graph for each backward, in order, as of a recording."""
+        return list(self.backwards)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the last backward."""
+        return self.backwards[-1]

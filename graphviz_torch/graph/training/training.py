@@ -1,0 +1,84 @@
+"""The recorded steps of a run, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..graph import Graph, shown
+from ..units import count_text
+from .file import TrainingFile
+from .step import TrainingStep
+
+
+@dataclass(frozen=True)
+class Training:
+    """The recorded steps of a run. Where a graph is needed, its last step stands for it.
+
+    Written step by step by `graphviz-torch run` and `record_steps`; `load` reads it without torch.
+
+    >>> run = Training((TrainingStep(0, (Graph(()),)), TrainingStep(10, (Graph(()),))))
+    >>> run
+    Training(2 steps, 0 nodes)
+    >>> run.steps[1].number
+    10
+    """
+
+    steps: tuple[TrainingStep, ...]
+
+    def __repr__(self) -> str:
+        nodes = f"{len(self.graph.nodes):,} node" + "s" * (len(self.graph.nodes) != 1)
+        return f"Training({count_text(len(self.steps), 'step')}, {nodes})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return shown(self, include, exclude)
+
+    @property
+    def last(self) -> TrainingStep:
+        """The last step with a node, and the failure that came after it.
+
+        What raises between two steps is a step without nodes.
+        """
+        end = self.steps[-1]
+        whole = (each for each in reversed(self.steps) if any(graph.nodes for graph in each.graphs))
+        step = next(whole, end)
+        failure = end.graph.failure
+        if step is end or failure is None:
+            return step
+        return replace(step, backwards=(*step.backwards[:-1], replace(step.graph, failure=failure)))
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graphs of the last step."""
+        return self.last.graphs
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the last step's last backward."""
+        return self.last.graph
+
+    def check(self) -> None:
+        """Raises ValueError for what could not be read again."""
+        numbers = [step.number for step in self.steps]
+        if not numbers:
+            raise ValueError("a training has one step or more, and this one has none.")
+        if numbers != sorted(set(numbers)) or numbers[0] < 0:
+            raise ValueError(f"the numbers of the steps do not grow from 0: {numbers[:5]}.")
+        for step in self.steps:
+            if not step.backwards:
+                raise ValueError(f"step {step.number} has no graph.")
+            for graph in step.backwards:
+                graph.check()
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file, compressed if `path` ends in ".gz". Returns the path.
+
+        Raises:
+            ValueError: for what could not be loaded again; nothing is written.
+            OSError: as `open` does.
+        """
+        self.check()
+        file = TrainingFile(path)
+        file.append(*self.steps)
+        return file.path

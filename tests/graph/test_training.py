@@ -1,0 +1,357 @@
+"""The recorded steps of a run in one value and one file."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import math
+import random
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from graphviz_torch import (
+    Graph,
+    Training,
+    TrainingStep,
+    diff,
+    find,
+    load,
+    record,
+    save,
+    summary,
+    to_dot,
+    to_html,
+    to_text,
+)
+from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.graph.training.numbers import applied, changes
+from graphviz_torch.graph.training.patch import change, changed
+from graphviz_torch.integrations.command.main import main
+from tests.graph.test_hostile_files import RENDERERS, VALUES, places
+
+MEASURED = ("norm", "max_abs", "mean", "zero_fraction")
+
+
+def steps(count: int, depth: int = 2) -> list[TrainingStep]:
+    """Steps of a training of a small model, each with a batch of its own."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(4, 4), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = []
+    for number in range(count):
+        with record(model) as recording:
+            optimizer.zero_grad()
+            model(torch.randn(64, 4)).square().mean().backward()
+            optimizer.step()
+        found.append(TrainingStep(number, tuple(recording.graphs)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    return Training(tuple(steps(5)))
+
+
+def unmeasured(graph: Graph) -> Graph:
+    """The graph without the numbers that differ by up to 1.5 % in a file."""
+    nodes = [
+        node._replace(
+            seconds=None,
+            grad_outputs=tuple(
+                stats and stats._replace(norm=0.0, max_abs=0.0, mean=0.0, zero_fraction=0.0)
+                for stats in node.grad_outputs
+            ),
+        )
+        for node in graph.nodes
+    ]
+    parameters = [replace(each, norm=None) for each in graph.parameters]
+    return replace(graph, nodes=tuple(nodes), parameters=tuple(parameters))
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_what_is_loaded_is_what_was_saved_but_for_a_percent_of_what_was_measured(
+    training: Training, name: str, tmp_path: Path
+) -> None:
+    again = load(save(training, tmp_path / name))
+    assert isinstance(again, Training)
+    assert again.steps[0] == training.steps[0]  # the first one is exact
+    for old, new in zip(training.steps, again.steps, strict=True):
+        assert unmeasured(old.graph) == unmeasured(new.graph)
+        pairs = [
+            (getattr(a, field), getattr(b, field))
+            for before, after in zip(old.graph.nodes, new.graph.nodes, strict=True)
+            for a, b in zip(before.grad_outputs, after.grad_outputs, strict=True)
+            if a is not None
+            for field in MEASURED
+        ]
+        assert len(pairs) > 20
+        assert all(math.isclose(a, b, rel_tol=0.0147) for a, b in pairs)
+    assert load(save(again, tmp_path / name)) == again  # off by no more when it is written again
+
+
+def test_a_number_is_within_a_percent_and_what_matters_exactly_is_exact() -> None:
+    numbers: list[Any] = [1e-30, 3.0, -3.0, 1e300, 1.7e308, 5e-200, 0.999, 0.9999999]
+    exact = [0.0, 1.0, 2.0, 0.5, None, "NaN", "Infinity", "-Infinity"]
+    before = [1.5] * len(numbers + exact)
+    again = applied(before, changes(before, numbers + exact))
+    assert again[len(numbers) :] == exact
+    for a, b in zip(numbers, again, strict=False):
+        assert abs(a - b) <= 0.0293 * abs(a)
+        assert b != 1  # a share of 0.999 is not a share of 1
+
+
+def test_what_changed_in_a_tree_gives_the_tree() -> None:
+    old = {"a": [1, 2], "norm": [1.0, 2.0], "gone": 1, "in": {"b": {"c": "x"}}, "list": [{"d": 1}]}
+    new = {"a": [1, 3], "norm": [4.0, 0.0], "new": [1], "in": {"b": {}}, "list": [{"d": 2}]}
+    assert changed(old, change(old, new)) == new
+    assert change(old, copy.deepcopy(old)) is None
+
+
+def test_the_file_of_a_hundred_steps_is_smaller_than_ten_files_of_one(tmp_path: Path) -> None:
+    # The graph of GPT-2 small, with a narrower model; every number that was measured differs.
+    model = GPT2LMHeadModel(GPT2Config(n_embd=96, vocab_size=256, n_positions=32))
+    few = []
+    for _ in range(10):
+        words = torch.randint(0, 256, (1, 32))
+        with record(model) as recording:
+            model.zero_grad()
+            model(input_ids=words, labels=words).loss.backward()
+        few.append(tuple(recording.graphs))
+    run = [TrainingStep(i, few[i % 10]) for i in range(100)]
+    one = save(few[3][-1], tmp_path / "one.json.gz").stat().st_size
+    file = TrainingFile(tmp_path / "run.json.gz")
+    for step in run:
+        file.append(step)
+    assert file.path.stat().st_size < 10 * one
+
+
+def test_steps_in_turn_are_written_as_what_changed_since_their_own_kind(tmp_path: Path) -> None:
+    both = [*steps(4, depth=2), *steps(4, depth=5)]
+    turns = [TrainingStep(i, both[i // 2 + 4 * (i % 2)].backwards) for i in range(8)]
+    file = TrainingFile(tmp_path / "run.json")
+    file.append(*turns)
+    rows = [json.loads(line) for line in file.path.read_text().splitlines()[1:]]
+    whole = [i for i, row in enumerate(rows) if "columns" in row["graphs"][0]]
+    assert whole == [0, 1]
+    again = load(file.path)
+    assert isinstance(again, Training)
+    assert [unmeasured(s.graph) for s in again.steps] == [unmeasured(s.graph) for s in turns]
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_file_that_is_cut_anywhere_gives_the_steps_that_were_finished(
+    training: Training, name: str, tmp_path: Path
+) -> None:
+    file, ends = TrainingFile(tmp_path / name), []
+    for step in training.steps:
+        file.append(step)
+        ends.append(file.path.stat().st_size)
+    data = file.path.read_bytes()
+    for cut in [ends[0], ends[0] + 1, (ends[2] + ends[3]) // 2, ends[3] - 30, ends[3], len(data)]:
+        file.path.write_bytes(data[:cut])
+        finished = sum(end <= cut for end in ends)
+        again = load(file.path)
+        assert isinstance(again, Training)
+        assert len(again.steps) == finished
+    file.path.write_bytes(data[: ends[0] // 2])
+    with pytest.raises(ValueError, match="has none"):
+        load(file.path)
+
+
+def test_a_run_does_not_write_into_the_file_of_another(training: Training, tmp_path: Path) -> None:
+    file, other = (TrainingFile(tmp_path / "run.json.gz") for _ in range(2))
+    file.append(training.steps[0])
+    other.append(*training.steps[:3])
+    with pytest.raises(OSError, match="not the file that the run has written"):
+        file.append(training.steps[1])
+    again = load(file.path)
+    assert isinstance(again, Training)
+    assert len(again.steps) == 3
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        other.append(training.steps[3])
+
+
+def test_a_writing_that_fails_leaves_the_steps_before_and_the_next_is_read(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TrainingFile(tmp_path / "run.json.gz")
+    file.append(training.steps[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(gzip, "compress", lambda *a, **k: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            file.append(training.steps[1])
+    file.append(*training.steps[1:])
+    again = load(file.path)
+    assert isinstance(again, Training)
+    assert [unmeasured(s.graph) for s in again.steps] == [
+        unmeasured(s.graph) for s in training.steps
+    ]
+
+
+def test_a_training_stands_where_a_graph_is_needed_as_its_last_step(training: Training) -> None:
+    last = training.steps[-1]
+    assert to_text(training) == to_text(last) == to_text(last.graph)
+    assert to_dot(training) == to_dot(last.graph)
+    assert to_html(training) == to_html(last.graph)
+    assert str(summary(training)) == str(summary(last.graph))
+    assert repr(training) == f"Training(5 steps, {len(last.graph.nodes)} nodes)"
+    assert not diff(training, last.graph)
+    assert {each.what for each in diff(*training.steps[:2]).changed} == {"gradient"}
+
+
+def test_a_step_without_nodes_that_failed_is_drawn_with_the_step_before(training: Training) -> None:
+    with pytest.raises(ZeroDivisionError), record() as recording:
+        raise ZeroDivisionError
+    failed = TrainingStep(5, (recording.graph,))
+    run = Training((*training.steps, failed))
+    assert len(run.graph.nodes) == len(training.graph.nodes)
+    assert run.graph.failure is not None
+    assert run.graph.failure.error == "ZeroDivisionError"
+
+
+def test_each_thing_is_found_once_with_the_steps_that_have_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    found = []
+    for number in range(4):
+        with record(model) as recording:
+            hidden = model[0](torch.ones(2, 3))
+            model[1](hidden.detach() if number in (1, 2) else hidden).sum().backward()
+        found.append(TrainingStep(10 * number, tuple(recording.graphs)))
+    run = find(Training(tuple(found)))
+    assert [(each.rule, each.steps) for each in run] == [("cut-gradient", (1, 2))]
+    assert "4 steps: 1 warning" in str(run)
+    assert "step 2 to 3 of 4" in str(run)
+
+
+def test_a_training_is_read_judged_and_drawn_without_torch(
+    training: Training, tmp_path: Path
+) -> None:
+    path = save(training, tmp_path / "run.json.gz")
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from graphviz_torch import find, load, to_text\n"
+        f"run = load({str(path)!r}); find(run); to_text(run); print(len(run.steps))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+def test_a_command_takes_the_last_step_or_the_one_that_is_named(
+    training: Training, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(training, tmp_path / "run.json.gz")
+    loaded = load(path)
+    assert isinstance(loaded, Training)
+    for name, graph in ((path, loaded.graph), (f"{path}@2", loaded.steps[2].graph)):
+        assert main(["text", str(name), "--wide"]) == 0
+        assert capsys.readouterr().out.rstrip() == to_text(graph, wide=True).rstrip()
+    assert main(["diff", f"{path}@0", f"{path}@1"]) == 1
+    assert "gradient" in capsys.readouterr().out
+    assert main(["draw", f"{path}@2", "--format", "dot"]) == 0
+    assert (tmp_path / "run@2.dot").exists()
+    capsys.readouterr()
+    assert main(["find", f"{path}@9"]) == 2
+    said = capsys.readouterr().err
+    assert said == "graphviz-torch: run.json.gz has no step 9, but 0, 1, 2, 3 and 4.\n"
+
+
+def lines_of(training: Training, folder: Path) -> list[Any]:
+    text = save(training, folder / "lines.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_training_with_any_value_replaced_is_refused_or_drawn(
+    training: Training, tmp_path: Path
+) -> None:
+    chance, lines = random.Random(32), lines_of(training, tmp_path)
+    path, loaded = tmp_path / "bad.json", 0
+    for i in range(200):
+        data = copy.deepcopy(lines)
+        for _ in range(chance.randint(1, 3)):
+            container, key = chance.choice(list(places(data[chance.randint(1, 2)])))
+            if type(container[key]) is int and chance.random() < 0.5:
+                container[key] = chance.choice([n for n in VALUES if type(n) in (int, float)])
+            else:
+                container[key] = copy.deepcopy(chance.choice(VALUES))
+        path.write_text("".join(json.dumps(row) + "\n" for row in data))
+        try:
+            run = load(path)
+        except ValueError:
+            continue
+        loaded += 1
+        for name in ("text", "dot", "summary", "steps"):
+            try:
+                RENDERERS[name](run.graph, tmp_path)  # type: ignore[union-attr]
+                find(run)
+            except ValueError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{i}, {name}: {data[1:3]}"[:2000]) from error
+    assert loaded > 5
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda rows: rows[0].update(version=99), "Update graphviz_torch"),
+        (lambda rows: rows[0].update(steps=3), "unknown field 'steps'"),
+        (lambda rows: rows[2].update(step=0), "do not grow"),
+        (lambda rows: rows[2].update(step="1"), "the number of a step is '1'"),
+        (lambda rows: rows[-1].update(graphs=[]), "step 4 has no graph"),
+        (lambda rows: rows[2]["graphs"][0].update(like=7), "like number 7 of 1"),
+        (lambda rows: rows[2]["graphs"][0].update(like=-1), "like number -1 of 1"),
+        (lambda rows: rows[2]["graphs"][0].update(change=["=", []]), "not an object"),
+        (lambda rows: rows[2]["graphs"][0].update(change={"nodes": ["~", 1]}), "'nodes' has a"),
+        (lambda rows: rows[2]["graphs"][0].update(change={"x": {"y": ["-"]}}), "changes 'x'"),
+        (lambda rows: rows[2]["graphs"][0].update(change={"x": ["=", 1]}), "unknown field 'x'"),
+        (lambda rows: rows[1]["graphs"][0].update(extra=1), "not an object of"),
+    ],
+)
+def test_what_is_no_training_is_refused_with_its_reason(
+    spoil: Any, reason: str, training: Training, tmp_path: Path
+) -> None:
+    rows = lines_of(training, tmp_path)
+    spoil(rows)
+    path = tmp_path / "bad.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=reason) as refused:
+        load(path)
+    assert str(refused.value).startswith(str(path))
+
+
+def test_a_small_file_of_many_large_steps_is_refused(training: Training, tmp_path: Path) -> None:
+    rows = lines_of(training, tmp_path)
+    head = "".join(json.dumps(row) + "\n" for row in rows[:2])
+    same = "".join(f'{{"step":{i},"graphs":[{{"like":0,"change":null}}]}}\n' for i in range(1, 900))
+    path = tmp_path / "many.json"
+    path.write_text(head + same)
+    assert len(head + same) < 70_000
+    with pytest.raises(ValueError, match="more than 500,000 bytes of text"):
+        load(path, max_bytes=500_000)
+    packed = tmp_path / "bomb.json.gz"
+    packed.write_bytes(gzip.compress(head.encode() + b" " * 10_000_000))
+    with pytest.raises(ValueError, match="more than 500,000 bytes of text"):
+        load(packed, max_bytes=500_000)
+
+
+def test_a_damaged_gzip_file_is_refused(training: Training, tmp_path: Path) -> None:
+    path = save(training, tmp_path / "run.json.gz")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    with pytest.raises(zlib.error):
+        zlib.decompress(data, 31)  # it is damaged, indeed
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"run\.json\.gz: "):
+        load(path)
