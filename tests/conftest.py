@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from graphviz_torch import simulate_accelerator
+from tests.support.observable import switches_of_dynamo
 
 # A run says of the code alone whether it is right; --hypothesis-profile=default draws other cases.
 settings.register_profile("repeatable", derandomize=True)
@@ -37,6 +39,8 @@ def _installed() -> dict[str, object]:
         ],
         "question for module hooks": nn_module._has_any_global_hook,
         "class of torch.compiler": type(torch.compiler),
+        "switches of dynamo": switches_of_dynamo(),
+        "finders of modules": list(sys.meta_path),
         "default dtype": torch.get_default_dtype(),
         "grad mode": torch.is_grad_enabled(),
         "Tensor.backward": torch.Tensor.backward,

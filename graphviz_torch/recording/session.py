@@ -28,6 +28,7 @@ from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
+from ..internals.hooks.regions import RegionWatch
 from ..internals.hooks.stream import methods, tell
 from ..internals.tasks import programs
 from ..internals.tensors.weak import Uncounted
@@ -88,6 +89,7 @@ class Session:
         found: list[Any] = [
             Uncounted(self._release),
             self.program,
+            RegionWatch(),
             WarningLines(CallWatch.__torch_function__),
             ModuleWatch(self._telling("module_began"), self._telling("module_ended")),
             EngineWatch(self._begin, self._end),

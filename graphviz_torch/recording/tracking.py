@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ..internals.dynamo import uncompiled
 from ..internals.tensors.weak import Ref
 
 
@@ -130,6 +131,7 @@ class Tracker:
             found.key, found.trail, found.copies = key, None, ()
         return found
 
+    @uncompiled  # a compiled region may free a tensor
     def _freed(self, followed: _Followed) -> None:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]

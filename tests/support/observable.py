@@ -72,7 +72,9 @@ def observable() -> dict[str, Any]:
             sys.getswitchinterval(),
             signal.getsignal(signal.SIGINT),
             list(warnings.filters),
+            list(sys.meta_path),
         ),
+        "switches of dynamo": switches_of_dynamo(),
         "ours": Counter(
             type(thing).__qualname__
             for thing in gc.get_objects()
@@ -85,6 +87,17 @@ def observable() -> dict[str, Any]:
             if callable(value) and not isinstance(value, type):
                 found[f"{owner.__name__}.{name}"] = id(value)
     return found
+
+
+def switches_of_dynamo() -> list[str]:
+    """The functions that switch dynamo on and off, where they are another's than PyTorch's."""
+    switches = vars(sys.modules.get("torch._dynamo.eval_frame", torch))
+    names = ("set_eval_frame", "_maybe_set_eval_frame", "_is_skip_guard_eval_unsafe_stance")
+    return [
+        n
+        for n in names
+        if not str(getattr(switches.get(n), "__module__", "torch")).startswith("torch")
+    ]
 
 
 # What is alive only while something is recorded or simulated.

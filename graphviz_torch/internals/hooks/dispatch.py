@@ -67,6 +67,16 @@ def unseen() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
 
 
+def switch_back() -> None:
+    """From here on this thread's operators are not watched, and its key is as without us."""
+    _here.key.suspend()
+
+
+def switch_on() -> None:
+    """They are watched again, if anybody watches."""
+    _here.key.refresh()
+
+
 class OperatorWatch:
     """A context that tells of each watched operator of this thread.
 

@@ -61,6 +61,11 @@ class Installation(Generic[Watcher]):
             if self.watchers:
                 self._install()
 
+    def suspend(self) -> None:
+        """Remove it, whoever watches, until it is refreshed or another one comes."""
+        with self._lock:
+            self._remove()
+
     def _take(self, watcher: Watcher) -> None:
         self.watchers = tuple(other for other in self.watchers if other is not watcher)
         if not self.watchers:

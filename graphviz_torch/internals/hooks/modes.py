@@ -73,32 +73,32 @@ FUNCTIONS = Stack(
 
 def enter_below(mode: Any, stack: Stack) -> None:
     """Enter a mode, and put it below those that are there."""
-    others = _movable(stack)
+    others = movable(stack)
     try:
         mode.__enter__()
     finally:
-        _arrange(stack, [mode, *others] if _holds(stack, mode) else others)
+        arrange(stack, [mode, *others] if _holds(stack, mode) else others)
 
 
 def leave(mode: Any, stack: Stack) -> None:
     """Leave a mode, wherever it stands; one that is not on the stack becomes an ended one."""
-    others = (other for other in _movable(stack) if type(other) is not stack.ended)
+    others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]
     try:
         if _holds(stack, mode):
-            _arrange(stack, [*rest, mode])
+            arrange(stack, [*rest, mode])
             stack.leave(mode, None, None, None)
         else:
             mode.__class__ = stack.ended
     finally:
-        _arrange(stack, rest)
+        arrange(stack, rest)
 
 
 def _holds(stack: Stack, mode: Any) -> bool:
     return any(other is mode for other in stack.now())
 
 
-def _movable(stack: Stack) -> list[Any]:
+def movable(stack: Stack) -> list[Any]:
     """The modes that can stand in any order, the uppermost last.
 
     Not PyTorch's own for fake tensors and the like, which have fixed places; nor the default
@@ -109,7 +109,7 @@ def _movable(stack: Stack) -> list[Any]:
     return modes[bottom[-1] + 1 :] if bottom else modes
 
 
-def _arrange(stack: Stack, modes: list[Any]) -> None:
+def arrange(stack: Stack, modes: list[Any]) -> None:
     """Let these be the movable modes. Done once more if a Ctrl-C comes between."""
     try:
         _put(stack, modes)
@@ -119,7 +119,7 @@ def _arrange(stack: Stack, modes: list[Any]) -> None:
 
 
 def _put(stack: Stack, modes: list[Any]) -> None:
-    now = _movable(stack)
+    now = movable(stack)
     alike = 0
     while alike < min(len(now), len(modes)) and now[alike] is modes[alike]:
         alike += 1

@@ -74,6 +74,16 @@ class ModuleWatch:
         self.close()
 
 
+def take_off() -> None:
+    """From here on no module is watched, and its calls are as without us."""
+    _INSTALLATION.suspend()
+
+
+def take_on() -> None:
+    """They are watched again, if anybody watches."""
+    _INSTALLATION.refresh()
+
+
 @uncompiled
 def _before(module: Any, args: Any) -> None:
     if not is_dynamo_compiling():

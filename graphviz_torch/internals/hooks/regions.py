@@ -1,0 +1,184 @@
+"""The seam of compiled regions: while one runs, nothing of ours is there that its code looks at.
+
+What `torch.compile` made of a function holds for the function modes and the dispatch keys that were
+there when it was made. A call that finds others compiles it again, which takes seconds to minutes.
+So what watches the calls and operators of a thread is taken away where a region begins. It is put
+back where the region ends, and in each function inside that is not compiled, such as the one that
+runs a compiled graph. What Python does by itself between two graphs of a region is not seen.
+
+Hooks on all modules are taken off only while something is compiled: code that was made with them
+looks whether they are there, code that was made without them does not.
+
+Private: three functions that are called by every compiled callable and by every function that is
+not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
+and ends (2.11 to 2.14). Dynamo may be loaded while somebody watches.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+from torch._guards import CompileContext
+
+from ..dynamo import uncompiled_itself
+from .calls import CallWatch
+from .dispatch import switch_back, switch_on
+from .installation import Installation
+from .modes import FUNCTIONS, arrange, movable
+from .modules import take_off, take_on
+
+_DYNAMO = "torch._dynamo.eval_frame"
+
+
+class RegionWatch:
+    """A context in which compiled regions find the modes and keys of the program without ours."""
+
+    def __enter__(self) -> RegionWatch:
+        _INSTALLATION.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _INSTALLATION.discard(self)
+
+
+class _Here(threading.local):
+    """What belongs to the thread that asks."""
+
+    modes: tuple[Any, ...] = ()  # the function modes as they stood before ours were taken away
+
+
+_here = _Here()
+
+
+def _take_away() -> None:
+    modes = movable(FUNCTIONS)
+    others = [mode for mode in modes if not isinstance(mode, CallWatch)]
+    if len(others) < len(modes):
+        _here.modes = tuple(modes)
+        arrange(FUNCTIONS, others)
+    switch_back()
+
+
+def _put_back() -> None:
+    if CompileContext.try_get() is not None:
+        return
+    modes, _here.modes = _here.modes, ()
+    ours = [mode for mode in modes if isinstance(mode, CallWatch)]  # which one that ended is not
+    if ours:
+        others = movable(FUNCTIONS)
+        theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
+        arrange(FUNCTIONS, list(modes) if theirs == others else [*ours, *others])
+    switch_on()
+
+
+# A compiled callable calls the first of these before it notes the dispatch keys. Then it calls the
+# second with its compiler, and at its end with what was there before: None outside. A function that
+# is not compiled calls the third at its begin, and the second at its end. Dynamo is off while the
+# rest of these runs.
+
+
+@uncompiled_itself
+def _is_skip_guard_eval_unsafe_stance() -> Any:
+    _take_away()
+    return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
+
+
+@uncompiled_itself
+def _maybe_set_eval_frame(callback: Any) -> Any:
+    if callback is None:
+        _put_back()
+    else:
+        _take_away()
+    return _THEIRS["_maybe_set_eval_frame"](callback)
+
+
+@uncompiled_itself
+def _set_eval_frame(callback: Any) -> Any:
+    before = _THEIRS["set_eval_frame"](callback)
+    if before is not None and sys._getframe(1).f_code.co_name == "_fn":
+        _put_back()
+    return before
+
+
+_OURS: dict[str, Callable[..., Any]] = {
+    "_is_skip_guard_eval_unsafe_stance": _is_skip_guard_eval_unsafe_stance,
+    "_maybe_set_eval_frame": _maybe_set_eval_frame,
+    "set_eval_frame": _set_eval_frame,
+}
+_THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
+
+
+def _begin(*_: object) -> None:
+    take_off()
+
+
+def _end(*_: object) -> None:
+    take_on()
+
+
+def _compilations() -> Any:
+    """Who is told that a compilation begins, and that it ends; `torch._dynamo.reset()` forgets."""
+    return import_module("torch._dynamo.callback").callback_handler
+
+
+class _Import(MetaPathFinder):
+    """Notices that dynamo is loaded."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """What loads dynamo, and installs the seam then."""
+        if name != _DYNAMO:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_install(module: Any) -> None:
+                load(module)
+                _INSTALLATION.refresh()
+
+            spec.loader.exec_module = load_and_install  # type: ignore[method-assign]
+        return spec
+
+
+_import = _Import()
+
+
+def _install() -> None:
+    module = sys.modules.get(_DYNAMO)
+    if module is None:
+        if _import not in sys.meta_path:
+            sys.meta_path.insert(0, _import)
+        return
+    for name, ours in _OURS.items():
+        if (theirs := getattr(module, name)) is not ours:
+            _THEIRS[name] = theirs
+            setattr(module, name, ours)
+    handler = _compilations()
+    if _begin not in handler.start_callbacks:
+        handler.start_callbacks.append(_begin)
+    if _end not in handler.end_callbacks:
+        handler.end_callbacks.append(_end)
+
+
+def _remove() -> None:
+    if _import in sys.meta_path:
+        sys.meta_path.remove(_import)
+    module = sys.modules.get(_DYNAMO)
+    if module is None:
+        return
+    for name, theirs in _THEIRS.items():
+        if getattr(module, name) is _OURS[name]:  # else somebody else has put theirs there
+            setattr(module, name, theirs)
+    handler = _compilations()
+    for told, ours in (handler.start_callbacks, _begin), (handler.end_callbacks, _end):
+        if ours in told:
+            told.remove(ours)
+
+
+_INSTALLATION: Installation[RegionWatch] = Installation(_install, _remove)

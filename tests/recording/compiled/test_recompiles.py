@@ -1,0 +1,206 @@
+"""A recording makes torch.compile compile nothing, and break no graph, that it would not without.
+
+The answer is dynamo's own count of the same steps without a recording.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.overrides import TorchFunctionMode
+
+from graphviz_torch import record
+from tests.recording.test_compiled import INDUCTOR, Block, Net, nothing_compiled_stays  # noqa: F401
+
+Step = Callable[[], object]
+
+
+def trained(compiled: Callable[[Tensor], Tensor], batches: Iterator[int] | None = None) -> Step:
+    def step() -> None:
+        compiled(torch.randn(next(batches) if batches else 4, 8)).square().mean().backward()
+
+    return step
+
+
+def of_blocks() -> Step:
+    model = Net()
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return trained(model)
+
+
+def in_place() -> Step:
+    model = Net()
+    model.compile(backend="aot_eager")
+    return trained(model)
+
+
+class Breaking(Net):
+    """Reads a number into Python between two graphs, and calls what is not compiled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(x)
+        if x.sum().item() > 1e9:
+            return x
+        return self.head(apart(x))
+
+
+@torch._dynamo.disable  # type: ignore[untyped-decorator]
+def apart(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def of_an_optimizer() -> Step:
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    update = torch.compile(optimizer.step, backend="aot_eager")
+    forward_and_backward = trained(torch.compile(model, backend="aot_eager"))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        forward_and_backward()
+        update()
+
+    return step
+
+
+def of_a_function() -> Step:
+    w = torch.ones(8, requires_grad=True)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x: Tensor) -> Tensor:
+        return (x * w).relu()
+
+    return trained(loss)
+
+
+def under_a_mode() -> Step:
+    class Passing(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    step = trained(torch.compile(Net(), backend="aot_eager"))
+
+    def inside() -> None:
+        with Passing():
+            step()
+
+    return inside
+
+
+def of_a_container() -> Step:
+    model = torch.nn.Sequential(Block(), Block())
+    model.compile(backend="aot_eager")
+    return trained(model)
+
+
+def of_many_sizes(dynamic: bool | None) -> Step:
+    sizes = iter(range(3, 100))
+    return trained(torch.compile(Net(), backend="aot_eager", dynamic=dynamic), sizes)
+
+
+def without_gradients() -> Step:
+    compiled = torch.compile(Net().eval(), backend="aot_eager", fullgraph=True)
+
+    def step() -> None:
+        with torch.no_grad():
+            compiled(torch.randn(4, 8))
+
+    return step
+
+
+PROGRAMS: dict[str, Callable[[], Step]] = {
+    "a model": lambda: trained(torch.compile(Net(), backend="aot_eager")),
+    "a model, in place": in_place,
+    "its blocks": of_blocks,
+    "a container": of_a_container,
+    "fullgraph": lambda: trained(torch.compile(Net(), backend="aot_eager", fullgraph=True)),
+    "dynamic": lambda: of_many_sizes(True),
+    "many sizes": lambda: of_many_sizes(None),
+    "graph breaks": lambda: trained(torch.compile(Breaking(), backend="aot_eager")),
+    "a function": of_a_function,
+    "a function mode": under_a_mode,
+    "no_grad": without_gradients,
+    "backend eager": lambda: trained(torch.compile(Net(), backend="eager")),
+}
+
+
+def compilations(begin: Callable[[], Step], recorded: str) -> list[dict[str, int]]:
+    """After each step, how many frames and graphs were compiled so far, and graphs broken."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    step = begin()
+    found = []
+    for letter in recorded:
+        with record() if letter == "r" else nullcontext():
+            step()
+        found.append(
+            {
+                "frames": counters["frames"]["total"],
+                "graphs": counters["stats"]["unique_graphs"],
+                "breaks": sum(counters["graph_break"].values()),
+            }
+        )
+    assert found[-1]["graphs"] > 0
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_recorded_step_compiles_what_a_bare_one_does(program: str) -> None:
+    begin = PROGRAMS[program]
+    bare = compilations(begin, "bbbbb")
+    assert compilations(begin, "bbrrb") == bare  # compiled before
+    assert compilations(begin, "rbrbr") == bare  # compiled while it was recorded
+
+
+@pytest.mark.parametrize("backend", [INDUCTOR])
+def test_inductor_compiles_nothing_more(backend: str) -> None:
+    def begin() -> Step:
+        return trained(torch.compile(Net(), backend=backend))
+
+    assert compilations(begin, "brrb") == compilations(begin, "bbbb")
+
+
+def test_of_a_compiled_step_of_an_optimizer_no_graph_is_compiled_more() -> None:
+    bare = [after["graphs"] for after in compilations(of_an_optimizer, "bbbb")]
+    assert [after["graphs"] for after in compilations(of_an_optimizer, "brrb")] == bare
+
+
+def test_what_was_watched_is_watched_again_after_a_region_and_where_it_is_not_compiled() -> None:
+    step = trained(torch.compile(Breaking(), backend="aot_eager"))
+    step()
+    with record() as recording:
+        step()
+    lines = {node.operation: node.source.partition(":")[0] for node in recording.graph.nodes}
+    assert lines["pow"] == lines["mean"] == "test_recompiles.py"  # after the region
+    assert lines["mul"] == "test_recompiles.py"  # inside it, of what is not compiled
+
+
+def test_where_dynamo_is_loaded_inside_a_recording_nothing_is_compiled_twice() -> None:
+    program = """
+import sys, torch
+from graphviz_torch import record
+assert "torch._dynamo" not in sys.modules
+x = torch.ones(3, requires_grad=True)
+for i in range(2):
+    with record():
+        if i == 0:
+            f = torch.compile(lambda x: x.sin() * 2, backend="aot_eager")
+        f(x).sum().backward()
+f(x)
+from torch._dynamo.utils import counters
+print(counters["stats"]["unique_graphs"], [type(one).__module__ for one in sys.meta_path])
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.startswith("1 ")
+    assert "graphviz_torch" not in shown
