@@ -79,12 +79,14 @@ def _find_in_steps(training: Training) -> Findings:
 def diagnosis(graph: Graph) -> str:
     """What to say of the exception that ended a recording: cause, line, what to try; "" for none.
 
-    At most three lines. What says exactly why stands before the general `failed`.
+    At most three lines. What says exactly why stands before the general `failed`, which is left out
+    where it would only repeat the exception's own message.
 
     >>> from graphviz_torch.graph import Failure
-    >>> print(diagnosis(Graph((), failure=Failure("ValueError", "no rows", "", "train.py:7"))))
-    The recording at train.py:7 ended with ValueError: no rows.
-      line: train.py:7
+    >>> print(diagnosis(Graph((), failure=Failure("RuntimeError", "out of memory", "", "a.py:7"))))
+    The recording at a.py:7 ended with RuntimeError: out of memory.
+      line: a.py:7
+      try: Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16 autocast.
     """
     failure = graph.failure
     if failure is None:
@@ -94,6 +96,8 @@ def diagnosis(graph: Graph) -> str:
         here = found.where and found.where in (failure.where, failure.raised)
         named = found.rule == "gradient-of-a-result"  # an error where that ended the block
         exact = found.severity == "error" and (here or blocked or named)
+        if found.rule == "failed" and not found.advice and not found.nodes:
+            return ""
         if found.rule in FAILURE_RULES or exact:
             parts = ("", found.message), ("  line: ", found.where), ("  try: ", found.advice)
             return "\n".join(head + _one_line(text) for head, text in parts if text)

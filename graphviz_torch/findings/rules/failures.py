@@ -55,6 +55,14 @@ _ADVICE = {
     "the layer's in_features.",
     "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
     "registers none, and a generator that was used before is empty.",
+    "Expected more than 1 value per channel": "One row has no variance: pass drop_last=True to the "
+    "DataLoader, call eval() before you predict, or use nn.GroupNorm, which needs no batch.",
+    "unscale_() has already been called": "Call unscale_() once, after the last backward of a step;"
+    " without it scaler.step() unscales by itself. scaler.update() ends the step.",
+    "unscale_() is being called after step()": "Call unscale_() before step(), and update() after "
+    "it: that ends the step.",
+    "The specified number of total steps is": "total_steps counts the calls of step(): with one "
+    "for each batch it is epochs * len(loader).",
     "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"
     " autocast.",
 }

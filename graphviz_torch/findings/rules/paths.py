@@ -75,6 +75,9 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
             "gradient), or do not call it."
         )
+        if slopes:
+            severity = "info"
+            why = f"{name} ran, but the loss, which is made from gradients, does not depend on it"
         if any(p.module_called is None and p.node is None for p in parameters):
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
             advice = "Record the model uncompiled: inside a compiled region nothing is seen."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Finding
+from ...graph import Finding, Node
 from ...graph.events import ConstantTerm
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of
@@ -13,6 +14,18 @@ from .cuts import PLAIN, advice_on, explained, upstream, word_of
 
 # They hand on a sum or a mean of what they get, so that each addend is a term of the loss.
 _LINEAR = {"add", "sub", "neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+
+# The nodes that the derivative of an activation has, and how the activation is called.
+_ACTIVATIONS = {
+    "ThresholdBackwardBackward": "ReLU",
+    "LeakyReluBackwardBackward": "LeakyReLU",
+    "PreluBackwardBackward": "PReLU",
+    "PreluKernelBackwardBackward": "PReLU",
+    "HardtanhBackwardBackward": "Hardtanh",
+    "HardsigmoidBackwardBackward": "Hardsigmoid",
+    "RreluWithNoiseBackwardBackward": "RReLU",
+}
+_STRAIGHT = tuple(_ACTIVATIONS)
 
 
 @rule()
@@ -54,6 +67,35 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+@rule()
+def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
+    """autograd.grad took a second derivative through activations made of straight pieces, such as
+    ReLU: it is zero wherever it is defined, and what is made from it trains nothing."""
+    nodes = reading.graph.nodes
+    if any(node.leaf and node.order is not None for node in nodes):
+        return  # a backward to the parameters: of a gradient penalty, say
+    bent = [node for node in nodes if node.name.startswith(_STRAIGHT) and _norm(node)]
+    asked = [node for node in nodes if node.leaf and any(node.grad_outputs)]
+    if bent and asked and not any(map(_norm, asked)):
+        where = next((nodes[i].source for i, _ in reading.graph.outputs), "")
+        kinds = {_ACTIVATIONS[kind] for kind in _STRAIGHT for n in bent if n.name.startswith(kind)}
+        yield finding(
+            "warning",
+            f"The second derivative{at(where)} is zero everywhere: "
+            f"{listing(sorted(kinds))} is made of straight pieces. A term of the loss that is made "
+            "from it trains nothing.",
+            cause="a second derivative of straight pieces",
+            advice="Use an activation that is bent: tanh, SiLU, softplus, GELU or sin.",
+            where=where,
+            nodes=tuple(node.id for node in bent),
+        )
+
+
+def _norm(node: Node) -> float:
+    """Of the gradient that it got; 0 where none is known."""
+    return max((stats.norm for stats in node.grad_outputs if stats is not None), default=0.0)
 
 
 @rule()

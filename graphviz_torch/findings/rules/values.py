@@ -112,7 +112,8 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 def dead_relu(reading: Reading) -> Iterator[Finding]:
     """A ReLU lets almost no gradient through: nearly all of its inputs are negative."""
     for node in reading.graph.nodes:
-        if not node.name.startswith(_RELU) or not reading.inputs[node.id]:
+        slope = node.name.endswith("BackwardBackward0")  # of a ReLU, in a derivative
+        if not node.name.startswith(_RELU) or slope or not reading.inputs[node.id]:
             continue
         edge = reading.inputs[node.id][0]
         if len(reading.users[edge.source]) > 1:

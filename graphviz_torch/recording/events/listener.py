@@ -17,6 +17,7 @@ from torch import Tensor
 from ...graph import NO_PARAMETERS, Graph
 from ...graph.events import (
     DataAssignment,
+    EvalMode,
     GradientRead,
     LeafBackward,
     NonfiniteValue,
@@ -41,11 +42,12 @@ from .nonfinite import birth
 from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
 from .training import (
     Schedules,
+    eval_mode,
     look_at_attributes,
-    look_at_modes,
     look_for_plain_lists,
     look_for_steps,
     look_for_strangers,
+    note_eval_mode,
 )
 
 _LEAVES = 256  # that were made by hand and are remembered
@@ -65,6 +67,8 @@ class EventListener(PairListener):
         self._scaled = False  # has a loss been multiplied by a loss scale
         self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
+        # Of the last backward, if it was in eval mode: an attack runs one, and steps in train mode.
+        self._eval_mode: tuple[EvalMode, list[int]] | None = None
 
     def called(self, event: Called) -> None:
         steps = self.program.steps
@@ -79,7 +83,8 @@ class EventListener(PairListener):
         self.events.begin_backward()
         if not self._light:
             self._look_at_leaves(event.outputs, event.frame)
-            look_at_modes(self.events, self.program)
+            if event.live.call.accumulates:
+                self._look_at_modes(event.outputs)
             look_for_strangers(self.events, self.program, event.live.variables())
             self._look_at_values(event.outputs, event.live)
         elif event.live.notes:
@@ -119,6 +124,8 @@ class EventListener(PairListener):
         place = self.program.place(caller)
         parameters = self.program.steps.parameters(optimizer)
         self.life.step(parameters)
+        if self._eval_mode is not None:
+            note_eval_mode(self.events, self.program, *self._eval_mode)
         frame = self.program.frame
         variables = {} if frame is None else local_variables(frame)
         named = (name for name, value in variables.items() if value is optimizer)
@@ -134,6 +141,12 @@ class EventListener(PairListener):
         rates = tuple([_rate(group) for group in optimizer.param_groups])
         step = OptimizerStep(optimizer=name, foreign=len(strangers))
         self.events.note(step, place, learning_rates=rates)
+
+    def _look_at_modes(self, outputs: Sequence[Any]) -> None:
+        mode = eval_mode(self.program)
+        made = [t.grad_fn for t in outputs if isinstance(t, Tensor) and t.grad_fn is not None]
+        numbers = [int(fn._sequence_nr()) for fn in made]
+        self._eval_mode = None if mode is None else (mode, numbers)
 
     def _look_at_leaves(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Is what backward starts from a leaf?"""

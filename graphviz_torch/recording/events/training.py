@@ -51,10 +51,11 @@ def _is_suspect(name: str) -> bool:
     return False
 
 
-def look_at_modes(events: Events, program: Program) -> None:
-    """Note that all dropout and batch norm of a model was in eval mode, and the model too.
+def eval_mode(program: Program) -> EvalMode | None:
+    """All dropout and batch norm of a model is in eval mode, and the model too.
 
-    Frozen batch norm in a model that trains is silent: there the model itself is in train mode.
+    Frozen batch norm in a model that trains is another thing: there the model itself is in train
+    mode.
     """
     table = program.table
     every = table.modules()
@@ -65,14 +66,17 @@ def look_at_modes(events: Events, program: Program) -> None:
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
         if acts and table.ran(path):
             if module.training or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
-                return
+                return None
             found.append((path, module))
-    if found:
-        classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
-        modes = EvalMode(module=found[0][0], count=len(found), classes=classes)
-        leaves = [id(p) for _, p in table.parameters()]
-        place = called(codes(program), "eval")
-        events.note(modes, place, leaves=leaves)
+    if not found:
+        return None
+    classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
+    return EvalMode(module=found[0][0], count=len(found), classes=classes)
+
+
+def note_eval_mode(events: Events, program: Program, mode: EvalMode, numbers: list[int]) -> None:
+    """Note that an optimizer steps with what a backward from these nodes gave in eval mode."""
+    events.note(mode, called(codes(program), "eval"), numbers)
 
 
 def look_at_attributes(events: Events, program: Program) -> None:

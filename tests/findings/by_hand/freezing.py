@@ -49,6 +49,9 @@ CASES: dict[str, Case] = {
         "warning",
         "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
         "eval() was called at train.py:7.",
-        [model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,)),))],
+        [
+            model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,)),)),
+            told(event(EvalMode, module="drop", classes=("Dropout",))),  # of another backward
+        ],
     ),
 }

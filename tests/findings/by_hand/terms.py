@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphviz_torch.graph import Cut, Edge, Graph, Node
-from tests.findings.by_hand.graphs import CUT, META, NUMBER, Case, chain, parameter
+from tests.findings.by_hand.graphs import CUT, META, NUMBER, Case, chain, parameter, stats
 
 
 def summed(cut: Cut = CUT) -> Graph:
@@ -37,6 +37,13 @@ def two_terms(stepped: bool | None, cut_off: bool = True) -> Graph:
     return replace(graph, cuts=cuts, parameters=(known, other))
 
 
+def slope(name: str, *, asked: float = 0.0, received: float = 1.0) -> Graph:
+    """autograd.grad of a sum of slopes, asked for `x`."""
+    graph = chain("x", name, "SumBackward0")
+    graph = graph.annotate(source={1: "pinn.py:7", 2: "pinn.py:8"}, order={1: 1, 2: 0})
+    return graph.annotate(grad_outputs={0: stats(asked), 1: stats(received), 2: stats(1.0)})
+
+
 CASES: dict[str, Case] = {
     "unstepped-term": Case(
         two_terms(False),
@@ -44,6 +51,18 @@ CASES: dict[str, Case] = {
         "A term of the loss at train.py:8 reaches only head.weight, which the optimizer of this "
         "step does not hold: h was cut by detach() at net.py:7.",
         [two_terms(True), two_terms(None)],
+    ),
+    "zero-second-derivative": Case(
+        slope("ThresholdBackwardBackward0"),
+        "warning",
+        "The second derivative at pinn.py:8 is zero everywhere: ReLU is made of straight pieces. A "
+        "term of the loss that is made from it trains nothing.",
+        [
+            slope("TanhBackwardBackward0"),
+            slope("ThresholdBackwardBackward0", asked=0.5),  # the loss has another way to x
+            slope("ThresholdBackwardBackward0", received=0.0),  # no gradient came so far
+            slope("ThresholdBackwardBackward0").annotate(order={0: 2}),  # a gradient penalty
+        ],
     ),
     "constant-term": Case(
         summed(),

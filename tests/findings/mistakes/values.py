@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from tests.findings.corpus.cases import Record
-from tests.findings.mistakes.rows import Program, says
+from tests.findings.mistakes.rows import Program, says, silent
 from tests.support.models import MLP
 from tests.support.recorded import classified, tower
 
@@ -92,3 +92,59 @@ def parameter_that_is_nan_before_the_step(record: Record) -> None:
         model.weight[0, 0] = float("nan")
     with record(model):
         model(torch.ones(4, 3)).sum().backward()
+
+
+def second_derivative(activation: nn.Module) -> Program:
+    """A network that is to solve u'' = -sin(x), u(0) = 0."""
+
+    def program(record: Record) -> None:
+        model = nn.Sequential(nn.Linear(1, 16), activation, nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        x = torch.linspace(0, 1, 20)[:, None].requires_grad_()
+        with record(model):
+            u = model(x)
+            (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+            (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)  # cause
+            (u[0].square().sum() + (ddu + torch.sin(x)).square().mean()).backward()
+            optimizer.step()
+
+    program.__name__ = f"second_derivative_of_{type(activation).__name__}"
+    return program
+
+
+for straight in (nn.ReLU(), nn.LeakyReLU(), nn.Hardtanh()):
+    says("zero-second-derivative", "at {cause} is zero", f"{type(straight).__name__} is made")(
+        second_derivative(straight)
+    )
+for bent in (nn.Tanh(), nn.SiLU(), nn.Softplus()):
+    silent()(second_derivative(bent))
+
+
+def attack(*, of_data: bool) -> Program:
+    """Train on inputs that are made worse in eval mode first."""
+
+    def program(record: Record) -> None:
+        model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = torch.rand(16, 8), torch.randint(0, 4, (16,))
+        with record(model):
+            model.eval()
+            x.requires_grad_()
+            loss = nn.functional.cross_entropy(model(x), y)
+            if of_data:  # the parameters get a gradient, too
+                loss.backward()
+                slope = x.grad
+            else:
+                (slope,) = torch.autograd.grad(loss, x)
+            worse = (x + 0.01 * slope.sign()).detach()
+            model.train()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(worse), y).backward()
+            optimizer.step()
+
+    program.__name__ = "attack_by_backward" if of_data else "attack_by_grad"
+    return program
+
+
+silent()(attack(of_data=True))
+silent()(attack(of_data=False))
