@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ...graph.events import StrayParameters
 from ...graph.text import listing
+from ..exceptions import ADVICE
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -15,57 +16,6 @@ from .devices import is_mixed
 
 # The person ended it, not the program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
-# By what PyTorch says.
-_ADVICE = {
-    "does not require grad": "Look for detach(), .data, no_grad, item() or an autograd.grad without"
-    " create_graph=True between the parameters and the loss.",
-    "modified by an inplace operation": "Make a new tensor, a = a + 1, instead of changing one "
-    "that backward needs, a += 1.",
-    "backward through the graph a second time": "Add the losses and call backward() once, run "
-    "the forward again, or pass retain_graph=True to the first.",
-    "leaf Variable that requires grad is being used in an in-place": "Change it under "
-    "torch.no_grad() if it should change; else make a new tensor, a = a + 1.",
-    "is a view and is being modified inplace": "Make a new tensor from it, with clone(), and "
-    "change that.",
-    "implicitly created only for scalar outputs": "Call backward() on one number, such as "
-    "loss.mean() or loss.sum(), or pass gradient=.",
-    "appears to not have been used in the graph": "Ask for gradients of tensors that the output "
-    "was computed from, or pass allow_unused=True.",
-    "elements of input should be between 0 and 1": "Put a sigmoid before binary_cross_entropy, or "
-    "use binary_cross_entropy_with_logits.",
-    "Inference tensors cannot": "Make it under torch.no_grad() in place of inference_mode(), or use"
-    " a clone() of it.",
-    "Can't call numpy() on Tensor that requires grad": "Call detach() before numpy().",
-    "returned an invalid gradient": "Return gradients with the shapes of the arguments of forward.",
-    "returned an incorrect number of gradients": "Return a gradient, or None, for each argument "
-    "of forward.",
-    "0D or 1D target tensor expected": "Class indices have the shape [N]: call squeeze(1) on the "
-    "target, or argmax(1) where it is one-hot.",
-    "floating point type for target with class probabilities": "Give it class indices, "
-    "target.argmax(1), or probabilities, target.float().",
-    "expected target dtype to be Long": "Class indices are integers: call long() on the target.",
-    "expected scalar type Long but found": "Class indices are integers: call long() on the target.",
-    "can't be cast to the desired output type Long": "This loss compares numbers: call float() on "
-    "the target.",
-    "is out of bounds": "Classes count from 0, and the model needs an output for each: look at "
-    "target.max().",
-    "index out of range in self": "An index is as large as the embedding or larger: look at its "
-    "max().",
-    "shapes cannot be multiplied": "Look at the shapes: the last size of the input must be "
-    "the layer's in_features.",
-    "empty parameter list": "Pass the parameters of a model that has some: a plain list of layers "
-    "registers none, and a generator that was used before is empty.",
-    "Expected more than 1 value per channel": "One row has no variance: pass drop_last=True to the "
-    "DataLoader, call eval() before you predict, or use nn.GroupNorm, which needs no batch.",
-    "unscale_() has already been called": "Call unscale_() once, after the last backward of a step;"
-    " without it scaler.step() unscales by itself. scaler.update() ends the step.",
-    "unscale_() is being called after step()": "Call unscale_() before step(), and update() after "
-    "it: that ends the step.",
-    "The specified number of total steps is": "total_steps counts the calls of step(): with one "
-    "for each batch it is epochs * len(loader).",
-    "out of memory": "Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16"
-    " autocast.",
-}
 _NON_LEAF = "can't optimize a non-leaf"
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
 # `h += x`, and no part of a tensor
@@ -150,7 +100,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
         f"{inside}: {line}{f'; it got {got}' if got else ''}.",
         cause=failure.error,
         advice=next(
-            (advice for said, advice in _ADVICE.items() if said in failure.message),
+            (advice for said, advice in ADVICE.items() if said in failure.message),
             "Look at the shapes and dtypes of what it got." if got else "",
         ),
         where=failure.raised or failure.where,
