@@ -68,7 +68,9 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         if _ran_inside(cut, {p.node for p in parameters}):
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
-        severity = severity_of(parameters, "error" if reading.blocked else _meant(cut, parameters))
+        severity = "error" if reading.blocked else _meant(cut, parameters)
+        if all(p.stepped is False for p in parameters) and not reading.blocked:
+            severity = "info"  # what lies before it learns, as far as that goes
         why = ", probably because" if cut.before is None else ":"
         yield finding(
             severity,
@@ -100,6 +102,13 @@ def without_gradient(reading: Reading) -> list[Parameter]:
     ]
 
 
+def to_learn(reading: Reading) -> list[Parameter]:
+    """Those without a gradient, less what this step's optimizer does not hold: that is not to learn
+    in it, such as a target network, or the generator while the discriminator is trained."""
+    found = without_gradient(reading)
+    return [p for p in found if p.stepped is not False or reading.blocked]
+
+
 def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     """Each parameter whose way was cut, with the cut."""
     lost = [
@@ -124,9 +133,17 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             or (cut.before is None and _may_concern(cut, p))
         ]
         lost = [p for p in lost if p not in found]
+        if not (reading.blocked or _behind_learns(reading, cut)):
+            found = [p for p in found if p.stepped is not False]
         # A network that ran in one such block, or a loop over one line, is one finding.
         first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in found)
+
+
+def _behind_learns(reading: Reading, cut: Cut) -> bool:
+    """Was what was cut computed from a parameter that the optimizer of this step holds."""
+    learning = {p.node for p in reading.graph.parameters if p.stepped}
+    return not learning.isdisjoint(upstream(reading, cut.before, set()))
 
 
 def _by_likelihood(reading: Reading) -> list[Cut]:
@@ -192,12 +209,6 @@ def _advice(cut: Cut, severity: Severity) -> str:
 def advice_on(how: str) -> str:
     """What to do about a cut, with {at}, {names} and {how} to fill in."""
     return _ADVICE.get(how, _DISCRETE)
-
-
-def severity_of(parameters: list[Parameter], severity: Severity = "warning") -> Severity:
-    # What the optimizer of this step does not hold is not to learn in it: a target network, or the
-    # generator while the discriminator is trained.
-    return "info" if all(p.stepped is False for p in parameters) else severity
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...graph import Finding, Parameter
+from ...graph import Finding, Parameter, Severity
 from ...graph.events import (
     AttributeAssignment,
     DataAssignment,
@@ -15,13 +15,13 @@ from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
-from .cuts import explained, module_of, severity_of, upstream, without_gradient
+from .cuts import explained, module_of, to_learn, upstream
 
 
 @rule()
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
-    lost = [p for p in without_gradient(reading) if p.module_called is False and p.node is None]
+    lost = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
     if not lost:
         return
     alive = _around_all(p for p in reading.graph.parameters if p.module_called is not False)
@@ -33,7 +33,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
             continue
         name = module or "the model"
         yield finding(
-            severity_of(parameters),
+            "warning",
             f"{names_of(parameters)} got no gradient: {name} was never called.",
             cause="never called",
             advice=f"Call {name} in forward, or remove it.",
@@ -57,9 +57,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     if reading.graph.failure is not None or reading.leaf_losses:
         return  # there was no loss to be part of
     known = {p.name for _, p in explained(reading)} | _replaced(reading)
-    ran = [
-        p for p in without_gradient(reading) if p.module_called is not False or p.node is not None
-    ]
+    ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     lost = [p for p in ran if p.name not in known and p.node not in reading.last_with_gradient]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
@@ -69,7 +67,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in grouped((_outermost(module_of(p), alive), p) for p in lost):
         names, name = names_of(parameters), module or "the model"
-        severity = severity_of(parameters)
+        severity: Severity = "warning"
         why = f"{name} ran, but the loss does not depend on its result"
         advice = (
             f"Use what {name} returns in the loss, as a tensor (an array or a number has no "

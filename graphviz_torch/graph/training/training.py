@@ -10,6 +10,7 @@ from ..graph import Graph, shown
 from ..units import count_text
 from .file import TrainingFile
 from .step import TrainingStep
+from .turns import Turns
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ class Training:
     def graph(self) -> Graph:
         """The graph of the last step's last backward."""
         return self.last.graph
+
+    @property
+    def turns(self) -> str:
+        """What learns in some steps only, in words; "" where all learns in every step."""
+        turns = Turns()
+        for step in self.steps:
+            turns.add(step)
+        return str(turns)
 
     def check(self) -> None:
         """Raises ValueError for what could not be read again."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ... import Training
+from ...graph.units import count_text
 from .baseline import write_baseline
 from .files import read_saved
 from .reports import add_report, judged, known_findings, print_report
@@ -27,5 +29,7 @@ def _find(parsed: argparse.Namespace) -> int:
     new, code = judged(parsed, found, known_findings(parsed))
     if parsed.write_baseline is not None:
         write_baseline(parsed.write_baseline, found)
+    if isinstance(last, Training) and last.turns and parsed.format in (None, "text"):
+        print(f"{count_text(len(last.steps), 'step')}, {last.turns}")
     print_report(parsed, new)
     return code

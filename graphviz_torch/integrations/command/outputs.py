@@ -25,6 +25,7 @@ from ... import Finding, Graph, Training, TrainingStep, draw_graph, load, to_htm
 from ...graph.files.replacement import replacement
 from ...graph.text import ranks_text
 from ...graph.training.file import TrainingFile
+from ...graph.training.turns import Turns
 from ...graph.units import count_text
 from ..ranks import WAIT, RankReport, Ranks, one_graph, one_list
 from .baseline import write_baseline
@@ -58,6 +59,7 @@ class Outputs:
             self._files.append(parsed.write_baseline)
         self._stale = {*self._files}  # what is not written as the last step would have it
         self._steps = 0
+        self._turns = Turns()
         self._run: Training | None = None  # its last two steps
         # The steps that are not in a file yet.
         self._waiting: dict[Path, list[TrainingStep]] = {
@@ -79,6 +81,7 @@ class Outputs:
         first = self._run is None
         self._run = Training((step,) if self._run is None else (self._run.last, step))
         self._steps += any(graph.nodes for graph in step.graphs)
+        self._turns.add(step)
         for waiting in self._waiting.values():
             waiting.append(step)
             del waiting[:-_WAITING]
@@ -171,7 +174,8 @@ class Outputs:
         return f" on {count_text(len(reports), 'rank')}{silent}"
 
     def _count(self) -> str:
-        return f"{count_text(self._steps, 'step')} recorded"
+        turns = str(self._turns)
+        return f"{count_text(self._steps, 'step')} recorded" + (f" ({turns})" if turns else "")
 
     def _say(self, sentence: str, *lines: str) -> None:
         self._print("\n".join([f"graphviz-torch: {sentence}", *lines]))

@@ -24,7 +24,7 @@ from ...internals.wrappers import wrapped_by
 from ..source_lines import Files, Place, Source
 from .origins import Names, Origins
 from .parameters import ParameterTable
-from .variables import has_another_model, variable
+from .variables import calling_model, has_another_model, variable
 
 _MOST_DATA = 100  # tensors that calls before the last were given
 
@@ -94,7 +94,8 @@ class CallStack:
         path = table.call(module)
         if path is None:
             if table.take_in(module) is None:
-                table.add(module, self._name(module, frame))
+                model, caller = calling_model(module, frame)
+                table.add(model, self._name(model, caller))
             path = table.call(module) or ""
         counts, scope, below = self._counts, "", path
         if running:

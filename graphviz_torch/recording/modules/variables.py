@@ -39,6 +39,23 @@ def variable(module: Module, caller: FrameType) -> str:
     return own
 
 
+def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]:
+    """The outermost module whose own method calls this one, and where that method is called.
+
+    `q_network.get_action(x)` calls `self.network(x)`: the model is `q_network`.
+    """
+    frame = user_frame(caller)
+    while frame is not None and frame.f_back is not None:
+        method_of: Any = local_variables(frame).get("self")
+        if not issubclass(type(method_of), Module) or method_of is module:
+            break
+        if id(module) not in _ids(method_of):
+            break
+        module, caller = method_of, frame.f_back
+        frame = user_frame(caller)
+    return module, caller
+
+
 def _loop_variables(caller: FrameType) -> frozenset[str]:
     """The variables that loops bind in the user's code that calls."""
     frame = user_frame(caller)

@@ -1,0 +1,82 @@
+"""Which parts of a program are trained in which steps: a fact of the run, said once.
+
+Players that learn in turn, such as the two of a GAN, do so on purpose. What learns in every step,
+and what never does, is not mentioned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from ..events import OptimizerStep
+from ..text import listing, shortened
+from .step import TrainingStep
+
+_STEPS = 256  # the last ones tell
+_LEAST = 2  # times that something is trained
+_MOST, _LONGEST = 3, 60  # parts, and characters of a name
+_ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
+
+
+class Turns:
+    """What the optimizers of each step held; as text what learns in some steps only.
+
+    >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
+    >>> meta, turns = TensorMeta((3,), "float32", "cpu"), Turns()
+    >>> for number in range(6):
+    ...     players = ("netD.weight", number % 3 < 2), ("netG.weight", number % 3 == 2)
+    ...     parameters = tuple(Parameter(name, meta, True, stepped=turn) for name, turn in players)
+    ...     turns.add(TrainingStep(number, (Graph((), parameters=parameters),)))
+    >>> print(turns)
+    trained in turn: netD in 4 of 6 steps, netG in every third step
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, frozenset[str]]] = deque(maxlen=_STEPS)
+
+    def add(self, step: TrainingStep) -> None:
+        """Take the next step."""
+        trained = {p.name for graph in step.graphs for p in graph.parameters if p.stepped}
+        events = [event for graph in step.graphs for event in graph.events]
+        if trained or any(isinstance(event, OptimizerStep) for event in events):
+            self._steps.append((step.number, frozenset(trained)))
+
+    def __str__(self) -> str:
+        numbers = [number for number, _ in self._steps]
+        turns: dict[tuple[int, ...], list[str]] = {}
+        names = frozenset[str]().union(*(trained for _, trained in self._steps))
+        for name in sorted(name for name in names if "." in name):  # "weight" tells not whose
+            steps = tuple(number for number, trained in self._steps if name in trained)
+            if _LEAST <= len(steps) < len(numbers):
+                turns.setdefault(steps, []).append(name)
+        every = list(turns.values())
+        said = [
+            f"{_parts(names, every)} in {_when(steps, numbers)}" for steps, names in turns.items()
+        ]
+        return f"trained in turn: {listing(said, _MOST, last=', ')}" if said else ""
+
+
+def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
+    """The outermost modules that have these parameters and none of another turn: "netD"."""
+    others = {path for turn in turns if turn is not names for name in turn for path in _paths(name)}
+    own = (next((p for p in _paths(name) if p not in others), name) for name in names)
+    return listing(dict.fromkeys(shortened(path, _LONGEST) for path in own), _MOST)
+
+
+def _paths(name: str) -> list[str]:
+    """ "a.b.weight" -> "a", "a.b" and "a.b.weight"."""
+    return list(accumulate(name.split("."), "{}.{}".format))
+
+
+def _when(steps: Sequence[int], numbers: Sequence[int]) -> str:
+    """ "every second step", or "3 of 8 steps"."""
+    gaps = {after - before for before, after in pairwise(steps)}
+    every = {after - before for before, after in pairwise(numbers)}
+    if len(gaps) == 1 and every == {1}:
+        gap = gaps.pop()
+        if gap > 1:
+            return f"every {_ORDINALS.get(gap, f'{gap}th')} step"
+        return f"the steps {steps[0]} to {steps[-1]}"
+    return f"{len(steps)} of {len(numbers)} steps"
