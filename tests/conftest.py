@@ -40,7 +40,11 @@ def _installed() -> dict[str, object]:
         "question for module hooks": nn_module._has_any_global_hook,
         "class of torch.compiler": type(torch.compiler),
         "switches of dynamo": switches_of_dynamo(),
-        "finders of modules": list(sys.meta_path),
+        "finders of modules": [  # ours: libraries add theirs where they are imported first
+            finder
+            for finder in sys.meta_path
+            if type(finder).__module__.startswith("graphviz_torch.")
+        ],
         "default dtype": torch.get_default_dtype(),
         "grad mode": torch.is_grad_enabled(),
         "Tensor.backward": torch.Tensor.backward,

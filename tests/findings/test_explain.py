@@ -176,3 +176,57 @@ def test_a_way_whose_backward_could_not_start_says_what_cut_it() -> None:
         layer(torch.randn(3, 4)).argmax(1).float().sum().backward()
     end = explain(recording, "weight").end
     assert end.startswith("Backward did not start: a result was cut by argmax() at test_explain")
+
+
+class ActorCritic:
+    """A step of three losses, as soft actor-critic has them."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.networks = nn.ModuleDict(
+            {"actor": nn.Linear(4, 2), "critic": nn.Linear(6, 1), "target": nn.Linear(6, 1)}
+        )
+        self.temperature = nn.Parameter(torch.zeros(1))
+
+    def losses(self) -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        actor, critic, target = self.networks.values()
+        state, action = torch.randn(8, 4), torch.randn(8, 2)
+        with torch.no_grad():
+            aim = target(torch.cat([state, action], 1))
+        critic_loss = (critic(torch.cat([state, action], 1)) - aim).square().mean()
+        chosen, heat = actor(state), self.temperature.exp()
+        value = critic(torch.cat([state, chosen], 1))
+        actor_loss = (heat.detach() * chosen.square().sum(1) - value[:, 0]).mean()
+        temperature_loss = (heat * (chosen.detach().mean() + 2)).mean()
+        return {"critic": critic_loss, "actor": actor_loss, "temperature": temperature_loss}
+
+
+def test_without_a_target_it_tells_which_loss_trains_which_network() -> None:
+    program = ActorCritic()
+    known = {name: list(part.parameters()) for name, part in program.networks.items()}
+    known["temperature"] = [program.temperature]
+    expected = []
+    for loss in program.losses().values():
+        row = []
+        for parameters in known.values():
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+            given = [grad.norm() for grad in grads if grad is not None]
+            row.append(pytest.approx(float(torch.stack(given).norm())) if given else None)
+        expected.append(tuple(row))
+    with record(program.networks) as recording:
+        for loss in program.losses().values():
+            loss.backward()
+        torch.optim.SGD([*known["actor"], *known["critic"]], lr=0.1).step()
+    table = explain(recording)
+    assert table.networks == ("actor", "critic", "target", "known.temperature[0]")
+    assert [row.norms for row in table.rows] == expected
+    assert table.stepped == (True, True, False, None)
+    assert str(table).endswith("\nno gradient: target\nno optimizer stepped: target")
+
+
+def test_a_model_of_one_layer_is_one_network() -> None:
+    layer = nn.Linear(2, 1)
+    with record(layer) as recording:
+        layer(torch.ones(1, 2)).sum().backward()
+    assert explain(recording).networks == ("the model",)

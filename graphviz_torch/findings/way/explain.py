@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import math
 from difflib import get_close_matches
+from typing import overload
 
 from ...graph import Cut, Edge, GraphLike, graph_of
+from ...graph.whole import whole_of
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
 from ..words import at
+from .loss_table import LossTable, loss_table
 from .way import GradientWay, Waypoint
 
 
-def explain(graph: GraphLike, target: str | int) -> GradientWay:
+@overload
+def explain(graph: GraphLike, target: str | int) -> GradientWay: ...
+@overload
+def explain(graph: GraphLike) -> LossTable: ...
+def explain(graph: GraphLike, target: str | int | None = None) -> GradientWay | LossTable:
     """The way of the gradient from the loss to one parameter or node, with what each node did.
+
+    Without a target: which loss trains which network.
 
     Args:
         graph: a recording, its last backward, or a Graph; a trace has ways but no norms.
         target: a parameter's name, a label, or a node's id. Of nodes with one label, the last.
+            None: all networks of the model, and all backwards of the recording.
 
     Raises:
         TypeError: if `graph` is not a graph and has none.
@@ -41,6 +51,8 @@ def explain(graph: GraphLike, target: str | int) -> GradientWay:
     It grew most from mul to x: 3 times.
     It arrived at x with a norm of 6.
     """
+    if target is None:
+        return loss_table(whole_of(graph, findings=None)[0])
     reading = Reading(graph_of(graph))
     name, node = _target(reading, target)
     ways = _ways(reading)

@@ -1,4 +1,4 @@
-"""`explain`: the way of the gradient to one parameter or node of a saved graph."""
+"""`explain`: the way of the gradient to a parameter or node, or which loss trains which network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     """Arguments of `explain`."""
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
     says = "a parameter's name, a label, or a node's id"
-    parser.add_argument("target", metavar="NAME", help=says)
+    says += "; without it: which loss trains which network"
+    parser.add_argument("target", metavar="NAME", nargs="?", help=says)
     says = "draw the graph with the way marked; - writes it to stdout"
     parser.add_argument("-o", "--out", type=Path, help=says)
     parser.set_defaults(run=_explain)
@@ -23,6 +24,9 @@ def _explain(parsed: argparse.Namespace) -> int:
     from ... import explain
 
     graph = read_saved(parsed.file)
+    if parsed.target is None:
+        print(explain(graph))
+        return 0
     way = explain(graph, parsed.target)
     if parsed.out != Path("-"):
         print(way)

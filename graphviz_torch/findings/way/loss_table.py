@@ -1,0 +1,117 @@
+"""Which loss trains which network: the gradient that each backward gave to each part of a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...graph import Graph
+from ...graph.terminal import TableColumn, line_width, table
+from ...graph.units import number_text
+
+_MOST = 8  # networks; a model of more children is one
+
+
+@dataclass(frozen=True, slots=True)
+class LossRow:
+    """What one backward began at, and what it gave."""
+
+    loss: str  # what the program calls it, else its operation
+    where: str  # the line that made it
+    norms: tuple[float | None, ...]  # of each network's gradient; None: it got none
+
+
+@dataclass(frozen=True)
+class LossTable:
+    """For each backward the norm of the gradient that each network got: `print` gives a table.
+
+    Of backwards that began at the same output and line, such as those of a loop, it has the last.
+    Networks are the children of the model, and parameters that it does not have. Made by `explain`.
+
+    >>> import torch
+    >>> from graphviz_torch import explain, record
+    >>> actor, critic = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    >>> critic.weight.data.fill_(0.5)
+    tensor([[0.5000]])
+    >>> with record(torch.nn.ModuleDict({"actor": actor, "critic": critic})) as recording:
+    ...     loss = critic(torch.zeros(1, 1)).sum()
+    ...     loss.backward()
+    ...     gain = critic(actor(torch.zeros(1, 1))).sum()
+    ...     gain.backward()
+    >>> explain(recording).rows[0].norms
+    (None, 1.0)
+    """
+
+    networks: tuple[str, ...]
+    rows: tuple[LossRow, ...]
+    stepped: tuple[bool | None, ...]  # did an optimizer step with it; None: where none stepped
+
+    def to_text(self, *, wide: bool = False) -> str:
+        """The table. A line is as long as the terminal allows; `wide` shows all."""
+        cells = [
+            [("" if norm is None else number_text(norm)) for norm in column]
+            for column in zip(*(row.norms for row in self.rows), strict=True)
+        ]
+        columns = [
+            TableColumn("loss", [row.loss for row in self.rows], 12),
+            TableColumn("where", [row.where for row in self.rows], 12, tail=True),
+        ]
+        columns += [
+            TableColumn(name, column, right=True)
+            for name, column in zip(self.networks, cells, strict=True)
+        ]
+        lines, missing = table(columns, line_width(wide), ["loss", *self.networks, "where"])
+        notes = []
+        silent = [n for n, column in zip(self.networks, cells, strict=True) if not any(column)]
+        if silent:
+            notes.append(f"no gradient: {', '.join(silent)}")
+        still = [n for n, did in zip(self.networks, self.stepped, strict=True) if did is False]
+        if still:
+            notes.append(f"no optimizer stepped: {', '.join(still)}")
+        if missing:
+            notes.append(f"no room for {', '.join(missing)}: to_text(wide=True) shows all")
+        return "\n".join(["The norm of the gradient that each loss gave", *lines, *notes])
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def loss_table(graph: Graph) -> LossTable:
+    """The table of a graph, which may have several parts."""
+    names = _names(graph)
+    networks = {p.node: names[p.name] for p in graph.parameters if p.node is not None}
+    for node in graph.nodes:
+        if node.leaf == "parameter":
+            networks.setdefault(node.id, node.label or "other parameters")
+    own = sorted(set(names.values()), key=_order)
+    titles = tuple(dict.fromkeys([*own, *networks.values()]))
+    starts = [first for first, _ in graph.parts] or [0]
+    ends = [*starts[1:], len(graph.nodes)]
+    rows = []
+    for start, end in zip(starts, ends, strict=True):
+        norms: dict[str, float] = {}
+        for node in graph.nodes[start:end]:
+            stats = next(iter(node.grad_outputs), None)
+            if node.id in networks and node.order is not None and stats is not None:
+                name = networks[node.id]
+                norms[name] = math.hypot(norms.get(name, 0.0), stats.norm)
+        root = next((graph.nodes[i] for i, _ in graph.outputs if start <= i < end), None)
+        loss, where = ("", "") if root is None else (root.label or root.title, root.source)
+        rows.append(LossRow(loss, where, tuple(map(norms.get, titles))))
+    steps: dict[str, list[bool]] = {}
+    for parameter in graph.parameters:
+        if parameter.stepped is not None:
+            steps.setdefault(names[parameter.name], []).append(parameter.stepped)
+    stepped = tuple(any(steps[title]) if title in steps else None for title in titles)
+    return LossTable(titles, tuple(rows), stepped)
+
+
+def _names(graph: Graph) -> dict[str, str]:
+    """By its name, the network that a parameter of the model belongs to."""
+    firsts = {p.name: p.name.rpartition(".")[0].partition(".")[0] for p in graph.parameters}
+    few = len(set(firsts.values())) <= _MOST
+    return {name: first if first and few else "the model" for name, first in firsts.items()}
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    return not name.isdecimal(), int(name) if name.isdecimal() else 0, name
