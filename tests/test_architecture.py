@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "findings": "graph",
     "comparison": "graph",
     "render": "graph",
-    "tensorboard": "graph internals findings render",
+    "tensorboard": "graph internals recording findings render",
     "devices": "graph internals render",
     "checkpoint": "graph internals tracing devices",
     "integrations": "graph",  # and the public names

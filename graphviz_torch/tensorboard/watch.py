@@ -1,111 +1,55 @@
-"""Gradient norms by module over the steps of a training, at a cost that it can bear.
+"""Every step of a training watched, at a cost that it can bear.
 
 What is measured is `parameter.grad` as it stands when an optimizer is about to step: accumulated,
-unscaled by AMP's scaler, after clipping. A step that is not measured costs a counter.
+unscaled by AMP's scaler, after clipping. Where something goes wrong, the next steps are recorded
+whole. Nothing of ours is raised into the training.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
-from functools import cache
-from typing import Protocol
-from weakref import WeakSet
+import logging
+from pathlib import Path
+from threading import get_ident
 
 import torch
 
+from ..graph import TrainingStep
 from ..graph.text import type_text
-from ..internals.hooks.modes import unseen_calls
-from ..internals.hooks.optimizers import Stepping, StepWatch
-from ..internals.tensors.memory import elements
-from .series import NormSeries
+from ..graph.training.file import TrainingFile
+from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
+from ..recording.health.health import Health
+from ..recording.health.signs import WatchReport
+from ..recording.recording import Recording, record
+from .module_norms import ModuleNorms, Writer
 
-
-class Writer(Protocol):
-    """What a TensorBoard `SummaryWriter` has, and other loggers too."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Note a number."""
-
-
-def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
-    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
-
-    Modules without a gradient that can be read are left out; "" is the model itself. Of a DTensor
-    it is the norm of the part that this process has. One copy for each device, and another where a
-    norm is too large or too small for a sum of squares.
-    """
-    owners: list[str] = []
-    gradients: list[torch.Tensor] = []
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            with unseen_calls():
-                readable = elements(parameter.grad).tensors
-            owners += [name.rpartition(".")[0]] * len(readable)
-            gradients += readable
-    wide = [_wide(gradient.dtype) for gradient in gradients]
-    norms = _fetched(
-        [
-            torch.linalg.vector_norm(gradient, dtype=dtype)
-            for gradient, dtype in zip(gradients, wide, strict=True)
-        ]
-    )
-    lost = [
-        i
-        for i, norm in enumerate(norms)
-        if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
-    ]
-    for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
-        norms[i] = norm
-    found: dict[str, float] = dict.fromkeys(owners, 0.0)
-    for owner, norm in zip(owners, norms, strict=True):
-        found[owner] = math.hypot(found[owner], norm)
-    return found
-
-
-def _fetched(numbers: list[torch.Tensor]) -> list[float]:
-    """The values of tensors of one number each: one copy for each device."""
-    values = [0.0] * len(numbers)
-    positions: dict[torch.device, list[int]] = {}
-    for i, number in enumerate(numbers):
-        positions.setdefault(number.device, []).append(i)
-    for device, here in positions.items():
-        widest = torch.float32 if device.type == "mps" else torch.float64
-        row = torch.stack([numbers[i].to(widest) for i in here]).tolist()
-        for i, value in zip(here, row, strict=True):
-            values[i] = value
-    return values
-
-
-def _scaled(gradients: list[torch.Tensor]) -> list[float]:
-    """Their norms, from numbers that were divided by the largest."""
-    units, ratios = [], []
-    for gradient in gradients:
-        sizes = gradient.abs()
-        high = sizes.amax()
-        unit = torch.where((high > 0) & high.isfinite(), high, 1)
-        units.append(unit)
-        ratios.append(torch.linalg.vector_norm(sizes / unit))
-    found = _fetched(units + ratios)
-    return [u * r for u, r in zip(found, found[len(units) :], strict=False)]
+_LOG = logging.getLogger("graphviz_torch")
+_AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
 
 
 class Watching:
-    """What `watch` returns: a context manager, and `remove()`."""
+    """What `watch` returns: a context manager, `reports`, `steps` and `remove()`."""
 
-    def __init__(self, model: torch.nn.Module, writer: Writer, every: int, tag: str) -> None:
-        self._model = model
-        self._writer = writer
-        self._every = every
-        self._tag = tag
-        self.step = 0  # steps so far: several optimizers of the model make one together
-        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
-        self._missing: set[int] = set()  # what should learn, and no optimizer held so far
-        self._norms: dict[str, float] = {}  # of this step, until they are written
-        self._series = NormSeries(tag)
+    def __init__(
+        self, model: torch.nn.Module, norms: ModuleNorms | None, folder: Path | None
+    ) -> None:
+        self.reports: list[WatchReport] = []  # what went wrong, in order, each thing once
+        self.steps: list[TrainingStep] = []  # recorded after the first reports
+        self._model, self._norms = model, norms
+        self._health = Health(model, self._take)
+        self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
+        self._recording: tuple[Recording, int, int] | None = None  # its step, id() of its optimizer
+        self._due = 0  # steps that are to be recorded
         self._failed = False
-        self._watch = StepWatch(self._before_step)
+        self._thread = get_ident()
+        with record():  # what the first recording registers cannot be registered inside a hook
+            pass
+        self._watch = StepWatch(self._before_step, self._after_step)
         self._watch.open()
+
+    @property
+    def step(self) -> int:
+        """How many steps there were: several optimizers of the model make one together."""
+        return self._health.step + 1
 
     def __enter__(self) -> Watching:
         return self
@@ -116,110 +60,122 @@ class Watching:
     def remove(self) -> None:
         """Stop watching."""
         self._watch.close()
-        self._flush()
+        if self._recording is not None:
+            self._recording[0].__exit__(None, None, None)
+            self._recording = None
+        if self._norms is not None:
+            self._norms.flush()
 
     def _before_step(self, event: Stepping) -> None:
-        optimizer = event.optimizer
-        optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        parameters = dict(self._model.named_parameters())
-        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in optimized}
-        if not mine:
-            return
-        if not self._stepped or optimizer in self._stepped:
-            self._flush()
-            self._stepped = WeakSet()
-            self._missing = {id(p) for p in parameters.values() if p.requires_grad}
-            self.step += 1
-        self._stepped.add(optimizer)
-        if (self.step - 1) % self._every or not self._missing:
-            return
-        with torch.no_grad():
-            norms = gradient_norms(self._model)
-        # What another optimizer holds may be scaled still, or of another backward.
-        known = {path: norm for path, norm in self._norms.items() if path not in mine}
-        self._norms = norms | known
-        self._missing -= optimized
-        if not self._missing:
-            self._flush()
-
-    def _flush(self) -> None:
-        norms, self._norms = self._norms, {}
+        if self._norms is not None:
+            self._norms.stepping(event)
         try:
-            self._write({path or "model": norm for path, norm in norms.items()}, self.step - 1)
-        except OSError as error:
-            if not self._failed:
-                self._failed = True
-                message = f"watch() cannot write the gradient norms: {error}"
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
+            self._health.stepping(event)
+        except Exception as error:
+            self._miss(error)
 
-    def _write(self, norms: dict[str, float], step: int) -> None:
-        if norms and hasattr(self._writer, "add_histogram_raw"):  # charts and a ridge, too
-            from .events import writing
+    def _after_step(self, event: Stepped) -> None:
+        try:
+            own = self._health.stepped(event)
+            if own and (self._due or self._recording) and get_ident() == self._thread:
+                self._record(id(event.optimizer))
+        except Exception as error:
+            self._miss(error)
 
-            with writing(self._writer) as write:
-                for summary, when in self._series.summaries(norms, step):
-                    write(summary, when)
-            return
-        for path, norm in norms.items():
-            self._writer.add_scalar(f"{self._tag}/{path}", norm, step)
+    def _record(self, optimizer: int) -> None:
+        """A step begins and ends where the same optimizer has stepped."""
+        if self._recording is not None:
+            recording, number, key = self._recording
+            if key != optimizer:
+                return
+            self._recording = None
+            recording.__exit__(None, None, None)
+            if recording.graphs:
+                self.steps.append(TrainingStep(number, tuple(recording.graphs)))
+                if self._file is not None:
+                    self._file.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file.append(self.steps[-1])
+        if self._due and len(self.steps) < _MOST:
+            self._due -= 1
+            recording = record(self._model, notes=False)
+            self._recording = recording, self.step, optimizer
+            recording.__enter__()
+
+    def _take(self, report: WatchReport) -> None:
+        self.reports.append(report)
+        self._due = _AFTER
+        _LOG.warning("step %d: %s [%s]", report.step, report.message, report.kind)
+
+    def _miss(self, error: Exception) -> None:
+        """What we could not do is said once, and ends nothing."""
+        if not self._failed:
+            self._failed = True
+            _LOG.warning("watch() misses something: %s: %s", type(error).__name__, error)
 
 
 def watch(
-    model: torch.nn.Module, writer: Writer, every: int = 1, *, tag: str = "gradient_norm"
+    model: torch.nn.Module,
+    writer: Writer | None = None,
+    every: int = 1,
+    *,
+    tag: str = "gradient_norm",
+    folder: str | Path | None = None,
 ) -> Watching:
-    """Write the norm of every module's gradients at every `every`-th step of its optimizer.
+    """Watch every step of a training from now on, and tell what goes wrong in one.
 
+    `reports` and the log "graphviz_torch" tell, each thing once: a gradient that is not finite,
+    before the optimizer uses it; parameters without a gradient, or with one of zero, in 20 steps; a
+    norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of its
+    norm, or no more; memory that grows. The next two steps after a report are recorded whole.
+
+    With a writer, the norm of every module's gradients is written at every `every`-th step, too.
     Several optimizers that step in turn make one step, in which each module is measured before its
     own optimizer's. If none holds some parameter, a step is written when the next one begins. What
     the writer cannot write, on a full disk, is a warning, once; the training goes on.
 
+    Not seen: a loss whose gradients are finite though it is not, and what a step does that skips
+    the optimizer, as AMP's scaler does on purpose.
+
     Args:
-        model: whose gradients.
+        model: whose parameters.
         writer: a TensorBoard `SummaryWriter`, which gets a chart of all modules over the steps
             and a ridge plot by depth, too, its scalars from the second step on with those of the
-            first, or anything with its `add_scalar`.
-        every: steps from one measurement to the next; the first step is measured.
+            first, or anything with its `add_scalar`. None: nothing is written.
+        every: steps from one measurement for the writer to the next; the first step is measured.
         tag: what the scalars are called: "gradient_norm/encoder.layers.0.fc1".
+        folder: gets the recorded steps as one file, "run.json.gz".
 
     Returns:
-        A context manager with `remove()`; it counts from now on, entered or not.
+        A context manager with `reports`, `steps` (those that were recorded) and `remove()`; it
+        counts from now on, entered or not.
 
     Raises:
         TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an
             integer.
         ValueError: if `every` is less than 1.
 
-    >>> class Printer:
-    ...     def add_scalar(self, tag, value, step):
-    ...         print(tag, step, round(value, 4))
     >>> model = torch.nn.Linear(1, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    >>> with watch(model, Printer()):
-    ...     model(torch.ones(1, 1)).sum().backward()
-    ...     optimizer.step()
-    gradient_norm/model 0 1.4142
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with watch(model) as watching:
+    ...     for x in (1.0, float("inf"), 1.0):
+    ...         optimizer.zero_grad()
+    ...         model(torch.full((1, 1), x)).sum().backward()
+    ...         optimizer.step()
+    >>> [report.message for report in watching.reports]
+    ['The gradient of weight is not finite before step 1 uses it.']
+    >>> [step.number for step in watching.steps]
+    [2]
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"watch: model is {type_text(model)}: pass a torch.nn.Module.")
-    if not callable(getattr(writer, "add_scalar", None)):
+    if writer is not None and not callable(getattr(writer, "add_scalar", None)):
         raise TypeError(
-            f"watch: writer is {type_text(writer)}: pass a SummaryWriter, or what has its "
-            "add_scalar(tag, value, step)."
+            f"watch: writer is {type_text(writer)}: pass a SummaryWriter, what has its "
+            "add_scalar(tag, value, step), or None."
         )
     if not isinstance(every, int) or isinstance(every, bool):
         raise TypeError(f"watch(every={every!r}): pass the number of steps, 1 or more.")
     if every < 1:
         raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
-    return Watching(model, writer, every, tag)
-
-
-@cache
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-@cache
-def _least(dtype: torch.dtype) -> float:
-    """A norm below this has lost digits: the squares are too small to be held."""
-    info = torch.finfo(dtype)
-    return math.sqrt(info.tiny / info.eps)
+    norms = None if writer is None else ModuleNorms(model, writer, every, tag)
+    return Watching(model, norms, None if folder is None else Path(folder))

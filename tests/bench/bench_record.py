@@ -5,6 +5,7 @@
     python -m tests.bench.bench_record --large    loops with GPT-2 small, ten minutes more
     python -m tests.bench.bench_record --growth   only how the time grows with the calls
     python -m tests.bench.bench_record --calls    only the calls a node, and the ten most frequent
+    python -m tests.bench.bench_record --watch    only what `watch` adds to steps of an optimizer
     python -m tests.bench.bench_record --device cuda
 
 A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
@@ -28,6 +29,7 @@ import gc
 import statistics
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -36,7 +38,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from graphviz_torch import Graph, record
+from graphviz_torch import Graph, record, watch
 
 Step = Callable[[], torch.Tensor]
 
@@ -279,6 +281,36 @@ def print_calls(blocks: int = 300, most: int = 10) -> None:
         print(f"  {count / nodes:6.2f}   {name}   {text}")
 
 
+def print_watch(rounds: int = 12, steps: int = 40) -> None:
+    """What `watch` and `detect_anomaly` add to a step of an MLP with Adam, in turn."""
+    contexts: dict[str, Callable[[torch.nn.Module], contextlib.AbstractContextManager[object]]] = {
+        "bare": lambda model: contextlib.nullcontext(),
+        "watch": watch,
+        "detect_anomaly": lambda model: torch.autograd.detect_anomaly(check_nan=True),
+    }
+    warnings.simplefilter("ignore")  # detect_anomaly says that it is slow
+    for width, batch in ((64, 16), (96, 96), (512, 64)):
+        layers = [
+            part for _ in range(4) for part in (torch.nn.Linear(width, width), torch.nn.Tanh())
+        ]
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 1))
+        optimizer, x = torch.optim.Adam(model.parameters()), torch.randn(batch, width)
+        times: dict[str, list[float]] = {name: [] for name in contexts}
+        for _ in range(rounds):
+            for name, context in contexts.items():
+                with context(model):
+                    for _ in range(steps):
+                        start = time.process_time()
+                        optimizer.zero_grad()
+                        model(x).square().mean().backward()
+                        optimizer.step()
+                        times[name].append(time.process_time() - start)
+        middle = {name: statistics.median(found) * 1000 for name, found in times.items()}
+        bare = middle.pop("bare")
+        told = [f"{name} +{(each - bare):.3f} ms" for name, each in middle.items()]
+        print(f"  step of {bare:.2f} ms: {', '.join(told)}", flush=True)
+
+
 def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
     def recorded(**options: Any) -> Callable[[], object]:
         def run() -> object:
@@ -375,13 +407,14 @@ if __name__ == "__main__":
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--calls", action="store_true")
+    parser.add_argument("--watch", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.growth or options.calls:
-        (growth if options.growth else print_calls)()
+    if options.growth or options.calls or options.watch:
+        (growth if options.growth else print_calls if options.calls else print_watch)()
         raise SystemExit
     shapes = {
         "GPT-2, width 64": gpt2(64, 4, 512, options.device),

@@ -14,7 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from torch.utils.tensorboard import SummaryWriter
 
 from graphviz_torch import watch
-from graphviz_torch.tensorboard.watch import gradient_norms
+from graphviz_torch.tensorboard.module_norms import gradient_norms
 from tests.support.programs import Functions
 
 
@@ -75,7 +75,6 @@ def test_norms_are_those_of_sparse_and_half_gradients_too() -> None:
         (torch.nn.Linear(1, 1), Notes(), 0, "every=0"),
         (torch.ones(1), Notes(), 1, "model is a Tensor: pass a torch.nn.Module."),
         (torch.nn.Linear(1, 1), print, 1, "writer is a builtin_function_or_method: pass a Summ"),
-        (torch.nn.Linear(1, 1), None, 1, "writer is a NoneType: pass a SummaryWriter"),
         (torch.nn.Linear(1, 1), Notes(), 2.5, "every=2.5"),
         (torch.nn.Linear(1, 1), Notes(), "2", "every='2'"),
         (torch.nn.Linear(1, 1), Notes(), True, "every=True"),

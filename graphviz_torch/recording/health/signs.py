@@ -1,0 +1,146 @@
+"""What a few numbers of each step tell of a training: each step is held against its own past.
+
+Said once for each kind and parameter. Healthy trainings stay below these bounds: a norm ten times
+the largest of the last fifty steps, a weight that changes by a tenth in a step again and again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from ...graph.text import listing
+from ...graph.units import bytes_text, number_text
+
+Kind = Literal[
+    "nonfinite-gradient", "no-gradient", "spike", "large-update", "no-update", "growing-memory"
+]
+
+PATIENCE = 20  # steps without a gradient
+_PAST = 50  # steps that a norm is held against
+_SPIKE = 10.0  # times the largest of them
+_LARGE = 0.1  # of a weight's norm, in one step
+_AGAIN = 3  # samples in a row
+_SAMPLES = 8  # of the memory, each larger than the one before
+_GROWTH, _LEAST_GROWTH = 1.1, 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport:
+    """Something that went wrong in a step of a training that is watched."""
+
+    step: int  # from 0
+    kind: Kind
+    message: str
+    parameters: tuple[str, ...] = ()
+
+
+class Signs:
+    """The past of a training, and what is wrong in a new step.
+
+    Args:
+        names: of the parameters; they are numbered as here.
+
+    >>> signs = Signs(["body.weight", "head.weight"])
+    >>> [report.message for report in signs.gradients(7, {0: 1.0, 1: math.nan})]
+    ['The gradient of head.weight is not finite before step 7 uses it.']
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._idle: dict[int, tuple[int, int, bool]] = {}  # first step, how many, is it None
+        self._known: set[tuple[Kind, int]] = set()  # what was said
+        self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
+        self._updates: dict[tuple[Kind, int], int] = {}  # samples in a row
+        self._memory: deque[int] = deque(maxlen=_SAMPLES)
+
+    def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
+        """Take the norms of gradients, by parameter; None: there is no gradient."""
+        known = [norm for norm in norms.values() if norm]
+        total = math.hypot(*known)
+        if not math.isfinite(total):
+            bad = [i for i, norm in norms.items() if norm is not None and not math.isfinite(norm)]
+            if bad:  # else their squares are too large
+                yield from self._say(
+                    step,
+                    "nonfinite-gradient",
+                    bad,
+                    f"The gradient of {{}} is not finite before step {step} uses it.",
+                    once=True,
+                )
+                return
+        if len(known) < len(norms) or self._idle:
+            yield from self._idling(step, norms)
+        if known:
+            yield from self._spike(step, (min(norms), len(norms)), total)
+
+    def _idling(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
+        due: dict[tuple[int, bool], list[int]] = {}
+        for i, norm in norms.items():
+            if norm:
+                self._idle.pop(i, None)
+                continue
+            first, count, _ = self._idle.get(i, (step, 0, False))
+            self._idle[i] = first, count + 1, norm is None
+            if count + 1 == PATIENCE:
+                due.setdefault((first, norm is None), []).append(i)
+        for (first, absent), parameters in due.items():
+            what = "no gradient" if absent else "a gradient of exactly zero"
+            said = f"{{}} had {what} in each of {PATIENCE} steps, from step {first} on."
+            yield from self._say(step, "no-gradient", parameters, said)
+
+    def _spike(self, step: int, part: tuple[int, int], total: float) -> Iterator[WatchReport]:
+        past = self._totals.setdefault(part, deque(maxlen=_PAST))
+        largest = max(past) if len(past) == _PAST else math.inf
+        if total > _SPIKE * largest:
+            text = f"The norm of the gradients is {number_text(total)} in step {step}: the largest "
+            text += f"of the {_PAST} steps before is {number_text(largest)}."
+            yield from self._say(step, "spike", (), text, once=True)
+        past.append(total)
+
+    def update(
+        self, step: int, parameter: int, weight: float, change: float, gradient: float | None
+    ) -> Iterator[WatchReport]:
+        """Take a sample of a parameter: its norm, that of its change, and that of its gradient."""
+        still = change == 0 and bool(gradient) and weight > 0
+        large = step > _PAST and weight > 0 and change > _LARGE * weight
+        for kind, holds, said in (
+            ("no-update", still, "{} has a gradient, and the steps do not change it any more."),
+            (
+                "large-update",
+                large,
+                f"A step changes {{}} by {change / weight if weight else 0:.0%} of its norm, in "
+                f"{_AGAIN} samples in a row.",
+            ),
+        ):
+            key: tuple[Kind, int] = (kind, parameter)  # type: ignore[assignment]
+            self._updates[key] = self._updates.get(key, 0) + 1 if holds else 0
+            if self._updates[key] == _AGAIN:
+                yield from self._say(step, key[0], (parameter,), said)
+
+    def memory(self, step: int, nbytes: int) -> Iterator[WatchReport]:
+        """Take how much memory the process or the device has in use."""
+        self._memory.append(nbytes)
+        values = list(self._memory)
+        growing = all(b > a for a, b in pairwise(values))
+        if len(values) == _SAMPLES and growing:
+            first, last = values[0], values[-1]
+            if last > first * _GROWTH and last - first > _LEAST_GROWTH:
+                text = f"The memory in use grew in each of {_SAMPLES} samples up to step {step}, "
+                text += f"from {bytes_text(first)} to {bytes_text(last)}."
+                yield from self._say(step, "growing-memory", (), text, once=True)
+
+    def _say(
+        self, step: int, kind: Kind, parameters: Iterable[int], text: str, *, once: bool = False
+    ) -> Iterator[WatchReport]:
+        """A report of what was not said before."""
+        keys = {(kind, -1 if once else i) for i in parameters} or {(kind, -1)}
+        if keys <= self._known:
+            return
+        self._known |= keys
+        names = tuple(self._names[i] for i in parameters)
+        yield WatchReport(step, kind, text.format(listing(names)), names)

@@ -1,0 +1,167 @@
+"""Gradient norms by module over the steps of a training, for a writer.
+
+A step that is not measured costs a counter.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from typing import Protocol
+from weakref import WeakSet
+
+import torch
+
+from ..internals.hooks.modes import unseen_calls
+from ..internals.hooks.optimizers import Stepping
+from ..internals.tensors.memory import elements
+from .series import NormSeries
+
+
+class Writer(Protocol):
+    """What a TensorBoard `SummaryWriter` has, and other loggers too."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Note a number."""
+
+
+def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
+    """The Euclidean norm of the gradients of each module's own parameters, by the module's path.
+
+    Modules without a gradient that can be read are left out; "" is the model itself. Of a DTensor
+    it is the norm of the part that this process has. One copy for each device, and another where a
+    norm is too large or too small for a sum of squares.
+    """
+    owners: list[str] = []
+    gradients: list[torch.Tensor] = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            with unseen_calls():
+                readable = elements(parameter.grad).tensors
+            owners += [name.rpartition(".")[0]] * len(readable)
+            gradients += readable
+    wide = [_wide(gradient.dtype) for gradient in gradients]
+    norms = _fetched(
+        [
+            torch.linalg.vector_norm(gradient, dtype=dtype)
+            for gradient, dtype in zip(gradients, wide, strict=True)
+        ]
+    )
+    lost = [
+        i
+        for i, norm in enumerate(norms)
+        if not _least(wide[i]) < norm < math.inf and gradients[i].numel()
+    ]
+    for i, norm in zip(lost, _scaled([gradients[i].to(wide[i]) for i in lost]), strict=True):
+        norms[i] = norm
+    found: dict[str, float] = dict.fromkeys(owners, 0.0)
+    for owner, norm in zip(owners, norms, strict=True):
+        found[owner] = math.hypot(found[owner], norm)
+    return found
+
+
+def _fetched(numbers: list[torch.Tensor]) -> list[float]:
+    """The values of tensors of one number each: one copy for each device."""
+    values = [0.0] * len(numbers)
+    positions: dict[torch.device, list[int]] = {}
+    for i, number in enumerate(numbers):
+        positions.setdefault(number.device, []).append(i)
+    for device, here in positions.items():
+        widest = torch.float32 if device.type == "mps" else torch.float64
+        row = torch.stack([numbers[i].to(widest) for i in here]).tolist()
+        for i, value in zip(here, row, strict=True):
+            values[i] = value
+    return values
+
+
+def _scaled(gradients: list[torch.Tensor]) -> list[float]:
+    """Their norms, from numbers that were divided by the largest."""
+    units, ratios = [], []
+    for gradient in gradients:
+        sizes = gradient.abs()
+        high = sizes.amax()
+        unit = torch.where((high > 0) & high.isfinite(), high, 1)
+        units.append(unit)
+        ratios.append(torch.linalg.vector_norm(sizes / unit))
+    found = _fetched(units + ratios)
+    return [u * r for u, r in zip(found, found[len(units) :], strict=False)]
+
+
+class ModuleNorms:
+    """Writes the norms of a model's gradients.
+
+    Args:
+        model, writer, every, tag: as for `watch`.
+    """
+
+    def __init__(self, model: torch.nn.Module, writer: Writer, every: int, tag: str) -> None:
+        self._model = model
+        self._writer = writer
+        self._every = every
+        self._tag = tag
+        self._step = 0  # steps so far: several optimizers of the model make one together
+        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this one
+        self._missing: set[int] = set()  # what should learn, and no optimizer held so far
+        self._norms: dict[str, float] = {}  # of this step, until they are written
+        self._series = NormSeries(tag)
+        self._failed = False
+
+    def stepping(self, event: Stepping) -> None:
+        """An optimizer is about to step."""
+        optimizer = event.optimizer
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        parameters = dict(self._model.named_parameters())
+        mine = {name.rpartition(".")[0] for name, p in parameters.items() if id(p) in optimized}
+        if not mine:
+            return
+        if not self._stepped or optimizer in self._stepped:
+            self.flush()
+            self._stepped = WeakSet()
+            self._missing = {id(p) for p in parameters.values() if p.requires_grad}
+            self._step += 1
+        self._stepped.add(optimizer)
+        if (self._step - 1) % self._every or not self._missing:
+            return
+        with torch.no_grad():
+            norms = gradient_norms(self._model)
+        # What another optimizer holds may be scaled still, or of another backward.
+        known = {path: norm for path, norm in self._norms.items() if path not in mine}
+        self._norms = norms | known
+        self._missing -= optimized
+        if not self._missing:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is measured."""
+        norms, self._norms = self._norms, {}
+        try:
+            self._write({path or "model": norm for path, norm in norms.items()}, self._step - 1)
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                message = f"watch() cannot write the gradient norms: {error}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _write(self, norms: dict[str, float], step: int) -> None:
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # charts and a ridge, too
+            from .events import writing
+
+            with writing(self._writer) as write:
+                for summary, when in self._series.summaries(norms, step):
+                    write(summary, when)
+            return
+        for path, norm in norms.items():
+            self._writer.add_scalar(f"{self._tag}/{path}", norm, step)
+
+
+@cache
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+@cache
+def _least(dtype: torch.dtype) -> float:
+    """A norm below this has lost digits: the squares are too small to be held."""
+    info = torch.finfo(dtype)
+    return math.sqrt(info.tiny / info.eps)

@@ -1,0 +1,229 @@
+"""watch(): faults that come late in a training are told with their step; healthy ones are not."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import Training, load, watch
+from graphviz_torch.internals.hooks.optimizers import _INSTALLATION
+from graphviz_torch.recording.health.signs import PATIENCE, Signs, WatchReport
+
+Fault = Callable[["Net", torch.optim.Optimizer, int], object]
+
+
+class Net(nn.Module):
+    """Two branches, whose results are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.last = nn.Linear(8, 1)
+        self.gate, self.both, self.scale = 1.0, True, 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.both:
+            hidden = hidden + self.gate * self.second(x)
+        result: Tensor = self.last(hidden) * self.scale
+        return result
+
+
+def train(
+    fault: Fault | None, steps: int = 120, **options: object
+) -> tuple[list[WatchReport], Net]:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with watch(model) as watching:
+        for step in range(steps):
+            fault(model, optimizer, step)
+            x = torch.randn(16, 8)
+            optimizer.zero_grad()
+            (model(x).squeeze(1) - x.sum(1)).square().mean().backward()
+            optimizer.step()
+    return watching.reports, model
+
+
+def setting(at: int, name: str, value: object) -> Fault:
+    return lambda model, _, step: setattr(model, name, value) if step == at else None
+
+
+def rate(at: int, value: float) -> Fault:
+    def change(model: Net, optimizer: torch.optim.Optimizer, step: int) -> None:
+        if step == at:
+            optimizer.param_groups[0]["lr"] = value
+
+    return change
+
+
+BRANCH = ("second.0.weight", "second.0.bias")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "step", "words", "parameters"),
+    [
+        pytest.param(
+            setting(70, "scale", math.nan),
+            "nonfinite-gradient",
+            70,
+            "before step 70",
+            None,
+            id="NaN",
+        ),
+        pytest.param(
+            setting(70, "scale", math.inf),
+            "nonfinite-gradient",
+            70,
+            "before step 70",
+            None,
+            id="inf",
+        ),
+        pytest.param(
+            setting(40, "gate", 0.0),
+            "no-gradient",
+            40 + PATIENCE - 1,
+            "second.0.weight and second.0.bias had a gradient of exactly zero in each of 20 steps, "
+            "from step 40 on",
+            BRANCH,
+            id="a branch that is multiplied by zero",
+        ),
+        pytest.param(
+            setting(40, "both", False),
+            "no-gradient",
+            40 + PATIENCE - 1,
+            "had no gradient in each of 20 steps, from step 40 on",
+            BRANCH,
+            id="a branch that is left out",
+        ),
+        pytest.param(
+            setting(80, "scale", 1000.0), "spike", 80, "in step 80: the largest", (), id="a spike"
+        ),
+    ],
+)
+def test_a_late_fault_is_told_with_its_step(
+    fault: Fault, kind: str, step: int, words: str, parameters: tuple[str, ...] | None
+) -> None:
+    reports, _ = train(fault)
+    first = reports[0]
+    assert (first.kind, first.step) == (kind, step)
+    assert words in first.message
+    assert parameters is None or first.parameters == parameters
+    assert len([each for each in reports if each.kind == kind]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(rate(20, 0.0), "no-update"), (rate(60, 3.0), "large-update")],
+    ids=["a rate of zero", "a rate that ran off"],
+)
+def test_a_weight_that_changes_no_more_or_too_much_is_told(fault: Fault, kind: str) -> None:
+    reports, _ = train(fault, steps=1000)
+    assert kind in {each.kind for each in reports}
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
+def test_a_healthy_training_has_no_reports(make: type[torch.optim.Optimizer]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.LayerNorm(24), nn.Linear(24, 2))
+    optimizer = make(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
+    with watch(model) as watching:
+        for _ in range(300):
+            optimizer.zero_grad()
+            words = torch.randint(0, 20, (8, 3))
+            target = (words.sum(1) > 30).long()
+            nn.functional.cross_entropy(model(words), target).backward()
+            optimizer.step()
+    assert watching.reports == []
+    assert watching.step == 300
+
+
+def test_the_gradient_is_told_before_the_optimizer_spreads_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    finite = []
+
+    class Look(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            finite.append(bool(model.weight.isfinite().all()))
+
+    logger, look = logging.getLogger("graphviz_torch"), Look()
+    logger.addHandler(look)
+    with watch(model):
+        model(torch.full((1, 2), math.nan)).sum().backward()
+        optimizer.step()
+    logger.removeHandler(look)
+    assert finite == [True]
+    assert not model.weight.isfinite().any()
+
+
+def test_the_steps_after_a_report_are_recorded_whole(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, folder=tmp_path / "trouble") as watching:
+        for step in range(12):
+            optimizer.zero_grad()
+            model.scale = math.nan if step == 5 else 1.0
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+    assert [each.step for each in watching.reports] == [5]
+    assert [step.number for step in watching.steps] == [6, 7]
+    labels = {node.label for node in watching.steps[0].graph.nodes}
+    assert {"last.weight", "first.0.weight"} <= labels
+    written = load(tmp_path / "trouble" / "run.json.gz")
+    assert isinstance(written, Training)
+    assert [step.number for step in written.steps] == [6, 7]
+
+
+def test_a_watched_training_is_bit_equal_and_nothing_is_left() -> None:
+    before = _INSTALLATION.watchers
+    _, watched = train(setting(40, "gate", 0.0))
+    assert _INSTALLATION.watchers == before
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(120):
+        model.gate = 0.0 if step >= 40 else 1.0
+        x = torch.randn(16, 8)
+        optimizer.zero_grad()
+        (model(x).squeeze(1) - x.sum(1)).square().mean().backward()
+        optimizer.step()
+    for a, b in zip(watched.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_half_and_sparse_gradients_are_neither_zero_nor_infinite() -> None:
+    half = nn.Linear(200, 200).half()
+    words = nn.Embedding(50, 4, sparse=True)
+    optimizers = [
+        torch.optim.SGD(half.parameters(), lr=0),
+        torch.optim.SparseAdam(words.parameters()),
+    ]
+    with watch(nn.ModuleList([half, words])) as watching:
+        for _ in range(PATIENCE + 5):
+            for parameter in half.parameters():
+                parameter.grad = torch.full_like(parameter, 2000.0)  # the norm is beyond float16
+            words.zero_grad()
+            words(torch.tensor([1, 2])).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    assert watching.reports == []
+
+
+def test_memory_that_grows_in_each_sample_is_told_once() -> None:
+    signs = Signs([])
+    steady = [100 << 20, 300 << 20] * 10
+    assert not [each for i, size in enumerate(steady) for each in signs.memory(i, size)]
+    signs = Signs([])
+    growing = [(400 + 20 * i) << 20 for i in range(20)]
+    [told] = [each for i, size in enumerate(growing) for each in signs.memory(i, size)]
+    assert told.message.endswith("from 400 MiB to 540 MiB.")
