@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from .guards import no_autograd, no_operators
+from .tensors.memory import has_memory
 
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
@@ -20,8 +21,13 @@ SCALING = {part.co_name: part for part in _parts}
 
 
 def loss_scale(scaler: GradScaler) -> Tensor | None:
-    """What it multiplies by now, copied where it is; None where the device has failed."""
+    """What it multiplies by now, copied where it is; None where the device has failed.
+
+    None, too, where it has no value, as a fake tensor.
+    """
     scale: Tensor | None = scaler._scale
+    if scale is None or not has_memory(scale):
+        return None
     with suppress(RuntimeError), no_operators(), no_autograd():  # the user is told by others
-        return None if scale is None else scale.clone()
+        return scale.clone()
     return None
