@@ -59,6 +59,9 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.rows import to_dict
     from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
+    from .rehearsal.picture import draw_memory
+    from .rehearsal.rehearsal import Rehearsal
+    from .rehearsal.rehearse import rehearse
     from .render.annotation import annotate_source
     from .render.collectives import collectives
     from .render.dot.dot import to_dot
@@ -119,6 +122,10 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Transfer",
     # recording
     "CollectiveCounter",
+    # rehearsal
+    "Rehearsal",
+    "draw_memory",
+    "rehearse",
     # tracing
     "gather",
     "local_shapes",
@@ -193,6 +200,9 @@ _ROOMS = {
     "integrations.rows": "to_dict",
     "recording.collectives.counter": "CollectiveCounter",
     "recording.recording": "Recording record",
+    "rehearsal.picture": "draw_memory",
+    "rehearsal.rehearsal": "Rehearsal",
+    "rehearsal.rehearse": "rehearse",
     "render.annotation": "annotate_source",
     "render.collectives": "collectives",
     "render.dot.dot": "to_dot",

@@ -1,7 +1,7 @@
 """The command `graphviz-torch`: record a script; draw, read, judge and compare saved graphs.
 
 Exit codes: 0 done; 1 what `--fail-on` names was found; 2 it could not be done. `run` has the exit
-code of its script. Only `run` and `app` load torch.
+code of its script. Only `run`, `rehearse` and `app` load torch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _DONE, _FAILED = 0, 2
 # Each command: the file that has it, and what it does.
 COMMANDS = {
     "run": ("run", "Run a script as it is, record its training steps, and say what is wrong."),
+    "rehearse": (
+        "rehearsal.rehearse",
+        "Say what a script's step would take on each of many ranks, without GPU and network.",
+    ),
     "draw": ("pictures", "Draw a graph as svg, png, pdf or dot, with its findings marked."),
     "html": ("pictures", "Write one HTML page with the interactive view."),
     "view": ("pictures", "Open the interactive view of a graph in a browser."),

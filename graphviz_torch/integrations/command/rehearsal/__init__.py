@@ -1,0 +1,1 @@
+"""`rehearse`: a script as one rank of many, without the machine for it."""

@@ -1,0 +1,159 @@
+"""`rehearse`: what a training's step takes on each of many ranks, without GPU and network.
+
+The script is unchanged, as torchrun would start it. It runs up to the end of its last rehearsed
+step. What it prints goes to stderr, so that stdout has the report alone. Of several ranks each is
+rehearsed in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from .... import draw_memory, rehearse, save, to_html
+from ..script import Script, show_error
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def add_rehearse(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `rehearse`."""
+    parser.usage = "graphviz-torch rehearse [options] [-m] SCRIPT [ARGS ...]"
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    says = "how many there would be (default: the product of --mesh, or 1)"
+    parser.add_argument("--ranks", type=int, metavar="N", help=says)
+    says = "name the dimensions of groups that the script does not name: dp=8,tp=8, the inner last"
+    parser.add_argument("--mesh", type=_mesh, default={}, metavar="NAME=N,...", help=says)
+    says = "the rank to rehearse (default 0); repeatable"
+    parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=says)
+    says = "of one device: 80GiB"
+    parser.add_argument("--device-memory", type=_bytes, metavar="SIZE", help=says)
+    says = "run so many steps, and tell of the last (default 2: the first makes optimizer state)"
+    parser.add_argument("--steps", type=int, default=2, metavar="N", help=says)
+    says = "what .item() gives at a line: 30=0.5, or train.py:30=0.5; 0.5 at every line; repeatable"
+    parser.add_argument("--value", action="append", default=[], metavar="LINE=VALUE", help=says)
+    says = "10^12 operations a second of a device: tell a bound of a step's time"
+    parser.add_argument("--tflops", type=float, metavar="X", help=says)
+    says = "10^9 bytes a second that a rank sends: for the same bound"
+    parser.add_argument("--bandwidth", type=float, metavar="X", help=says)
+    says = "of the report, on stdout"
+    parser.add_argument("--format", choices=("text", "json"), default="text", help=says)
+    says = "write the graph: .json or .html; or the memory over the step: .svg; repeatable"
+    parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
+    parser.add_argument("script", metavar="SCRIPT")
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
+    arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
+    parser.set_defaults(run=_run)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    for path in parsed.out:
+        if not path.name.endswith((".json", ".json.gz", ".html", ".svg")):
+            raise ValueError(f"-o {path}: pass a name that ends in .json, .json.gz, .html or .svg.")
+    if len(parsed.rank) > 1:
+        return _each_rank(parsed)
+    files = [path.absolute() for path in parsed.out]  # the script may go elsewhere
+    script, values = Script(parsed.script, parsed.args, module=parsed.module), _values(parsed.value)
+    begun: list[bool] = []
+
+    def function() -> None:
+        begun.append(True)
+        script.load()
+        script.run()
+
+    try:
+        with redirect_stdout(sys.stderr):
+            found = rehearse(
+                function,
+                ranks=parsed.ranks or (None if parsed.mesh else 1),
+                mesh=parsed.mesh,
+                rank=parsed.rank[0] if parsed.rank else 0,
+                steps=parsed.steps,
+                device_memory=parsed.device_memory,
+                values=values,
+            )
+    except SystemExit as end:
+        raise RuntimeError(f"{parsed.script} ended itself, with {end.code!r}.") from None
+    except Exception as error:
+        if not begun or type(error).__module__.startswith("graphviz_torch"):  # ours: a sentence
+            raise
+        return show_error(error, script.file) or 1
+    for path in files:
+        if path.suffix == ".svg":
+            path.write_text(draw_memory(found), encoding="utf-8")
+        elif path.suffix == ".html":
+            to_html(found.graph, path)
+        else:
+            save(found.graph, path)
+    if parsed.format == "json":
+        print(json.dumps(found.to_dict()))
+        return 0
+    print(found)
+    if parsed.tflops or parsed.bandwidth:
+        least = found.seconds_at_least(tflops=parsed.tflops, gbytes=parsed.bandwidth)
+        print(f"a step takes {least:.3g} s or more, by the figures given: a bound, not an estimate")
+    return 0
+
+
+def _each_rank(parsed: argparse.Namespace) -> int:
+    """Rehearse each rank in a process of its own, where modules are loaded anew."""
+    if parsed.out:
+        raise ValueError("-o writes the graph of one rank: pass one --rank.")
+    given: list[str] = []
+    for name in ("ranks", "device_memory", "steps", "tflops", "bandwidth"):
+        value = getattr(parsed, name)
+        given += [] if value is None else [f"--{name.replace('_', '-')}={value}"]
+    given += [f"--value={value}" for value in parsed.value]
+    mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
+    given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
+    results: list[Any] = []
+    for rank in parsed.rank:
+        command = ["rehearse", *given, f"--rank={rank}", f"--format={parsed.format}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return done.returncode
+        results.append(json.loads(done.stdout) if parsed.format == "json" else done.stdout)
+    print(json.dumps(results) if parsed.format == "json" else "\n".join(results).rstrip())
+    return 0
+
+
+def _mesh(text: str) -> dict[str, int]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: pass names and sizes, such as dp=8,tp=8")
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: pass bytes, such as 80GiB")
+    power = (
+        _UNITS[match[2]]
+        if match[3] or not match[2]
+        else 1000 ** round(math.log2(_UNITS[match[2]]) / 10)
+    )
+    return int(float(match[1]) * power)
+
+
+def _values(given: list[str]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        line, _, value = text.rpartition("=")
+        try:
+            found[line] = float(value)
+        except ValueError:
+            raise ValueError(f"--value {text}: pass a line and a number: 30=0.5.") from None
+    return found

@@ -1,0 +1,203 @@
+"""A CUDA device that is not there: programs find it, and what they put there stays on the CPU.
+
+A mode turns "cuda" into "cpu" wherever PyTorch is given a device, and the functions of `torch.cuda`
+answer as with a device. So kernels and autocast lists are those of the CPU; an optimizer chooses as
+on CUDA, many parameters at a time. A tensor's own `device` says "cpu".
+
+Private: which devices optimizers know how to step at once (2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+
+_CPU = torch.device("cpu")
+_TENSOR: Any = torch.Tensor
+_SAME = (_TENSOR.cuda, _TENSOR.pin_memory)  # a copy to where the tensor is
+_optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` hides it
+_several: Any = torch.utils._foreach_utils
+
+
+class FakeAccelerator:
+    """A context in which there is a CUDA device.
+
+    Args:
+        local: which one is this process's.
+        count: how many the machine has.
+        memory: bytes of each.
+        placed: takes what the program puts on the device.
+    """
+
+    def __init__(
+        self, local: int, count: int, memory: int, placed: Callable[[Any], object]
+    ) -> None:
+        self.asked = False  # has the program asked for the device
+        self.placed = placed
+        self._local, self._count, self._memory = local, count, memory
+        self._open = ExitStack()
+
+    def __enter__(self) -> FakeAccelerator:
+        with ExitStack() as opened:
+            for name, answer in self._answers().items():
+                if hasattr(torch.cuda, name):
+                    opened.enter_context(patch.object(torch.cuda, name, answer))
+            for owner, name, new in self._replacements():
+                opened.enter_context(patch.object(owner, name, new))
+            opened.enter_context(_Translation(self))
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._open.__exit__(*raised)
+
+    def translated(self, device: Any) -> Any:
+        """The CPU in the place of CUDA; anything else as it is."""
+        kind = type(device)
+        if kind is torch.device and device.type == "cuda":
+            self.asked = True
+            return _CPU
+        if kind is str and (device == "cuda" or device.startswith("cuda:")):
+            self.asked = True
+            return "cpu"
+        return device
+
+    def _answers(self) -> dict[str, Any]:
+        """What the functions of `torch.cuda` give."""
+        free = (self._memory, self._memory)
+        properties = SimpleNamespace(
+            name="a device that is not there", total_memory=self._memory, major=9, minor=0,
+            multi_processor_count=132, warp_size=32, gcnArchName="",
+        )  # fmt: skip
+        numbers = dict.fromkeys(
+            ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
+            0,
+        )
+        answers: dict[str, Any] = {
+            "is_available": True,
+            "is_initialized": True,
+            "is_current_stream_capturing": False,
+            "device_count": self._count,
+            "current_device": self._local,
+            "get_device_name": properties.name,
+            "get_device_capability": (9, 0),
+            "get_device_properties": properties,
+            "is_bf16_supported": True,
+            "mem_get_info": free,
+            "memory_stats": {},
+            **numbers,
+        }
+        nothing = (
+            "init _lazy_init set_device synchronize empty_cache manual_seed manual_seed_all seed "
+        )
+        nothing += "seed_all reset_peak_memory_stats ipc_collect set_per_process_memory_fraction "
+        nothing += "reset_max_memory_allocated set_rng_state set_rng_state_all set_stream"
+        found = {name: _giving(answer) for name, answer in answers.items()}
+        found |= {name: _giving(None) for name in nothing.split()}
+        found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
+        found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
+        return found | {"get_rng_state": lambda *_: torch.get_rng_state()}
+
+    def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        accelerator: Any = torch.accelerator
+        yield accelerator, "is_available", _giving(True)
+        yield accelerator, "device_count", _giving(self._count)
+        yield accelerator, "current_accelerator", _giving(torch.device("cuda"))
+        yield accelerator, "current_device_index", _giving(self._local)
+        yield accelerator, "set_device_index", _giving(None)
+        yield accelerator, "synchronize", _giving(None)
+        yield accelerator, "current_stream", Stream
+        yield dist, "is_nccl_available", _giving(True)
+        yield torch, "set_default_device", _giving(None)
+        kind: Any = torch.amp.autocast_mode.autocast
+        yield kind, "__init__", self._autocast(kind.__init__)
+        devices = _several._get_foreach_kernels_supported_devices
+        asked = lambda: [*devices(), *["cpu"] * self.asked]  # noqa: E731
+        yield _optimizers, "_get_foreach_kernels_supported_devices", asked
+
+    def _autocast(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(this: Any, device_type: str, dtype: Any = None, *args: Any, **kw: Any) -> None:
+            if device_type == "cuda":  # checkpoints say it on every machine
+                device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
+            init(this, device_type, dtype, *args, **kw)
+
+        return __init__
+
+
+class _Translation(TorchFunctionMode):
+    """Hands "cpu" on where a function of PyTorch's is given "cuda"."""
+
+    def __init__(self, accelerator: FakeAccelerator) -> None:
+        super().__init__()
+        self._accelerator = accelerator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        accelerator = self._accelerator
+        if func is torch.device:  # the program may ask for its type
+            return func(*args, **(kwargs or {}))
+        if func in _SAME:
+            accelerator.asked = True
+            accelerator.placed(args[0])
+            return args[0]
+        given = [*args, *(kwargs or {}).values()]
+        translated = [accelerator.translated(value) for value in given]
+        named = dict(zip(kwargs or {}, translated[len(args) :], strict=True))
+        result = func(*translated[: len(args)], **named)
+        if any(new is not old for new, old in zip(translated, given, strict=True)):
+            accelerator.placed(result)
+        return result
+
+
+class Stream:
+    """A stream, or an event in one, on which nothing runs."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_stream = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        return None
+
+    synchronize = wait = wait_event = wait_stream = record = _nothing
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event."""
+        return event or Event()
+
+    def is_capturing(self) -> bool:
+        """Is a graph of CUDA's captured."""
+        return False
+
+    def query(self) -> bool:
+        """Is all done."""
+        return True
+
+
+class Event(Stream):
+    """An event on a stream on which nothing runs."""
+
+    def elapsed_time(self, other: Any) -> float:
+        """No time passes."""
+        return 0.0
+
+
+@contextmanager
+def _on_stream(*_: Any) -> Iterator[None]:
+    yield
+
+
+def _giving(answer: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: answer

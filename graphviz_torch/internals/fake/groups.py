@@ -1,0 +1,229 @@
+"""Process groups of many ranks in one process, which send nothing.
+
+The environment is that of torchrun. A group of any backend becomes PyTorch's fake group, which ends
+each collective at once and leaves its results as they are. Meshes are made of real numbers, outside
+fake tensors. Objects that ranks exchange are this rank's own.
+
+Private: `_new_process_group_helper`, which makes every group, the fake group of PyTorch's tests,
+and DDP's comparison of shapes between ranks (2.13).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import distributed as ddp
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..tensors.pytree import tensors
+from .values import real
+
+NODE = 8  # ranks on one machine, as GPUs have
+
+_c10d: Any = dist.distributed_c10d
+_reducer: Any = vars(dist)["Reducer"]
+_Mode: Any = TorchDispatchMode
+# Methods of a mesh that compute with its ranks.
+_MESH: tuple[str, ...] = (
+    "mesh",
+    "__getitem__",
+    "__repr__",
+    "from_group",
+    "_flatten",
+    "_unflatten",
+    "_concatenate",
+)
+_MESH += ("_create_sub_mesh", "_create_flatten_mesh", "_create_unflatten_mesh")
+_MESH += ("_get_all_submeshes", "_get_mesh_tensor_from_full_mesh")
+
+
+class FakeGroups:
+    """A context in which this process is one rank of many.
+
+    Args:
+        ranks: how many there are.
+        rank: which one this is.
+        device: what stands in the place of the device that a mesh is of.
+
+    Raises:
+        RuntimeError: if there is a process group already.
+    """
+
+    def __init__(self, ranks: int, rank: int, device: Callable[[str], str]) -> None:
+        self._ranks, self._rank, self._device = ranks, rank, device
+        self._open = ExitStack()
+
+    def __enter__(self) -> FakeGroups:
+        if dist.is_initialized():
+            raise RuntimeError(
+                "there is a process group already: rehearse where none was made, or call "
+                "torch.distributed.destroy_process_group() first."
+            )
+        with ExitStack() as opened:
+            for owner, name, new in self._replacements():
+                opened.enter_context(patch.object(owner, name, new))
+            opened.enter_context(patch.dict(os.environ, self._environment()))
+            opened.callback(_destroy)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._open.__exit__(*raised)
+
+    def _environment(self) -> dict[str, str]:
+        local = min(NODE, self._ranks)
+        return {
+            "RANK": str(self._rank),
+            "WORLD_SIZE": str(self._ranks),
+            "LOCAL_RANK": str(self._rank % local),
+            "LOCAL_WORLD_SIZE": str(local),
+            "GROUP_RANK": str(self._rank // local),
+            "GROUP_WORLD_SIZE": str(-(-self._ranks // local)),
+            "ROLE_RANK": str(self._rank),
+            "ROLE_WORLD_SIZE": str(self._ranks),
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "rehearsal",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+
+    def _replacements(self) -> list[tuple[Any, str, Any]]:
+        helper = _c10d._new_process_group_helper
+
+        def rendezvous(*_: Any, **__: Any) -> Any:
+            return iter([(FakeStore(), self._rank, self._ranks)])
+
+        @wraps(helper)
+        def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kw: Any) -> Any:
+            kw.pop("backend_options", None)
+            kw.pop("device_id", None)
+            with real():
+                return helper(size, rank, ranks, dist.Backend("fake"), *args, **kw)
+
+        def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+            object_list[:] = [obj] * len(object_list)
+
+        def gather_object(obj: Any, object_gather_list: Any = None, *_: Any, **__: Any) -> None:
+            if object_gather_list is not None:
+                all_gather_object(object_gather_list, obj)
+
+        def broadcast_object_list(*_: Any, **__: Any) -> None:
+            return None
+
+        def scatter_object_list(out: list[Any], given: Any = None, *_: Any, **__: Any) -> None:
+            if given:
+                out[0] = given[self._rank % len(given)]
+
+        functions = [all_gather_object, gather_object, broadcast_object_list, scatter_object_list]
+        found = [(owner, each.__name__, each) for each in functions for owner in (dist, _c10d)]
+        methods = [name for name in _MESH if hasattr(device_mesh.DeviceMesh, name)]
+        return [
+            *found,
+            *((DeviceMesh, name, _outside(vars(DeviceMesh)[name])) for name in methods),
+            (DeviceMesh, "__init__", self._mesh(DeviceMesh.__init__)),
+            (_c10d, "rendezvous", rendezvous),
+            (_c10d, "_new_process_group_helper", new_group),
+            (ddp, "_verify_param_shape_across_processes", lambda *args, **kwargs: True),
+            (_reducer, "_rebuild_buckets", _rebuild(_reducer._rebuild_buckets)),
+            (DistributedDataParallel, "__init__", _anywhere(DistributedDataParallel.__init__)),
+            (DistributedDataParallel, "forward", _with_hook(DistributedDataParallel.forward)),
+        ]
+
+    def _mesh(self, init: Callable[..., None]) -> Callable[..., None]:
+        @wraps(init)
+        def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            with real():
+                if kwargs.get("_rank_map") is not None:  # every rank once, in order: it may be fake
+                    kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
+                init(this, self._device(device_type), *args, **kwargs)
+
+        return __init__
+
+
+def _outside(function: Any) -> Any:
+    """A function that runs on real tensors."""
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(_outside(function.__func__))
+    if isinstance(function, property):
+        return property(_outside(function.fget))
+
+    @wraps(function)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with real():
+            return function(*args, **kwargs)
+
+    return outside
+
+
+def _anywhere(init: Callable[..., None]) -> Callable[..., None]:
+    """DDP's: it refuses to be told of a device where parameters are on the CPU."""
+
+    @wraps(init)
+    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("device_ids", "output_device")}
+        init(self, module, None, None, *args[2:], **kwargs)
+
+    return __init__
+
+
+def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """DDP's forward: what the fake group's work tells of its result, its own hook cannot read."""
+
+    @wraps(forward)
+    def with_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._comm_hooks:
+            # DDP reads the annotations of a hook: of a lambda there are none.
+            self.register_comm_hook(
+                self.process_group, lambda group, bucket: _reduce(group, bucket)
+            )
+        return forward(self, *args, **kwargs)
+
+    return with_hook
+
+
+class _RealIntegers(_Mode):  # type: ignore[misc]
+    """While it is on, tensors of int32 are real: C++ reads them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = tensors([*args, *kwargs.values()])
+        integers = [kwargs.get("dtype"), *(each.dtype for each in given)]
+        if torch.int32 in integers:
+            with real():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _rebuild(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """DDP orders its buckets anew, with numbers that go from rank to rank."""
+
+    def _rebuild_buckets(self: Any) -> bool:
+        with _RealIntegers():
+            return rebuild(self)
+
+    return _rebuild_buckets
+
+
+def _reduce(group: Any, bucket: Any) -> Any:
+    future: Any = torch.futures.Future()
+    dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _destroy() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,105 @@
+"""The seam of memory: each storage that an operator makes, and when it is made larger or freed.
+
+A dispatch mode looks at what every operator returns, below autograd and inside wrapper subclasses,
+whose parts are what has memory. So it counts on real tensors and on fake ones alike. Not seen: what
+a kernel allocates and frees inside, and what C++ allocates without an operator.
+
+Private: `_cdata` identifies a storage; a storage's object in Python lives as long as its memory,
+so that a weak reference tells when it is freed (2.8 to 2.15).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+_Mode: Any = TorchDispatchMode
+_new_size: Any = torch.UntypedStorage.resize_
+
+
+class StorageWatch(_Mode):  # type: ignore[misc]
+    """A mode that tells of storages by their number, which another one may get after the end.
+
+    Args:
+        changed: takes the number of a storage and its bytes, when it was made or has another size.
+        freed: takes the number of one that is gone.
+        ran: takes an operator, its arguments and its result.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[int, int], object],
+        freed: Callable[[int], object],
+        ran: Callable[[Any, Any, Any, Any], object],
+    ) -> None:
+        super().__init__()
+        self._changed, self._freed, self._ran = changed, freed, ran
+        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._patch = patch.object(torch.UntypedStorage, "resize_", self._resize_of())
+
+    def __enter__(self) -> StorageWatch:
+        self._patch.start()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._patch.stop()
+        self._alive.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(is_wrapper(kind) for kind in types):
+            return NotImplemented  # it dispatches its parts
+        result = func(*args, **kwargs)
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, Tensor):
+                self._look(each)
+            elif isinstance(each, (tuple, list)):
+                for one in each:
+                    if isinstance(one, Tensor):
+                        self._look(one)
+        self._ran(func, args, kwargs, result)
+        return result
+
+    def _look(self, tensor: Tensor) -> None:
+        if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+            return
+        storage = tensor.untyped_storage()
+        self._note(storage)
+
+    def _note(self, storage: Any) -> None:
+        number, nbytes = storage._cdata, storage.nbytes()
+        known = self._alive.get(number)
+        if known is None:
+            ref = weakref.ref(storage, partial(self._gone, number))
+            self._alive[number] = ref, nbytes
+        elif known[1] == nbytes:
+            return
+        else:
+            self._alive[number] = known[0], nbytes
+        self._changed(number, nbytes)
+
+    def _gone(self, number: int, _: object) -> None:
+        if self._alive.pop(number, None) is not None:
+            self._freed(number)
+
+    def _resize_of(self) -> Callable[[Any, int], Any]:
+        def resize_(storage: Any, size: int) -> Any:
+            result = _new_size(storage, size)
+            self._note(storage)
+            return result
+
+        return resize_
+
+
+def is_wrapper(kind: type) -> bool:
+    """Is a tensor of this class made of others, which have the memory."""
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")

@@ -1,0 +1,370 @@
+"""Who has memory, and when: each storage from its making to its end, with its line and module.
+
+A storage is counted with all its bytes, as long as anything holds it. Not counted: what a kernel
+uses inside, what an allocator rounds up, and what CUDA, NCCL and cuBLAS keep for themselves.
+
+    parameter     of a module that was called, or of an optimizer; of a shard, this rank's
+    gradient      `.grad` of one, when an optimizer is about to step
+    optimizer     its state, when it has stepped
+    buffer        of a module that was called
+    unsharded     what fully_shard gathers and frees by itself
+    activation    what the nodes of a graph keep when its backward begins, and nothing above
+    input         what the outermost module was called with
+    other         all else
+
+Where the program asks for CUDA, there are two counts. On the device is what the program puts there,
+what modules have, and what an operator makes of, or writes into from, something on the device. All
+else is the host's. Where it does not, all is counted together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from torch.utils import flop_counter
+
+from ..graph.text import called_at
+from ..internals.frames import LIBRARY, OTHER, owner, user_frame
+from ..internals.hooks.checkpoints import CheckpointWatch
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.engine import BackwardBegan, EngineWatch, running_node
+from ..internals.hooks.modes import unseen_calls
+from ..internals.hooks.modules import ModuleBegan, ModuleEnded, ModuleWatch
+from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch, parameters_of
+from ..internals.hooks.storages import StorageWatch
+from ..internals.tensors.memory import parts, storage_id
+from ..internals.tensors.pytree import tensors
+from ..internals.wrappers import is_inside, unsharded
+from ..recording.live_nodes import ends_of
+from ..recording.memory import Memory
+from ..tracing.tracer import connected
+
+_flops: Any = flop_counter
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it has no formula
+
+
+class Block:
+    """A storage, while it has one size."""
+
+    __slots__ = ("born", "died", "module", "nbytes", "phase", "placed", "role", "where")
+
+    def __init__(self, nbytes: int, born: int, phase: str, here: tuple[str, str]) -> None:
+        self.nbytes, self.born, self.died = nbytes, born, sys.maxsize
+        self.placed = 0  # the moment from which it is on the device; 0: it is not
+        self.phase, (self.module, self.where) = phase, here
+        self.role = "other"
+
+
+class Count:
+    """How many bytes there are, and were at most.
+
+    Args:
+        device: are only those of the device counted.
+    """
+
+    def __init__(self, *, device: bool) -> None:
+        self.device = device
+        self.total = self.peak = self.moment = 0
+        self.at = ("other", "", "")  # phase, module and line
+
+    def add(self, nbytes: int, moment: int, at: tuple[str, str, str]) -> None:
+        """There are more."""
+        self.total += nbytes
+        if self.total > self.peak:
+            self.peak, self.moment, self.at = self.total, moment, at
+
+    def begin(self, moment: int) -> None:
+        """The most from now on."""
+        self.peak, self.moment, self.at = self.total, moment, ("other", "", "")
+
+    def has(self, block: Block, moment: int) -> bool:
+        """Was a storage counted at a moment."""
+        there = block.born <= moment < block.died
+        return there and (not self.device or 0 < block.placed <= moment)
+
+
+class Ledger:
+    """A context that counts memory and FLOPs of what runs inside.
+
+    A step begins where the outermost module is called for the first time after an optimizer has
+    stepped; `begin_step()` forgets what was before.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.phases: list[tuple[int, str]] = []  # the moment at which each begins
+        self.moment = 0  # grows with each change
+        self.host, self.device = Count(device=False), Count(device=True)
+        self.flops = 0
+        self.first_moment = 0  # of the step
+        self._waits = True  # for the step to begin
+        self._blocks: dict[int, Block] = {}  # by the number of the storage
+        self._saved: list[list[Block]] = []  # of each backward
+        self._inputs: list[Block] = []  # of checkpointed regions
+        self._paths: dict[int, str] = {}
+        self._stack: list[str] = []
+        self._roots: dict[int, Module] = {}
+        self._optimizers: dict[int, Any] = {}
+        self._origins: dict[int, tuple[str, str]] = {}  # by the sequence number of a node
+        self._backward_depth: list[int] = []  # of the stack of modules, when it began
+        self._stepping = False
+        self._seams: tuple[Any, ...] = (
+            ModuleWatch(self._module_began, self._module_ended),
+            EngineWatch(self._backward_began, self._backward_ended),
+            StepWatch(self._will_step, self._has_stepped),
+            CheckpointWatch(self._checkpointed),
+            StorageWatch(self._changed, self._freed, self._ran),
+        )
+
+    def __enter__(self) -> Ledger:
+        for seam in self._seams:
+            seam.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for seam in reversed(self._seams):
+            seam.__exit__(None, None, None)
+        self._roots, self._optimizers = {}, {}
+
+    def begin_step(self) -> None:
+        """The next step is counted anew, from its first module on."""
+        self._waits = True
+
+    def close_step(self) -> None:
+        """Look once more who has what, before it is asked for."""
+        self._name_roles()
+
+    @property
+    def activations(self) -> list[Block]:
+        """What was saved for the backward that had most."""
+        every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
+        return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
+
+    def place(self, given: Any) -> None:
+        """Tensors are on the device, from now on."""
+        with unseen_calls():
+            self._place(self._blocks_of(tensors(given)))
+
+    def bytes_of(self, role: str) -> int:
+        """Bytes of a role that are there now."""
+        return sum(block.nbytes for block in self._blocks.values() if block.role == role)
+
+    # What the seams tell
+
+    def _changed(self, number: int, nbytes: int) -> None:
+        old = self._blocks.get(number)
+        if old is not None:
+            self._end(number)
+            old.role = "unsharded" if old.role == "other" else old.role
+        self.moment += 1
+        phase, here = self._here()
+        if not self.phases or self.phases[-1][1] != phase:
+            self.phases.append((self.moment, phase))
+        block = self._blocks[number] = Block(nbytes, self.moment, phase, here)
+        self.blocks.append(block)
+        self.host.add(nbytes, self.moment, (phase, *here))
+        if old is not None:
+            block.role = old.role
+            if old.placed:
+                self._place([block])
+
+    def _place(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if not block.placed:
+                block.placed = self.moment
+                at = block.phase, block.module, block.where
+                self.device.add(block.nbytes, self.moment, at)
+
+    def _freed(self, number: int) -> None:
+        if number in self._blocks:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        block = self._blocks.pop(number)
+        self.moment += 1
+        block.died = self.moment
+        self.host.total -= block.nbytes
+        self.device.total -= block.nbytes if block.placed else 0
+
+    def _ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        packet = operator._overloadpacket
+        given = self._blocks_of(_plain([*args, *kwargs.values()]))
+        if any(block.placed for block in given):
+            sends = operator.namespace == "c10d"  # what it takes it writes into
+            self._place(self._blocks_of(_plain([result])) + given * sends)
+        formula: Any = _flops.flop_registry.get(packet)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=result)
+        elif str(packet) == _ATTENTION:
+            self.flops += _flops.sdpa_flop_count(*(each.shape for each in args[:3]))
+        elif str(packet) == f"{_ATTENTION}_backward":
+            self.flops += _flops.sdpa_backward_flop_count(*(each.shape for each in args[:4]))
+
+    def _module_began(self, event: ModuleBegan) -> None:
+        module = event.module
+        if not self._stack:
+            self._outermost(module, event.args)
+        elif id(module) not in self._paths:
+            self._paths.update(_paths(module, type(module).__name__))
+        self._stack.append(self._paths.get(id(module), ""))
+
+    def _outermost(self, module: Module, args: Any) -> None:
+        if not self._backward_depth:
+            if id(module) not in self._roots or id(module) not in self._paths:
+                self._roots[id(module)] = module
+                self._paths.update(_paths(module, ""))
+            with unseen_calls():
+                self._place(self._blocks_of([*module.parameters(), *module.buffers()]))
+            if self._waits:
+                self._begin()
+            with unseen_calls():
+                self._name(tensors(args), "input")
+
+    def _module_ended(self, _: ModuleEnded) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def _begin(self) -> None:
+        self._waits = False
+        self.blocks = list(self._blocks.values())
+        self.first_moment, self.phases = self.moment, []
+        self.host.begin(self.moment)
+        self.device.begin(self.moment)
+        self.flops, self._saved, self._inputs, self._origins = 0, [], [], {}
+
+    def _backward_began(self, event: BackwardBegan) -> None:
+        self._backward_depth.append(len(self._stack))
+        with unseen_calls():
+            self._name_roles()
+            ends = [end for output in event.outputs for end in ends_of(output)]
+            ids, _ = connected([fn for fn, _ in ends])
+            saved = Memory(ids, ())
+            blocks = self._name(saved.activations, "activation")
+            saved.release()
+        for block in self._inputs:
+            if block.died > self.moment and block not in blocks:
+                block.role = "activation" if block.role == "other" else block.role
+                blocks.append(block)
+        self._saved.append(blocks)
+
+    def _checkpointed(self, given: list[Tensor]) -> None:
+        if not self._backward_depth:
+            self._inputs += self._blocks_of(given)
+
+    def _backward_ended(self, _: object) -> None:
+        self._backward_depth.pop()
+
+    def _will_step(self, event: Stepping) -> None:
+        self._stepping = True
+        self._optimizers[id(event.optimizer)] = event.optimizer
+        with unseen_calls():
+            self._name_roles()
+
+    def _has_stepped(self, _: Stepped) -> None:
+        self._stepping = False
+        with unseen_calls():
+            self._name_roles()
+
+    # Where the program is
+
+    def _here(self) -> tuple[str, tuple[str, str]]:
+        """The phase; the module and the line."""
+        frame = sys._getframe(2)
+        if self._stepping:
+            return "optimizer", ("", _line(frame))
+        if not self._backward_depth:
+            here = (self._stack[-1] if self._stack else "", _line(frame))
+            self._origins[sequence_number() - 1] = here
+            return ("forward" if self._stack else "other"), here
+        if len(self._stack) > self._backward_depth[-1]:  # a checkpointed forward runs again
+            here = self._stack[-1], _line(frame)
+            self._origins[sequence_number() - 1] = here
+            return "backward", here
+        node = running_node()
+        origin = None if node is None else self._origins.get(node._sequence_nr())
+        return "backward", origin or ("", _line(frame))
+
+    # Whose memory it is
+
+    def _name_roles(self) -> None:
+        for module in self._roots.values():
+            whole = [each for part in module.modules() for *_, each in unsharded(part)]
+            self._name(whole, "unsharded")
+            self._name(module.parameters(), "parameter")
+            self._name(module.buffers(), "buffer")
+        for optimizer in self._optimizers.values():
+            self._name(parameters_of(optimizer), "parameter")
+            self._name(
+                tensors([list(state.values()) for state in optimizer.state.values()]), "optimizer"
+            )
+        for tensor in self._parameters():
+            if tensor.grad is not None:
+                self._name([tensor.grad], "gradient")
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for module in self._roots.values():
+            yield from module.parameters()
+        for optimizer in self._optimizers.values():
+            yield from parameters_of(optimizer)
+
+    def _name(self, given: Iterable[Tensor], role: str) -> list[Block]:
+        """Give a role to the memory of tensors that has none. Returns that memory, once each."""
+        found = self._blocks_of(given)
+        for block in found:
+            if block.role == "other":
+                block.role = role
+        return found
+
+    def _blocks_of(self, given: Iterable[Tensor]) -> list[Block]:
+        numbers = {storage_id(part): None for tensor in given for part in parts(tensor)}
+        return [self._blocks[number] for number in numbers if number in self._blocks]
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among the arguments of an operator."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _plain(value)
+
+
+def _line(frame: FrameType | None) -> str:
+    """The innermost line outside PyTorch: the user's, or a library's and the user's."""
+    user = user_frame(frame)
+    while frame is not None and owner(frame.f_code.co_filename) == OTHER:
+        frame = frame.f_back
+    if user is None or frame is None:
+        return ""
+    if frame is not user and owner(frame.f_code.co_filename) == LIBRARY:
+        return called_at(_text(frame), _text(user))
+    return _text(user)
+
+
+def _text(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _paths(module: Module, path: str) -> dict[int, str]:
+    """The names of a module and those below it; a wrapper has that of what it wraps."""
+    found = {id(module): path}
+    for name, child in module._modules.items():
+        if child is not None:
+            below = "" if is_inside(module, name) else name
+            found |= _paths(child, f"{path}.{below}" if path and below else path or below)
+    return found
+
+
+def totals(blocks: Iterable[Block], by: str) -> list[tuple[str, int]]:
+    """Bytes by a field of the blocks, most first."""
+    found: Counter[str] = Counter()
+    for block in blocks:
+        found[getattr(block, by)] += block.nbytes
+    return found.most_common()

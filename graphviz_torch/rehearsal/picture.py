@@ -1,0 +1,127 @@
+"""The memory of a rank over a step, as one SVG file: who has it, and what stands at the peak.
+
+It follows the reader's dark setting and loads nothing.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from ..graph.units import bytes_text
+from ..render.style import COLORS, dark_rules, palette
+from .rehearsal import Rehearsal
+
+# Roles from below, each with its colour: what stays is below, what comes and goes above.
+_ROLES = {
+    "parameter": "parameter_line",
+    "optimizer": "buffer_line",
+    "gradient": "output_line",
+    "buffer": "operation_line",
+    "input": "edge",
+    "unsharded": "collective_line",
+    "activation": "input_line",
+    "other": "transfer_line",
+}
+_WIDTH, _HEIGHT = 820, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 190, 64, 48
+
+
+def draw_memory(rehearsal: Rehearsal) -> str:
+    """The memory of a rank over its step as SVG: an area for each role, the peak, and its line.
+
+    From left to right go the moments at which memory is given out or freed, not seconds.
+
+    >>> import torch
+    >>> from graphviz_torch import rehearse
+    >>> def train():
+    ...     model = torch.nn.Linear(10, 10)
+    ...     model(torch.ones(5, 10)).sum().backward()
+    >>> draw_memory(rehearse(train)).startswith("<svg")
+    True
+    """
+    moments = rehearsal.moments
+    limit = rehearsal.device_memory or 0
+    top = max(rehearsal.peak_bytes, 1) * 1.08
+    if limit and limit < 2 * top:
+        top = max(top, limit * 1.04)
+    across = (_WIDTH - _LEFT - _RIGHT) / max(1, len(moments) - 1)
+
+    def x(at: float) -> float:
+        return _LEFT + at * across
+
+    def y(nbytes: float) -> float:
+        return _HEIGHT - _BOTTOM - nbytes / top * (_HEIGHT - _TOP - _BOTTOM)
+
+    sizes = [dict(moment.shares) for moment in moments]
+    title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} over a step"
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="Helvetica,Arial,sans-serif" '
+        f'font-size="12"><style>{dark_rules()}</style><title>{escape(title)}</title>'
+        f'<rect width="100%" height="100%" fill="{palette("auto")["background"]}"/>',
+        _text(_LEFT, 24, title, size=15),
+    ]
+    peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
+    out.append(_text(_LEFT, 44, peak if len(peak) < 100 else f"{peak[:99]}…", "muted"))
+    for i in range(5):
+        value = top * i / 4.2
+        out.append(_rule(_LEFT, y(value), _WIDTH - _RIGHT, "cluster_line"))
+        out.append(_text(_LEFT - 8, y(value) + 4, bytes_text(value), "muted", "end"))
+    below = [0] * len(sizes)
+    at_peak = dict(rehearsal.at_peak)
+    rows = []
+    for role, color in _ROLES.items():
+        above = [low + size.get(role, 0) for low, size in zip(below, sizes, strict=True)]
+        if above != below:
+            points = [f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(above)]
+            points += [f"{x(i):.1f},{y(low):.1f}" for i, low in reversed([*enumerate(below)])]
+            fill = COLORS[color][0]
+            out.append(f'<polygon points="{" ".join(points)}" fill="{fill}"/>')
+            rows.append((role, color))
+        below = above
+    if below:
+        at = max(range(len(below)), key=below.__getitem__)
+        out.append(
+            f'<path d="M{x(at):.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{COLORS["ink"][0]}" '
+            'stroke-dasharray="3 3" fill="none"/>'
+        )
+    if limit and limit <= top:
+        out.append(_rule(_LEFT, y(limit), _WIDTH - _RIGHT, "error"))
+        out.append(_text(_LEFT + 6, y(limit) - 5, f"device {bytes_text(limit)}", "error"))
+    for i, (role, color) in enumerate(reversed(rows)):
+        line = _TOP + 20 + 20 * i
+        fill = COLORS[color][0]
+        out.append(
+            f'<rect x="{_WIDTH - _RIGHT + 16}" y="{line - 10}" width="12" height="12" '
+            f'fill="{fill}"/>'
+        )
+        said = f"{role} {bytes_text(at_peak.get(role, 0))}"
+        out.append(_text(_WIDTH - _RIGHT + 34, line, said))
+    out.append(_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
+    out += _phases(rehearsal)
+    return "".join([*out, "</svg>"])
+
+
+def _phases(rehearsal: Rehearsal) -> list[str]:
+    """The name of each phase, below where it begins."""
+    out, before, last = [], "", -100.0
+    for i, moment in enumerate(rehearsal.moments):
+        at = _LEFT + i * (_WIDTH - _LEFT - _RIGHT) / max(1, len(rehearsal.moments) - 1)
+        if moment.phase != before and moment.phase != "other" and at - last > 60:
+            out.append(_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
+            last = at
+        before = moment.phase if moment.phase != "other" else before
+    return out
+
+
+def _text(
+    x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
+        f'font-size="{size}">{escape(text)}</text>'
+    )
+
+
+def _rule(x1: float, y: float, x2: float, color: str) -> str:
+    return f'<path d="M{x1:.1f} {y:.1f}H{x2:.1f}" stroke="{COLORS[color][0]}" fill="none"/>'

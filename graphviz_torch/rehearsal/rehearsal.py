@@ -1,0 +1,213 @@
+"""What a rehearsal tells of one rank, as plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..graph import Graph
+from ..graph.units import bytes_text, seconds_text
+from ..render.labels import TIMES
+
+
+class Share(NamedTuple):
+    """Bytes that something has."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Collectives of a step that are alike: of one kind, group, module and line."""
+
+    kind: str
+    group: str  # the mesh dimension, or "ranks 1 and 3"; "" where all ranks take part
+    count: int
+    nbytes: int  # that this rank gives in, all of them together
+    wire_bytes: int  # that this rank sends, in a ring
+    module: str
+    where: str
+
+
+class Moment(NamedTuple):
+    """The memory of a rank at one moment of the step."""
+
+    phase: str
+    shares: tuple[Share, ...]  # by role
+
+
+@dataclass(frozen=True, repr=False)
+class Rehearsal:
+    """What the last rehearsed step of one rank takes. Bytes are those of storages.
+
+    `activations_bytes` is what the graph saves for backward, without parameters, buffers, inputs
+    and what fully_shard gathers. `peak_bytes` is the most that was there at once in the step, from
+    the first module's call on. `flops` are those of PyTorch's formulas, as executed on this rank.
+    `seconds` is how long the rehearsal took.
+
+    >>> import torch
+    >>> from graphviz_torch import rehearse
+    >>> def train():
+    ...     torch.nn.Linear(10, 100)(torch.ones(5, 10)).sum().backward()
+    >>> found = rehearse(train)
+    >>> found.parameters_bytes, found.flops
+    (4400, 20000)
+    """
+
+    ranks: int
+    rank: int
+    steps: int
+    graph: Graph
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    buffers_bytes: int
+    activations_bytes: int
+    peak_bytes: int
+    peak_at: str
+    flops: int
+    seconds: float
+    device_memory: int | None
+    at_peak: tuple[Share, ...]  # by role, most first
+    lines: tuple[Share, ...]  # at the peak by line, most first
+    saved: tuple[Share, ...]  # activations by module, most first
+    moments: tuple[Moment, ...]  # the memory over the step
+    collectives: tuple[Sent, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """Is the peak within the device's memory; None where that was not given."""
+        return None if self.device_memory is None else self.peak_bytes <= self.device_memory
+
+    def inside(self, module: str) -> int:
+        """Bytes of activations that a module makes: checkpointing it frees at most so many."""
+        return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
+
+    def seconds_at_least(
+        self, *, tflops: float | None = None, gbytes: float | None = None
+    ) -> float:
+        """A bound: no step is shorter on a device that computes and sends no faster than this.
+
+        Args:
+            tflops: 10^12 floating-point operations a second of the device.
+            gbytes: 10^9 bytes a second that a rank can send.
+        """
+        wire = sum(each.wire_bytes for each in self.collectives)
+        computing = 0 if tflops is None else self.flops / tflops / 1e12
+        return max(computing, 0 if gbytes is None else wire / gbytes / 1e9)
+
+    def __repr__(self) -> str:
+        return f"Rehearsal(rank {self.rank} of {self.ranks}, peak {bytes_text(self.peak_bytes)})"
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield (
+            f"rank {self.rank} of {self.ranks:,}: {ordinal(self.steps)} step, "
+            f"rehearsed in {seconds_text(self.seconds)}"
+        )
+        yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
+        yield f"    of it {_listed(self.at_peak)}"
+        yield f"    by line {_listed(self.lines[:3])}"
+        if self.steps == 1:
+            yield "    An optimizer's state is made by the first step: rehearse two for its peak."
+        yield (
+            f"parameters {bytes_text(self.parameters_bytes)}, "
+            f"gradients {bytes_text(self.gradients_bytes)}, "
+            f"optimizer {bytes_text(self.optimizer_bytes)}, "
+            f"buffers {bytes_text(self.buffers_bytes)}, "
+            f"activations {bytes_text(self.activations_bytes)}"
+        )
+        if self.saved:
+            yield f"    activations by module {_listed(self.saved[:3])}"
+        yield f"{self.flops:,} FLOPs"
+        if self.collectives:
+            wire = sum(each.wire_bytes for each in self.collectives)
+            yield f"collectives, {bytes_text(wire)} on the wire of a ring:"
+        for each in sorted(self.collectives, key=lambda each: -each.wire_bytes)[:_ROWS]:
+            rest = filter(None, (each.group, each.module, each.where))
+            size = f"{bytes_text(each.nbytes)}, {bytes_text(each.wire_bytes)} on the wire"
+            yield f"    {each.count:,} {TIMES} {each.kind} {size} · {' · '.join(rest)}"
+        if len(self.collectives) > _ROWS:
+            yield f"    and {len(self.collectives) - _ROWS:,} more, of fewer bytes"
+
+    def _fitting(self) -> str:
+        if self.device_memory is None:
+            return ""
+        left = self.device_memory - self.peak_bytes
+        size = bytes_text(self.device_memory)
+        if left < 0:
+            return f": {bytes_text(-left)} more than {size}"
+        return f"; fits in {size}, {bytes_text(left)} are left"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the command prints as JSON, with its keys."""
+        names = ("kind", "group", "count", "nbytes", "module", "where")
+        return {
+            "ranks": self.ranks,
+            "rank": self.rank,
+            "parameters_bytes": self.parameters_bytes,
+            "gradients_bytes": self.gradients_bytes,
+            "optimizer_bytes": self.optimizer_bytes,
+            "activations_bytes": self.activations_bytes,
+            "peak_bytes": self.peak_bytes,
+            "peak_at": self.peak_at,
+            "fits": self.fits,
+            "flops": self.flops,
+            "collectives": [
+                {name: getattr(each, name) for name in names} for each in self.collectives
+            ],
+            "seconds": self.seconds,
+        }
+
+
+def ordinal(number: int) -> str:
+    """`"2nd"`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
+
+
+def _listed(shares: Sequence[Share]) -> str:
+    return ", ".join(f"{each.name or 'elsewhere'} {bytes_text(each.nbytes)}" for each in shares)
+
+
+_ROWS = 12  # of collectives, in a text
+_RING: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: n - 1,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "barrier": lambda n: 0,
+    "recv": lambda n: 0,
+}
+
+
+def sent(graph: Graph, groups: dict[str, str]) -> tuple[Sent, ...]:
+    """The collectives of a graph, those alike once.
+
+    Args:
+        groups: names of groups, by what the graph calls them.
+    """
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    given: Counter[tuple[str, str, str, str]] = Counter()
+    wire: Counter[tuple[str, str, str, str]] = Counter()
+    for each in graph.collectives:
+        key = each.kind, groups.get(each.group, each.group), each.module, each.where
+        counts[key] += 1
+        given[key] += each.nbytes
+        factor = _RING.get(each.kind)
+        wire[key] += round(each.nbytes * (1 if factor is None else factor(each.group_size)))
+    return tuple(
+        Sent(kind, group, counts[key], given[key], wire[key], module, where)
+        for key in counts
+        for kind, group, module, where in [key]
+    )
+
+
+def shares(totals: Sequence[tuple[str, int]]) -> tuple[Share, ...]:
+    """Names and bytes, without those that have none."""
+    return tuple(Share(name, nbytes) for name, nbytes in totals if nbytes)

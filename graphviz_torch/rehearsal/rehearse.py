@@ -1,0 +1,242 @@
+"""rehearse(): run a training's first steps as one rank of many, with tensors that have no memory.
+
+FakeGroups ─ FakeAccelerator ─ FakeTensors      a machine that is not there
+    Ledger                                      memory and FLOPs, by role, line and module
+    record()                                    of each step: nodes, lines, collectives
+─► Rehearsal
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, overload
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..graph import Graph
+from ..graph.text import ranks_text
+from ..internals.fake.accelerator import FakeAccelerator
+from ..internals.fake.groups import NODE, FakeGroups
+from ..internals.fake.loaders import LoadersHere
+from ..internals.fake.values import FakeTensors, unknown
+from ..recording.recording import Recording, record
+from .ledger import Block, Count, Ledger, totals
+from .rehearsal import Moment, Rehearsal, sent, shares
+
+_MOMENTS = 300  # of the picture
+_MEMORY = 80 * 2**30  # of a device, for who asks
+
+
+class _Over(BaseException):
+    """The last step has ended: the program need not go on."""
+
+
+@overload
+def rehearse(
+    function: Callable[[], object],
+    *,
+    ranks: int | None = ...,
+    mesh: Mapping[str, int] | None = ...,
+    rank: int = ...,
+    steps: int = ...,
+    device_memory: int | None = ...,
+    values: Mapping[str, float] | None = ...,
+) -> Rehearsal: ...
+@overload
+def rehearse(
+    function: Callable[[], object],
+    *,
+    ranks: int | None = ...,
+    mesh: Mapping[str, int] | None = ...,
+    rank: Sequence[int],
+    steps: int = ...,
+    device_memory: int | None = ...,
+    values: Mapping[str, float] | None = ...,
+) -> list[Rehearsal]: ...
+def rehearse(
+    function: Callable[[], object],
+    *,
+    ranks: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+    rank: int | Sequence[int] = 0,
+    steps: int = 2,
+    device_memory: int | None = None,
+    values: Mapping[str, float] | None = None,
+) -> Rehearsal | list[Rehearsal]:
+    """Run the first steps of a training as one rank of many, without GPU, network and memory.
+
+    The tensors that `function` makes are fake: they have shapes, and no values. Its process groups
+    end every collective at once. So it builds the model, too, and as under torchrun it makes its
+    process group or mesh, of any backend.
+
+    Args:
+        function: builds the model and trains it. It is ended after the last step.
+        ranks: how many there would be; the product of `mesh`, where that is given, or else 1.
+        mesh: name and size of its dimensions, the innermost last: names the groups of ranks that
+            the program's own mesh does not name.
+        rank: which one it is; several give a list.
+        steps: how many are run; an optimizer ends one. The last is told of. The state of most
+            optimizers is made by the first, and so only the second has the peak of a training.
+        device_memory: bytes that a device has.
+        values: what `.item()` gives, by line: `{"train.py:30": 0.5}`, or `{"30": 0.5}`; `""` at
+            every other line.
+
+    Raises:
+        ValueError: for ranks, a mesh or steps that cannot be.
+        RuntimeError: where the program needs what only values tell: which line, and what to give.
+
+    >>> import torch
+    >>> def train():
+    ...     model = torch.nn.Linear(1000, 1000, bias=False)
+    ...     optimizer = torch.optim.AdamW(model.parameters())
+    ...     for _ in range(10):
+    ...         model(torch.ones(5, 1000)).sum().backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    >>> found = rehearse(train)
+    >>> found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes
+    (4000000, 4000000, 8000004)
+    """
+    size = math.prod((mesh or {}).values())
+    ranks = size if ranks is None else ranks
+    if mesh and size != ranks:
+        raise ValueError(f"mesh={dict(mesh)} has {size} ranks, and ranks={ranks}.")
+    if ranks < 1 or steps < 1:
+        raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
+    asked = [rank] if isinstance(rank, int) else list(rank)
+    for each in asked:
+        if not 0 <= each < ranks:
+            raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
+    found = [
+        _Run(ranks, each, dict(mesh or {}), steps, device_memory).run(function, values or {})
+        for each in asked
+    ]
+    return found[0] if isinstance(rank, int) else found
+
+
+class _Run:
+    """One rank's rehearsal."""
+
+    def __init__(
+        self, ranks: int, rank: int, mesh: dict[str, int], steps: int, device_memory: int | None
+    ) -> None:
+        self._ranks, self._rank, self._mesh, self._steps = ranks, rank, mesh, steps
+        self._device_memory = device_memory
+        self._ledger = Ledger()
+        self._recording: Recording | None = None
+        self._graph = Graph(())
+        self._step = 0
+        self._gradients = 0
+        self._begun = time.perf_counter()
+
+    def run(self, function: Callable[[], object], values: Mapping[str, float]) -> Rehearsal:
+        with record():  # what the first recording registers cannot be registered inside a hook
+            pass
+        with ExitStack() as world:
+            count, memory = min(NODE, self._ranks), self._device_memory or _MEMORY
+            device = FakeAccelerator(self._rank % count, count, memory, self._ledger.place)
+            world.enter_context(FakeGroups(self._ranks, self._rank, device.translated))
+            world.enter_context(device)
+            world.enter_context(LoadersHere())
+            world.enter_context(FakeTensors(values))
+            world.enter_context(self._ledger)
+            hook = register_optimizer_step_post_hook(self._stepped)
+            world.callback(hook.remove)
+            self._record()
+            error: BaseException | None = None
+            try:
+                function()
+            except _Over:
+                pass
+            except BaseException as raised:
+                error = raised
+            self._end(error)
+            if error is not None:
+                said = unknown(error)
+                raise error if said is None else said from None
+            return self._result(self._ledger.device if device.asked else self._ledger.host)
+
+    def _record(self) -> None:
+        self._recording = record(gradients=False, memory=True, notes=False)
+        self._recording.__enter__()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.__exit__(type(error) if error else None, error, None)
+            graphs = recording.graphs
+            if graphs:
+                self._graph = graphs[-1]
+
+    def _stepped(self, *_: Any) -> None:
+        self._step += 1
+        if self._step >= self._steps:
+            self._ledger.close_step()
+            raise _Over
+        self._end()
+        self._ledger.begin_step()
+        self._record()
+
+    def _result(self, count: Count) -> Rehearsal:
+        ledger = self._ledger
+        at_peak = [block for block in ledger.blocks if count.has(block, count.moment)]
+        phase, module, where = count.at
+        return Rehearsal(
+            ranks=self._ranks,
+            rank=self._rank,
+            steps=max(1, self._step),
+            graph=self._graph,
+            parameters_bytes=ledger.bytes_of("parameter"),
+            gradients_bytes=ledger.bytes_of("gradient"),
+            optimizer_bytes=ledger.bytes_of("optimizer"),
+            buffers_bytes=ledger.bytes_of("buffer"),
+            activations_bytes=sum(block.nbytes for block in ledger.activations),
+            peak_bytes=count.peak,
+            peak_at=", ".join(filter(None, (phase, module, where))),
+            flops=ledger.flops,
+            seconds=round(time.perf_counter() - self._begun, 3),
+            device_memory=self._device_memory,
+            at_peak=shares(totals(at_peak, "role")),
+            lines=shares(totals(at_peak, "where")),
+            saved=shares(totals(ledger.activations, "module")),
+            moments=tuple(_moments(ledger, count)),
+            collectives=sent(self._graph, self._groups()),
+        )
+
+    def _groups(self) -> dict[str, str]:
+        """The dimensions of the mesh, by the ranks in the group of this one."""
+        found, stride = {}, self._ranks
+        for name, size in self._mesh.items():
+            stride //= size
+            first = self._rank - (self._rank // stride % size) * stride
+            found[ranks_text(range(first, first + size * stride, stride))] = name
+        return found
+
+
+def _moments(ledger: Ledger, count: Count) -> list[Moment]:
+    """The memory over the step, with its peak."""
+    first, last = ledger.first_moment, ledger.moment
+    every = max(1, (last - first) // _MOMENTS)
+    wanted = sorted({*range(first, last + 1, every), count.moment})
+    changes: list[tuple[int, int, Block]] = []
+    for block in ledger.blocks:
+        if count.device and not block.placed:
+            continue
+        changes.append((max(block.born, block.placed) if count.device else block.born, 1, block))
+        changes.append((block.died, -1, block))
+    changes.sort(key=lambda change: change[0])
+    found, now, at, phase = [], Counter[str](), 0, "other"
+    phases = [*ledger.phases]
+    for moment in wanted:
+        while at < len(changes) and changes[at][0] <= moment:
+            _, sign, block = changes[at]
+            now[block.role] += sign * block.nbytes
+            at += 1
+        while phases and phases[0][0] <= moment:
+            phase = phases.pop(0)[1]
+        found.append(Moment(phase, shares(sorted(now.items()))))
+    return found

@@ -1,0 +1,117 @@
+"""`graphviz-torch rehearse`: an unchanged script as a rank of many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphviz_torch import load
+
+SCRIPT = """\
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+def main():
+    dist.init_process_group("nccl")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    print("rank", dist.get_rank(), "of", os.environ["WORLD_SIZE"], sys.argv[1:])
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    model = torch.nn.Linear(64, 64, bias=False).to(device)
+    model.load_state_dict(torch.load("weights.pt", map_location=device))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(1000):
+        loss = model(torch.ones(4, 64, device=device)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            print("loss", loss.item())
+
+main()
+"""
+KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes peak_bytes "
+KEYS += "peak_at fits flops collectives seconds"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the script train.py and weights, which are of another value."""
+    import torch
+
+    (tmp_path / "train.py").write_text(SCRIPT)
+    torch.save({"weight": torch.ones(64, 64)}, tmp_path / "weights.pt")
+    return tmp_path
+
+
+def rehearsed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "graphviz_torch", "rehearse", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_a_script_for_a_cluster_is_rehearsed_as_it_is_on_each_rank(folder: Path) -> None:
+    given = ("--ranks", "4", "--rank", "0", "--rank", "3", "--format", "json", "--value", "24=0.5")
+    done = rehearsed(folder, *given, "--device-memory", "16KiB", "train.py", "--lr", "3")
+    assert done.returncode == 0, done.stderr
+    assert "rank 3 of 4 ['--lr', '3']" in done.stderr  # what it prints is not in the report
+    first, last = json.loads(done.stdout)
+    assert " ".join(first) == KEYS
+    assert (first["rank"], last["rank"]) == (0, 3)
+    shard = 64 * 64 * 4 // 4
+    for each in (first, last):
+        assert each["parameters_bytes"] == each["gradients_bytes"] == shard
+        assert each["optimizer_bytes"] == 2 * shard + 4
+        assert each["fits"] is False
+        # Forward, and backward for the weight alone: x needs no gradient.
+        assert each["flops"] == 2 * 2 * 4 * 64 * 64
+        sent = {row["kind"]: row for row in each["collectives"]}
+        assert sent["all_gather"]["nbytes"] == shard * sent["all_gather"]["count"]
+        assert sent["reduce_scatter"]["nbytes"] == 64 * 64 * 4
+        assert all(row["group"] == "dp" and "train.py:" in row["where"] for row in sent.values())
+
+
+def test_a_missing_value_is_said_in_a_sentence_with_what_to_give(folder: Path) -> None:
+    done = rehearsed(folder, "--ranks", "4", "train.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("graphviz-torch: train.py:24 asks for a value")
+    assert "--value 24=0.5" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
+    files = ("-o", "step.json", "-o", "step.html", "-o", "memory.svg")
+    done = rehearsed(folder, "--mesh", "dp=4", "--value", "0.5", *files, "--tflops=1", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("rank 0 of 4: 2nd step")
+    assert "a bound, not an estimate" in done.stdout
+    graph = load(folder / "step.json")
+    assert {each.kind for each in graph.collectives} == {"all_gather", "reduce_scatter"}
+    assert "<html" in (folder / "step.html").read_text()
+    assert (folder / "memory.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--mesh", "dp"), "pass names and sizes, such as dp=8,tp=8"),
+        (("--device-memory", "lots"), "pass bytes, such as 80GiB"),
+        (("--value", "x=y"), "pass a line and a number: 30=0.5"),
+        (("-o", "step.png"), "pass a name that ends in"),
+        (("--ranks", "2", "--rank", "2"), "ranks are counted from 0, and there are 2"),
+    ],
+)
+def test_what_it_cannot_do_it_says_in_a_sentence(
+    folder: Path, given: tuple[str, ...], said: str
+) -> None:
+    done = rehearsed(folder, *given, "train.py")
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]

@@ -1,0 +1,222 @@
+"""What a rehearsal tells of one rank, against bytes counted by hand, and that it leaves nothing."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
+
+from graphviz_torch import Rehearsal, draw_memory, rehearse
+from graphviz_torch.rehearsal.rehearsal import ordinal
+
+WIDTH = 1024
+MATRIX = 4 * WIDTH * WIDTH  # bytes of a parameter
+
+
+def two_layers(
+    *, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD, **options: float
+) -> None:
+    """Steps of two linear layers without bias on 8 rows."""
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)])
+    stepping = optimizer(model.parameters(), **options)
+    for _ in range(9):
+        model(torch.ones(8, WIDTH)).sum().backward()
+        stepping.step()
+        stepping.zero_grad()
+
+
+def test_bytes_and_operations_are_those_that_one_counts_by_hand() -> None:
+    found = rehearse(partial(two_layers, lr=0.1, momentum=0.9))
+    assert found.parameters_bytes == found.gradients_bytes == found.optimizer_bytes == 2 * MATRIX
+    assert found.activations_bytes == 4 * 8 * WIDTH  # the second layer's input; the first's is x
+    # Products: one forward and one for the weight in both layers, one for x in the second alone.
+    assert found.flops == 5 * 2 * 8 * WIDTH * WIDTH
+    assert found.steps == 2
+    assert found.collectives == ()
+
+
+def test_the_peak_holds_what_stands_at_it_and_names_its_line() -> None:
+    found = rehearse(partial(two_layers, lr=0.1), device_memory=3 * MATRIX)
+    assert sum(each.nbytes for each in found.at_peak) == found.peak_bytes
+    assert max(sum(s.nbytes for s in each.shares) for each in found.moments) == found.peak_bytes
+    # In the end both gradients are there, and little else; never more than 16 rows.
+    assert 4 * MATRIX <= found.peak_bytes <= 4 * MATRIX + 6 * 4 * 8 * WIDTH
+    assert found.fits is False
+    assert found.peak_at.startswith("backward, ")
+    assert "test_rehearse.py:" in found.peak_at
+    assert 2 * MATRIX in [each.nbytes for each in found.lines]  # the line that makes the model
+
+
+def test_the_first_step_lacks_the_state_that_it_makes() -> None:
+    one = rehearse(partial(two_layers, optimizer=torch.optim.AdamW), steps=1)
+    two = rehearse(partial(two_layers, optimizer=torch.optim.AdamW), steps=2)
+    assert one.optimizer_bytes == two.optimizer_bytes == 4 * MATRIX + 2 * 4
+    before = [each for each in one.moments if each.phase == "forward"]
+    assert not any(share.name == "optimizer" for each in before for share in each.shares)
+    after = [each for each in two.moments if each.phase == "forward"]
+    assert all(dict(each.shares)["optimizer"] >= 4 * MATRIX for each in after)
+
+
+def sharded() -> None:
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+    with torch.device("meta"):
+        model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)])
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(9):
+        model(torch.ones(8, WIDTH, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_rank_of_a_cluster_has_its_shard_and_sends_what_fsdp_sends() -> None:
+    found = rehearse(sharded, ranks=8, rank=5)
+    assert (found.ranks, found.rank) == (8, 5)
+    assert found.parameters_bytes == found.gradients_bytes == 2 * MATRIX // 4
+    assert found.optimizer_bytes == 2 * (2 * MATRIX // 4) + 2 * 4
+    sent = {(each.kind, each.group): each for each in found.collectives}
+    counts: dict[str, int] = {}
+    for each in found.collectives:
+        counts[each.kind] = counts.get(each.kind, 0) + each.count
+    # Each layer is gathered for forward and for backward.
+    assert counts == {"all_gather": 4, "reduce_scatter": 2, "all_reduce": 2}
+    assert {group for _, group in sent} == {"shard", "replicate"}
+    gathered = sum(each.nbytes for each in found.collectives if each.kind == "all_gather")
+    wire = sum(each.wire_bytes for each in found.collectives if each.kind == "all_gather")
+    assert (gathered, wire) == (4 * MATRIX // 4, 3 * 4 * MATRIX // 4)
+    assert all(each.where for each in found.collectives)
+
+
+def grouped() -> None:
+    dist.init_process_group("nccl")
+    group = dist.new_group([dist.get_rank() // 2 * 2, dist.get_rank() // 2 * 2 + 1], backend="gloo")
+    model = nn.Linear(4, 4)
+    model(torch.ones(1, 4)).sum().backward()
+    assert model.weight.grad is not None
+    dist.all_reduce(model.weight.grad, group=group)
+
+
+def test_a_mesh_names_the_groups_that_the_program_does_not_name() -> None:
+    found = rehearse(grouped, mesh={"dp": 2, "tp": 2}, rank=[0, 3])
+    assert [each.rank for each in found] == [0, 3]
+    assert [each.collectives[0].group for each in found] == ["tp", "tp"]
+    assert all(each.collectives[0].nbytes == 4 * 4 * 4 for each in found)
+
+
+def loading() -> None:
+    data = TensorDataset(torch.ones(6, 4), torch.ones(6, 1))
+    model = nn.Linear(4, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in DataLoader(data, batch_size=3, shuffle=True, num_workers=2, pin_memory=True):
+        assert x.shape == (3, 4)
+        with torch.autocast("cuda"):
+            loss = (model(x.cuda(non_blocking=True)) - y.to("cuda:0")).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_a_program_finds_cuda_and_its_data_is_not_on_the_device() -> None:
+    assert not torch.cuda.is_available()
+    found = rehearse(loading, device_memory=10_000)
+    assert found.fits
+    assert found.peak_bytes < 1000
+    assert found.parameters_bytes == 4 * 5
+    assert not torch.cuda.is_available()
+
+
+def asking() -> None:
+    model = nn.Linear(4, 1)
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    if loss.item() > 0.25:
+        (loss.detach() + model.weight).sum().backward()
+
+
+def test_a_value_that_the_program_needs_is_asked_for_with_its_line_and_may_be_given() -> None:
+    line = asking.__code__.co_firstlineno + 4
+    with pytest.raises(RuntimeError, match=rf"test_rehearse\.py:{line} .*--value {line}=0\.5"):
+        rehearse(asking)
+    low = rehearse(asking, values={f"test_rehearse.py:{line}": 0.0})
+    high = rehearse(asking, values={str(line): 0.5})
+    assert not any(node.operation == "add" for node in low.graph.nodes)
+    assert any(node.operation == "add" for node in high.graph.nodes)
+
+
+def choosing() -> None:
+    x = torch.ones(4, requires_grad=True)
+    x[x > 0].sum().backward()
+
+
+def test_a_shape_that_depends_on_values_is_said_with_its_line() -> None:
+    line = choosing.__code__.co_firstlineno + 2
+    with pytest.raises(RuntimeError, match=rf"test_rehearse\.py:{line} calls aten"):
+        rehearse(choosing)
+
+
+def test_nothing_stays_of_a_rehearsal_not_even_after_an_error() -> None:
+    before = (dict(os.environ), torch.ones(2).tolist(), dist.is_initialized())
+    cuda = dict(vars(torch.cuda))
+    for program in (sharded, asking, choosing, grouped):
+        with suppress(RuntimeError):
+            rehearse(program, ranks=8)
+        assert (dict(os.environ), torch.ones(2).tolist(), dist.is_initialized()) == before
+        assert dict(vars(torch.cuda)) == cuda
+
+
+def test_what_cannot_be_rehearsed_is_refused_with_what_to_pass() -> None:
+    with pytest.raises(ValueError, match=r"has 4 ranks, and ranks=8"):
+        rehearse(grouped, ranks=8, mesh={"dp": 4})
+    with pytest.raises(ValueError, match=r"rank=2: ranks are counted from 0, and there are 2"):
+        rehearse(grouped, ranks=2, rank=2)
+    with pytest.raises(ValueError, match=r"steps=0: pass 1 or more"):
+        rehearse(grouped, steps=0)
+
+
+@pytest.fixture(scope="module")
+def small() -> Rehearsal:
+    return rehearse(partial(two_layers, lr=0.1), device_memory=24 * 2**20)
+
+
+def test_the_text_says_what_fits_and_by_how_much(small: Rehearsal) -> None:
+    text = str(small)
+    assert text.startswith("rank 0 of 1: 2nd step, rehearsed in ")
+    assert "fits in 24.0 MiB, 7.9 MiB are left" in text
+    assert f"{small.flops:,} FLOPs" in text
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "21st",
+    ]
+
+
+def test_a_bound_is_the_longer_of_computing_and_sending(small: Rehearsal) -> None:
+    assert small.seconds_at_least(tflops=1) == pytest.approx(small.flops / 1e12)
+    assert small.seconds_at_least(tflops=1, gbytes=1) == small.seconds_at_least(tflops=1)
+    assert small.seconds_at_least() == 0
+
+
+def test_the_picture_names_who_stands_at_the_peak_and_loads_nothing(small: Rehearsal) -> None:
+    svg = draw_memory(small)
+    assert "parameter 8.0 MiB" in svg
+    assert "gradient 8.0 MiB" in svg
+    assert "Peak 16.1 MiB in backward, 0, test_rehearse.py:" in svg
+    assert "href" not in svg

@@ -1,0 +1,69 @@
+"""What a rehearsal tells against what real ranks have and send: the table of docs/rehearsal.md.
+
+    python -m tests.rehearsal.truth [2 4] [FSDP2 ...]
+
+"=" is equal to the byte. Each training is run on gloo, and its second step is counted without
+graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice: on gloo, which
+copies what it reduces and scatters, and lets go of tensors when its threads have, so that it
+differs from run to run; and with a group that sends nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from graphviz_torch import Rehearsal, rehearse
+from tests.support.processes.launch import launched
+from tests.support.processes.trainings import TRAININGS, train
+
+MODULE = "tests.support.processes.trainings"
+COLUMNS = ("parameters", "gradients", "optimizer", "activations", "flops", "sent")
+
+
+def told(found: Rehearsal) -> dict[str, Any]:
+    """What a rehearsal tells, as `counted()` has it."""
+    count, nbytes = Counter[str](), Counter[str]()
+    for each in found.collectives:
+        count[each.kind] += each.count
+        nbytes[each.kind] += each.nbytes
+    return {
+        "parameters": found.parameters_bytes,
+        "gradients": found.gradients_bytes,
+        "optimizer": found.optimizer_bytes,
+        "activations": found.activations_bytes,
+        "flops": found.flops,
+        "sent": {kind: [count[kind], nbytes[kind]] for kind in sorted(count)},
+        "peak": found.peak_bytes,
+    }
+
+
+def rows(ranks: int, names: list[str]) -> list[list[str]]:
+    real = launched(MODULE, *names, ranks=ranks)
+    alone = launched(MODULE, "fake", str(ranks), *names)
+    found = []
+    for name in names:
+        mine, theirs = told(rehearse(partial(train, TRAININGS[name]), ranks=ranks)), real[name][0]
+        cells = [
+            "=" if mine[key] == theirs[key] else f"{mine[key]}, {theirs[key]}" for key in COLUMNS
+        ]
+        most = (alone[name], theirs["peak"])
+        peaks = [f"{mine['peak'] / each - 1:+.1%}" for each in most]
+        found.append([name, str(ranks), *cells, *peaks])
+    return found
+
+
+def main() -> None:
+    sizes = [int(word) for word in sys.argv[1:] if word.isdecimal()] or [2, 4]
+    names = [word for word in sys.argv[1:] if word in TRAININGS] or list(TRAININGS)
+    head = ["training", "ranks", *COLUMNS, "peak", "peak on gloo"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for size in sizes:
+        for row in rows(size, names):
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
