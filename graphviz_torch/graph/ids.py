@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
-Move = Callable[[Any, int], Any]
+Move = Callable[[Any, Callable[[int], int]], Any]
 
 _NODE = object()
 NodeId = Annotated[int, _NODE]  # a position in `Graph.nodes`
@@ -30,10 +30,28 @@ def moved(value: Value, by: int, **changes: Any) -> Value:
     >>> cut.before, cut.after
     (10, (11, 12))
     """
+    return _moved(value, by.__add__, changes)
+
+
+def renumbered(value: Value, ids: Sequence[int], **changes: Any) -> Value:
+    """The same with other ids of nodes: `ids[0]` in the place of 0.
+
+    >>> from graphviz_torch.graph import Cut
+    >>> renumbered(Cut("detach", None, before=1), [0, 5]).before
+    5
+    """
+    return _moved(value, ids.__getitem__, changes)
+
+
+def _inner(value: Any, to: Callable[[int], int]) -> Any:
+    return _moved(value, to, {})
+
+
+def _moved(value: Value, to: Callable[[int], int], changes: dict[str, Any]) -> Value:
     kind: Any = type(value)
     for name, move in _moves(kind):
         if name not in changes:
-            changes[name] = move(getattr(value, name), by)
+            changes[name] = move(getattr(value, name), to)
     made: Any = value
     made = made._replace(**changes) if isinstance(value, tuple) else replace(made, **changes)
     return cast(Value, made)
@@ -96,26 +114,26 @@ def _moves(cls: Any) -> tuple[tuple[str, Move], ...]:
 
 
 def _move(kind: Any) -> Move:
-    """What adds a number to the ids in a value of a type."""
+    """What renumbers the ids in a value of a type."""
     if _NODE in get_args(kind)[1:]:
-        return lambda value, by: value + by
+        return lambda value, to: to(value)
     if _has_fields(kind):
-        return moved
+        return _inner
     parts = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
         inner = {part: _move(part) for part in parts if _holds(part)}
         if len(inner) > 1:  # of several classes
-            return moved
+            return _inner
         [one] = inner.values()
-        return lambda value, by: None if value is None else one(value, by)
+        return lambda value, to: None if value is None else one(value, to)
     if parts[-1] is Ellipsis:
         each = _move(parts[0])
-        return lambda values, by: tuple([each(value, by) for value in values])
+        return lambda values, to: tuple([each(value, to) for value in values])
     moves = [_move(part) if _holds(part) else _same for part in parts]
-    return lambda values, by: tuple(
-        [move(value, by) for move, value in zip(moves, values, strict=True)]
+    return lambda values, to: tuple(
+        [move(value, to) for move, value in zip(moves, values, strict=True)]
     )
 
 
-def _same(value: Any, by: int) -> Any:
+def _same(value: Any, to: Callable[[int], int]) -> Any:
     return value

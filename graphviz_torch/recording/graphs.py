@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from ..graph import Graph, ModuleRow, Node, Step
+from ..internals.frames import OTHER
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
+from ..tracing.regions import opened
 from .backward import Backward
 from .listener import Listener
 from .program import Program
-from .source_lines import sources
+from .source_lines import short_names, sources
 
 
 def graphs_of(
@@ -37,6 +40,11 @@ def graphs_of(
     rows = module_rows(program, listeners)
     pairs = zip(graphs, backwards, strict=True)
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
+    if program.options.compiled == "open":
+        graphs = [
+            program.attempt(_opened, *pair, program) or pair[0]
+            for pair in zip(graphs, backwards, strict=True)
+        ]
     return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
 
 
@@ -80,6 +88,15 @@ def _completed(
     for listener in listeners:
         graph = program.attempt(listener.complete, graph, backward) or graph
     return graph
+
+
+def _opened(graph: Graph, backward: Backward, program: Program) -> Graph:
+    """The graph with what is inside its compiled regions."""
+    regions = backward.reading.regions
+    inside = {one.place[0] for region in regions.values() for one in region.nodes if one.place}
+    known = {file for file, owner in program.stack.files.items() if owner != OTHER}
+    files = short_names(known | inside)
+    return opened(graph, regions, lambda f: files.get(f, Path(f).name), program.table.classes())
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:

@@ -12,6 +12,7 @@ class Options(NamedTuple):
     transfers: bool
     memory: bool
     notes: bool
+    compiled: Literal["open", "closed"] = "open"
 
     @property
     def light(self) -> bool:

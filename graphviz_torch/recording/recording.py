@@ -1,7 +1,7 @@
 """record(): one `with` block that notes all there is to know of a forward and a backward.
 
-Seen: what the thread that enters it does. Not seen: the forwards of other threads, and what a
-region compiled by `torch.compile` does inside.
+Seen: what the thread that enters it does, and what the backward of a region computes that
+`torch.compile` made. Not seen: the forwards of other threads.
 
     record() ─► Recording     opens the seams of internals/, which tell
                 Session       the listeners, until the block ends
@@ -38,6 +38,7 @@ def record(
     memory: bool | None = None,
     clock: bool = False,
     notes: bool = True,
+    compiled: Literal["open", "closed"] = "open",
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -59,6 +60,8 @@ def record(
         notes: where an exception ends the block, add to it, in at most three lines, what `find`
             says of its cause, the line and what to try. Its traceback shows them; Python 3.10
             writes them to stderr. False: leave it as it is.
+        compiled: show what a region that `torch.compile` made does inside, as far as it is known.
+            "closed": leave it one node.
 
     The first recording registers two things that stay and then do nothing: operators fall through
     an unused dispatch key, and an optimizer's step looks whether anybody records.
@@ -68,7 +71,7 @@ def record(
 
     Raises:
         TypeError: if `model` is not a module.
-        ValueError: for other `gradients`.
+        ValueError: for other `gradients` or `compiled`.
         RuntimeError: for `clock=True` without CUDA.
 
     >>> x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
@@ -85,10 +88,12 @@ def record(
         )
     if gradients not in (True, False, "finite"):
         raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
+    if compiled not in ("open", "closed"):
+        raise ValueError(f'compiled={compiled!r}: pass "open" or "closed".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory
-    options = Options(gradients, transfers, keeps, notes)
+    options = Options(gradients, transfers, keeps, notes, compiled)
     return Recording(model, options, clock=clock)
 
 

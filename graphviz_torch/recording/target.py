@@ -34,7 +34,9 @@ def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
 
 def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> Graph:
     _expect_inputs(model, inputs)
-    with _undisturbed(model), torch.enable_grad(), record(model, gradients=False) as recording:
+    # The nodes that are named are those of autograd.
+    recording = record(model, gradients=False, compiled="open" if names is None else "closed")
+    with _undisturbed(model), torch.enable_grad(), recording:
         outputs = model(*inputs)
         roots(outputs)  # says what is wrong where there is no graph
         graph = recording.graph

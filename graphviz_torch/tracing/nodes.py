@@ -18,12 +18,14 @@ from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import uncollected
+from ..internals.compiled import is_region
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.accumulator import accumulator
 from ..internals.tensors.metadata import Metadata, Outputs, defined, is_custom
 from ..internals.tensors.saved_attributes import attributes
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
+from .regions import CLOSED, Region, region_of
 
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any
@@ -31,6 +33,7 @@ Ids = dict[GradFn, int]  # the id of each live node, in the order of ids
 
 _new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
 _ACCUMULATE = "AccumulateGrad"
+REGION = "torch.compile region"
 
 
 @lru_cache(maxsize=4096)
@@ -50,8 +53,8 @@ def _kind(kind: type) -> tuple[str, str, str]:
     forward: Any = kind._forward_cls  # type: ignore[attr-defined]
     if forward is torch.utils.checkpoint.CheckpointFunction:
         return name, "checkpoint", "checkpoint: backward runs this part's forward again"
-    if name == "CompiledFunctionBackward" and forward.__module__.startswith("torch."):
-        return name, "compiled", "torch.compile region"
+    if is_region(kind):
+        return name, "compiled", REGION
     return name, name.removesuffix("Backward"), ""
 
 
@@ -72,6 +75,7 @@ class Reading:
     ends: tuple[tuple[int, int], ...]  # node id and `output_nr` of each output
     leaves: dict[int, int]  # the id of each leaf's node, by id() of the leaf
     owners: dict[int, set[str]]  # for the leaves that are parameters, the modules that have them
+    regions: dict[int, Region]  # what torch.compile made of a part, by the id of its node
 
     def graph(self, **columns: Iterable[Any]) -> Graph:
         """The Graph, with these columns beside those read, or in their place.
@@ -140,6 +144,10 @@ def read(
             plain = type(variable) is torch.nn.Parameter  # as most
             leaf[i] = "buffer" if i in kept else "parameter" if plain else _leaf_kind(variable)
         owners = {i: paths for i, paths in owners.items() if leaf[i] == "parameter"}
+        compiled = [i for i, note in enumerate(notes) if note == REGION]
+        regions = {i: inside for i in compiled if (inside := region_of(fns[i])) is not None}
+        for i in compiled:
+            notes[i] = REGION if i in regions else f"{REGION}: {CLOSED}"
     columns = {
         "id": range(len(fns)),
         "name": names,
@@ -150,7 +158,7 @@ def read(
         "note": notes,
         "attributes": kept_attributes,
     }
-    return Reading(columns, edges, roots, leaves, owners)
+    return Reading(columns, edges, roots, leaves, owners, regions)
 
 
 def _kernel_size(fn: GradFn, ids: Ids, outputs: list[Outputs]) -> tuple[str, ...]:

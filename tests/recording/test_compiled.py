@@ -85,7 +85,7 @@ def test_a_compiled_model_gives_the_same_bits_with_and_without(backend: str, how
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
     for recording in recordings:
         graph = recording.graph
-        regions = [node for node in graph.nodes if node.note == "torch.compile region"]
+        regions = [node for node in graph.nodes if node.operation == "compiled"]
         # With "eager" the operations are autograd's own, and there is no region.
         assert len(regions) == (0 if backend == "eager" else 1)
         assert [node.order for node in graph.nodes].count(None) == 0

@@ -120,8 +120,10 @@ class ParameterTable:
     def classes(self) -> Mapping[str, str]:
         """The classes of the modules along each path."""
         if self._classes is None or len(self._modules) != self._classes[0]:
-            named = [(path, module) for module, path, _ in self._modules.values()]
-            self._classes = len(named), classes_along(named)
+            # A compiled module is of the class of what it wraps.
+            own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
+            named = [(path, module) for module, path, _ in own]
+            self._classes = len(self._modules), classes_along(named)
         return self._classes[1]
 
     def call(self, module: Module) -> str | None:

@@ -1,0 +1,137 @@
+"""What a compiled region does inside is shown, as a recording of the same model without it does.
+
+The answers come from the eager model: its nodes, their lines and modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import find, record, trace
+from graphviz_torch.graph import Graph
+from tests.recording.test_compiled import INDUCTOR, nothing_compiled_stays  # noqa: F401
+
+# Of these the backward computes nothing, or the compiler takes them out.
+NOTHING = {"AddBackward0", "ExpandBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"}
+NOTHING |= {"ViewBackward0", "TBackward0"}
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        weights = torch.softmax(q @ q.transpose(-1, -2) / 3, -1)
+        return self.out(weights @ x)
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList([Attention(), Attention()])
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 11)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(nn.functional.gelu(self.norm(x)))
+
+
+WORDS = torch.arange(8).view(2, 4)
+
+
+def recorded(model: Any, named: nn.Module, steps: int = 1, **options: Any) -> Graph:
+    for _ in range(steps):
+        with record(named, **options) as recording:
+            model(WORDS).square().mean().backward()
+    recording.graph.check()
+    return recording.graph
+
+
+def inside(graph: Graph) -> list[Any]:
+    return [node for node in graph.nodes if node.note == "inside torch.compile"]
+
+
+def described(nodes: Any) -> Counter[tuple[Any, ...]]:
+    """Each with its first output: of others, such as a norm's mean, the region has none."""
+    return Counter(
+        (node.name, node.module, node.module_class, node.source, node.outputs[0])
+        for node in nodes
+        if node.name not in NOTHING
+    )
+
+
+@pytest.fixture
+def without_a_cache() -> Any:
+    with torch._inductor.utils.fresh_cache():  # type: ignore[attr-defined]
+        yield
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
+def test_a_region_has_the_nodes_of_the_eager_model(backend: str, without_a_cache: Any) -> None:
+    model = Reader()
+    eager = recorded(model, model)
+    compiled = recorded(torch.compile(model, backend=backend), model, steps=2)
+    expected = [n for n in eager.nodes if n.module_class and not n.leaf]
+    assert described(inside(compiled)) == described(expected)
+    assert not [found for found in find(compiled) if found.severity != "info"]
+
+
+def test_each_parameter_leads_to_what_its_own_module_does() -> None:
+    model = Reader()
+    graph = recorded(torch.compile(model, backend="aot_eager"), model)
+    leaves = {node.id: node.label.rpartition(".")[0] for node in graph.nodes if node.leaf}
+    users = {
+        (leaves[e.source], graph.nodes[e.target].module) for e in graph.edges if e.source in leaves
+    }
+    assert users == {(path, path) for path in leaves.values()}
+    [end] = [node for node in graph.nodes if node.note == "torch.compile region"]
+    assert [graph.nodes[e.source].module for e in graph.edges if e.target == end.id] == ["head"]
+    assert end.grad_outputs[0] is not None
+    assert sorted(node.order for node in graph.nodes) == list(range(len(graph.nodes)))
+
+
+def test_blocks_that_share_their_code_have_their_own_modules() -> None:
+    model = Reader()
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    modules = Counter(node.module for node in inside(recorded(model, model)))
+    assert modules["blocks.0.q"] == modules["blocks.1.q"] > 0
+    assert modules["blocks.0.out"] == modules["blocks.1.out"] > 0
+
+
+def test_a_region_stays_closed_where_that_is_asked() -> None:
+    model = Reader()
+    graph = recorded(torch.compile(model, backend="aot_eager"), model, compiled="closed")
+    assert inside(graph) == []
+    with pytest.raises(ValueError, match="open"):
+        record(compiled="ajar")  # type: ignore[arg-type]
+
+
+def test_trace_has_the_nodes_of_autograd_alone() -> None:
+    model = Reader()
+    y = torch.compile(model, backend="aot_eager")(WORDS)
+    assert inside(trace(y)) == []
+
+
+def test_of_a_region_that_was_compiled_before_it_says_why_it_is_closed(
+    without_a_cache: Any,
+) -> None:
+    model = nn.Linear(8, 2)
+    compiled = torch.compile(model, backend="aot_eager")
+    info = type(compiled(torch.ones(1, 8)).grad_fn)._forward_cls._lazy_backward_info  # type: ignore[union-attr]
+    for node in info.bw_module.graph.nodes:
+        node.meta.clear()  # as inductor leaves it
+    with record(model) as recording:
+        compiled(torch.ones(1, 8)).sum().backward()
+    [region] = [node for node in recording.graph.nodes if "torch.compile region" in node.note]
+    assert "first backward" in region.note
