@@ -15,11 +15,11 @@ from ..panels.progress import again
 from ..panels.results import forget, result
 from ..panels.selection import follow
 
-SECONDS = 120
+SECONDS = 300
 FLOOR = 1e-12  # a logarithmic axis has no 0
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
 DRAWING = 1.0  # seconds between two drawings: a slow browser would fall behind and miss a Pause
-MAX_STEPS = 1000
+MAX_STEPS = 3000
 MAX_DEPTH = 24
 STARTS = {
     "Vanishing": Settings(rate=0.002),

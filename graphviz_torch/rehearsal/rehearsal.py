@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..graph import Graph
@@ -123,7 +124,7 @@ class Rehearsal:
             f"activations {bytes_text(self.activations_bytes)}"
         )
         if self.saved:
-            yield f"    activations by module {_listed(self.saved[:3])}"
+            yield f"    activations by module {_listed([*islice(self.saved, 3)])}"
         yield f"{self.flops:,} FLOPs"
         if self.collectives:
             wire = sum(each.wire_bytes for each in self.collectives)

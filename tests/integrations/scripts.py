@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,20 @@ def python(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[
     """What Python does with these arguments."""
     command = [sys.executable, *arguments]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=buffered)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=buffered,
+        preexec_fn=_listen,
+    )
+
+
+def _listen() -> None:
+    """Obey SIGHUP, which whoever started the tests with nohup has switched off."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def recorded(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

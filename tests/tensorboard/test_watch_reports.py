@@ -155,6 +155,7 @@ def test_the_gradient_is_told_before_the_optimizer_spreads_it(
         def emit(self, record: logging.LogRecord) -> None:
             finite.append(bool(model.weight.isfinite().all()))
 
+    caplog.set_level(logging.WARNING, "graphviz_torch")  # a library may have switched logs off
     logger, look = logging.getLogger("graphviz_torch"), Look()
     logger.addHandler(look)
     with watch(model):

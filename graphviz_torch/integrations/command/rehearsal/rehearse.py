@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .... import draw_memory, rehearse, save, to_html
+from ....graph.files.replacement import replacement
 from ..script import Script, show_error
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -87,7 +88,8 @@ def _run(parsed: argparse.Namespace) -> int:
         return show_error(error, script.file) or 1
     for path in files:
         if path.suffix == ".svg":
-            path.write_text(draw_memory(found), encoding="utf-8")
+            with replacement(path) as file:
+                file.write(draw_memory(found).encode())
         elif path.suffix == ".html":
             to_html(found.graph, path)
         else:
