@@ -195,10 +195,12 @@ class Ledger:
 
     def _ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = operator._overloadpacket
-        given = self._blocks_of(_plain([*args, *kwargs.values()]))
-        if any(block.placed for block in given):
-            sends = operator.namespace == "c10d"  # what it takes it writes into
-            self._place(self._blocks_of(_plain([result])) + given * sends)
+        made = self._blocks_of(_plain([result]))
+        sends = operator.namespace == "c10d"  # what it takes it writes into
+        if sends or not all(block.placed for block in made):
+            given = self._blocks_of(_plain([*args, *kwargs.values()]))
+            if any(block.placed for block in given):
+                self._place(made + given * sends)
         formula: Any = _flops.flop_registry.get(packet)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=result)

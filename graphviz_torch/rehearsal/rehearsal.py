@@ -93,8 +93,8 @@ class Rehearsal:
         """A bound: no step is shorter on a device that computes and sends no faster than this.
 
         Args:
-            tflops: 10^12 floating-point operations a second of the device.
-            gbytes: 10^9 bytes a second that a rank can send.
+            tflops: 10^12 floating-point operations a second of the device; more than 0.
+            gbytes: 10^9 bytes a second that a rank can send; more than 0.
         """
         wire = sum(each.wire_bytes for each in self.collectives)
         computing = 0 if tflops is None else self.flops / tflops / 1e12
@@ -145,9 +145,19 @@ class Rehearsal:
             return f": {bytes_text(-left)} more than {size}"
         return f"; fits in {size}, {bytes_text(left)} are left"
 
-    def to_dict(self) -> dict[str, Any]:
-        """What the command prints as JSON, with its keys."""
+    def to_dict(
+        self, *, tflops: float | None = None, gbytes: float | None = None
+    ) -> dict[str, Any]:
+        """What the command prints as JSON, with its keys.
+
+        Args:
+            tflops, gbytes: as in `seconds_at_least`; with one of them there is "bound" as well.
+        """
         names = ("kind", "group", "count", "nbytes", "module", "where")
+        bound: dict[str, Any] = {}
+        if tflops is not None or gbytes is not None:
+            least = self.seconds_at_least(tflops=tflops, gbytes=gbytes)
+            bound["bound"] = {"tflops": tflops, "bandwidth": gbytes, "seconds_at_least": least}
         return {
             "ranks": self.ranks,
             "rank": self.rank,
@@ -163,6 +173,7 @@ class Rehearsal:
                 {name: getattr(each, name) for name in names} for each in self.collectives
             ],
             "seconds": self.seconds,
+            **bound,
         }
 
 

@@ -23,6 +23,7 @@ from ..internals.fake.accelerator import FakeAccelerator
 from ..internals.fake.groups import NODE, FakeGroups
 from ..internals.fake.loaders import LoadersHere
 from ..internals.fake.values import FakeTensors, unknown
+from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .ledger import Block, Count, Ledger, totals
 from .rehearsal import Moment, Rehearsal, sent, shares
@@ -142,6 +143,7 @@ class _Run:
             world.enter_context(FakeGroups(self._ranks, self._rank, device.translated))
             world.enter_context(device)
             world.enter_context(LoadersHere())
+            world.enter_context(WeightFiles())
             world.enter_context(FakeTensors(values))
             world.enter_context(self._ledger)
             hook = register_optimizer_step_post_hook(self._stepped)

@@ -104,6 +104,7 @@ def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
     [
         (("--mesh", "dp"), "pass names and sizes, such as dp=8,tp=8"),
         (("--device-memory", "lots"), "pass bytes, such as 80GiB"),
+        (("--tflops", "0"), "pass a number above 0"),
         (("--value", "x=y"), "pass a line and a number: 30=0.5"),
         (("-o", "step.png"), "pass a name that ends in"),
         (("--ranks", "2", "--rank", "2"), "ranks are counted from 0, and there are 2"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
+import jsonschema
 import pytest
+import safetensors.torch
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -139,6 +144,49 @@ def test_a_program_finds_cuda_and_its_data_is_not_on_the_device() -> None:
     assert not torch.cuda.is_available()
 
 
+def test_a_device_is_found_by_its_number() -> None:
+    def numbered() -> None:
+        model = nn.Linear(4, 1).to(1)
+        assert torch.device(1) == torch.device("cuda", 1)
+        x = torch.ones(2, 4).to(1, torch.float32) + torch.ones(4, device=1)
+        model(x).sum().backward()
+
+    assert rehearse(numbered, ranks=2, rank=1).parameters_bytes == 4 * 5
+
+
+def test_a_file_of_weights_is_read_as_shapes(tmp_path: Path) -> None:
+    rows = 2**21  # of 1,024 numbers, 8 GiB, none of which is on the disk
+    header = {
+        "weight": {"dtype": "F32", "shape": [rows, WIDTH], "data_offsets": [0, rows * WIDTH * 4]}
+    }
+    text = json.dumps(header).encode()
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + rows * WIDTH * 4)
+
+    def loading_weights() -> None:
+        path = str(tmp_path / "model.safetensors")
+        with safetensors.safe_open(path, framework="pt") as weights:
+            assert list(weights.keys()) == ["weight"]
+            assert weights.get_tensor("weight").shape == (rows, WIDTH)
+            part = weights.get_slice("weight")
+            assert part.get_shape() == [rows, WIDTH]
+            assert part[:3].shape == (3, WIDTH)
+        with torch.device("meta"):
+            model = nn.Linear(WIDTH, rows, bias=False)
+        state = safetensors.torch.load_file(path, device="cuda:0")
+        model.load_state_dict(state, assign=True)
+        model(torch.ones(1, WIDTH, device="cuda")).sum().backward()
+
+    real = safetensors.safe_open, safetensors.torch.safe_open
+    found = rehearse(loading_weights, device_memory=2**30)
+    assert found.parameters_bytes == rows * WIDTH * 4
+    assert found.fits is False
+    assert (safetensors.safe_open, safetensors.torch.safe_open) == real
+    safetensors.torch.save_file({"a": torch.ones(2)}, str(tmp_path / "small"))
+    assert safetensors.torch.load_file(str(tmp_path / "small"))["a"].tolist() == [1, 1]
+
+
 def asking() -> None:
     model = nn.Linear(4, 1)
     loss = model(torch.ones(2, 4)).sum()
@@ -212,6 +260,23 @@ def test_a_bound_is_the_longer_of_computing_and_sending(small: Rehearsal) -> Non
     assert small.seconds_at_least(tflops=1) == pytest.approx(small.flops / 1e12)
     assert small.seconds_at_least(tflops=1, gbytes=1) == small.seconds_at_least(tflops=1)
     assert small.seconds_at_least() == 0
+
+
+@pytest.mark.parametrize("figures", [{}, {"tflops": 1.0}, {"gbytes": 2.0, "tflops": 0.5}])
+def test_the_values_are_those_of_the_schema_in_the_documentation(
+    small: Rehearsal, figures: dict[str, float]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rehearsal.md").read_text("utf-8")
+    [schema] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    validator = jsonschema.Draft202012Validator(json.loads(schema))
+    rows = small.to_dict(**figures)
+    validator.validate(json.loads(json.dumps(rows)))
+    assert ("bound" in rows) == bool(figures)
+    if figures:
+        assert rows["bound"]["bandwidth"] == figures.get("gbytes")
+        assert rows["bound"]["seconds_at_least"] == small.flops / figures["tflops"] / 1e12
+        rows["bound"]["estimate"] = 1.0
+        assert not validator.is_valid(rows)
 
 
 def test_the_picture_names_who_stands_at_the_peak_and_loads_nothing(small: Rehearsal) -> None:

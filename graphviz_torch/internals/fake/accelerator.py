@@ -117,6 +117,7 @@ class FakeAccelerator:
         yield accelerator, "current_stream", Stream
         yield dist, "is_nccl_available", _giving(True)
         yield torch, "set_default_device", _giving(None)
+        yield torch.nn.Module, "to", _to(torch.nn.Module.to)
         kind: Any = torch.amp.autocast_mode.autocast
         yield kind, "__init__", self._autocast(kind.__init__)
         devices = _several._get_foreach_kernels_supported_devices
@@ -142,11 +143,16 @@ class _Translation(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         accelerator = self._accelerator
         if func is torch.device:  # the program may ask for its type
-            return func(*args, **(kwargs or {}))
+            named = args and type(args[0]) is int
+            return func("cuda", *args) if named else func(*args, **(kwargs or {}))
         if func in _SAME:
             accelerator.asked = True
             accelerator.placed(args[0])
             return args[0]
+        if func is _TENSOR.to and len(args) > 1 and type(args[1]) is int:  # the device's number
+            args = args[0], "cuda", *args[2:]
+        if kwargs and type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": "cuda"}
         given = [*args, *(kwargs or {}).values()]
         translated = [accelerator.translated(value) for value in given]
         named = dict(zip(kwargs or {}, translated[len(args) :], strict=True))
@@ -197,6 +203,19 @@ class Event(Stream):
 @contextmanager
 def _on_stream(*_: Any) -> Iterator[None]:
     yield
+
+
+def _to(to: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's `to`: PyTorch reads the number of a device where no mode sees it."""
+
+    def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = "cuda", *args[1:]
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cuda"
+        return to(self, *args, **kwargs)
+
+    return to_device
 
 
 def _giving(answer: Any) -> Callable[..., Any]:

@@ -21,12 +21,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tensors.pytree import tensors
+from .pieces import Pieces
 from .values import real
 
 NODE = 8  # ranks on one machine, as GPUs have
@@ -136,6 +138,7 @@ class FakeGroups:
             (DeviceMesh, "__init__", self._mesh(DeviceMesh.__init__)),
             (_c10d, "rendezvous", rendezvous),
             (_c10d, "_new_process_group_helper", new_group),
+            (_fsdp_param, "_chunk_with_empty", Pieces),
             (ddp, "_verify_param_shape_across_processes", lambda *args, **kwargs: True),
             (_reducer, "_rebuild_buckets", _rebuild(_reducer._rebuild_buckets)),
             (DistributedDataParallel, "__init__", _anywhere(DistributedDataParallel.__init__)),

@@ -13,7 +13,7 @@ import math
 import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     says = "what .item() gives at a line: 30=0.5, or train.py:30=0.5; 0.5 at every line; repeatable"
     parser.add_argument("--value", action="append", default=[], metavar="LINE=VALUE", help=says)
     says = "10^12 operations a second of a device: tell a bound of a step's time"
-    parser.add_argument("--tflops", type=float, metavar="X", help=says)
+    parser.add_argument("--tflops", type=_figure, metavar="X", help=says)
     says = "10^9 bytes a second that a rank sends: for the same bound"
-    parser.add_argument("--bandwidth", type=float, metavar="X", help=says)
+    parser.add_argument("--bandwidth", type=_figure, metavar="X", help=says)
     says = "of the report, on stdout"
     parser.add_argument("--format", choices=("text", "json"), default="text", help=says)
     says = "write the graph: .json or .html; or the memory over the step: .svg; repeatable"
@@ -95,7 +95,7 @@ def _run(parsed: argparse.Namespace) -> int:
         else:
             save(found.graph, path)
     if parsed.format == "json":
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(found.to_dict(tflops=parsed.tflops, gbytes=parsed.bandwidth)))
         return 0
     print(found)
     if parsed.tflops or parsed.bandwidth:
@@ -148,6 +148,13 @@ def _bytes(text: str) -> int:
         else 1000 ** round(math.log2(_UNITS[match[2]]) / 10)
     )
     return int(float(match[1]) * power)
+
+
+def _figure(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: pass a number above 0")
 
 
 def _values(given: list[str]) -> dict[str, float]:

@@ -1,0 +1,90 @@
+"""Files of weights in safetensors' format, read as names and shapes: no byte of a tensor is read.
+
+`torch.load` does so by itself where tensors are fake. `safe_open` is replaced: whatever builds on
+safetensors opens its files with it. A module that is imported meanwhile may keep the replacement:
+outside the context it opens a file as the real one does.
+
+Private: safetensors' table of dtypes (0.8).
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+
+class WeightFiles:
+    """A context in which files of safetensors have shapes and no values."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def __enter__(self) -> WeightFiles:
+        if find_spec("safetensors") is None:
+            return self
+        library: Any = import_module("safetensors.torch")
+        real = library.safe_open
+        inside = [True]
+
+        def safe_open(filename: Any, framework: str, device: Any = "cpu", **given: Any) -> Any:
+            if inside and framework in ("pt", "torch", "pytorch"):
+                return _File(real(filename, framework="numpy"), device, library._TYPES)
+            return real(filename, framework=framework, device=device, **given)
+
+        with ExitStack() as opened:
+            for module in list(sys.modules.values()):
+                if getattr(module, "__dict__", {}).get("safe_open") is real:
+                    opened.enter_context(patch.object(module, "safe_open", safe_open))
+            opened.callback(inside.clear)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._open.__exit__(*raised)
+
+
+class _File:
+    """An open file, whose tensors are made when they are asked for."""
+
+    def __init__(self, file: Any, device: Any, types: dict[str, torch.dtype]) -> None:
+        self._file, self._device, self._types = file, device, types
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._file.__exit__(*raised)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)  # keys, metadata, offset_keys
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """A tensor of the right shape."""
+        part = self._file.get_slice(name)
+        dtype = self._types[part.get_dtype()]
+        return torch.empty(part.get_shape(), dtype=dtype, device=self._device)
+
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        """All of them."""
+        return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
+
+    def get_slice(self, name: str) -> _Slice:
+        """A tensor that is made when a part of it is asked for."""
+        return _Slice(self, name, self._file.get_slice(name))
+
+
+class _Slice:
+    def __init__(self, file: _File, name: str, part: Any) -> None:
+        self._file, self._name, self._part = file, name, part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)  # get_shape, get_dtype
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self._file.get_tensor(self._name)[index].clone()

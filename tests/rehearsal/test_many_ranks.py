@@ -1,0 +1,92 @@
+"""On a thousand ranks: each has the piece that fully_shard cuts, and its share of Llama."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+
+from graphviz_torch import Rehearsal, rehearse
+from graphviz_torch.internals.fake.pieces import Pieces
+
+LLAMA = Path(__file__).parents[2] / "examples" / "rehearsal" / "llama.py"
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (8, 4), (1, 4), (3,), (0, 4), (4, 0)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_each_piece_is_the_one_that_pytorch_cuts(
+    shape: tuple[int, ...], count: int, dim: int
+) -> None:
+    if dim >= len(shape):
+        dim = 0
+    tensor = torch.arange(float(torch.Size(shape).numel())).view(shape)
+    pieces, real = Pieces(tensor, count, dim), _chunk_with_empty(tensor, count, dim)
+    assert len(pieces) == len(real) == count
+    for i, its in enumerate(real):
+        mine = pieces[i]
+        assert mine.shape == its.shape
+        assert mine.stride() == its.stride()
+        assert mine.storage_offset() == its.storage_offset()
+        assert torch.equal(mine, its)
+        if its.numel():
+            assert mine.untyped_storage().data_ptr() == its.untyped_storage().data_ptr()
+
+
+LAYERS, TOKENS, WIDTH, HIDDEN, WORDS = 2, 256, 8192, 28672, 128256
+# The matrices of a block, from Llama 3's paper: queries, output, keys, values, and three of 28,672.
+MATRICES = [(8192, WIDTH), (WIDTH, 8192), (1024, WIDTH), (1024, WIDTH)]
+MATRICES += [(HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN)]
+
+
+def llama(monkeypatch: pytest.MonkeyPatch, *args: str, **options: int) -> Rehearsal:
+    given = [LLAMA.name, f"--layers={LAYERS}", f"--tokens={TOKENS}", *args]
+    monkeypatch.setattr(sys, "argv", given)
+    return rehearse(partial(runpy.run_path, str(LLAMA), run_name="__main__"), **options)
+
+
+def test_llama_on_a_thousand_ranks_has_what_one_counts_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = llama(monkeypatch, ranks=1024, rank=1023, device_memory=80 * 2**30)
+    shapes = LAYERS * [*MATRICES, (WIDTH,), (WIDTH,)] + [(WORDS, WIDTH), (WORDS, WIDTH), (WIDTH,)]
+    rows = [(-(-first // 1024), rest) for first, *rest in shapes]  # of a rank, the last padded
+    shard = sum(4 * math.prod([first, *rest]) for first, rest in rows)
+    assert found.parameters_bytes == found.gradients_bytes == shard
+    counts = Counter[str]()
+    for each in found.collectives:
+        assert each.group == "dp"
+        assert "llama.py:" in each.where
+        counts[each.kind] += each.count
+    # Each block is gathered for forward and for backward, the rest of the model once.
+    assert counts == {"all_gather": 2 * LAYERS + 1, "reduce_scatter": LAYERS + 1}
+    # A block runs forward twice, the second time up to the last product, whose result nobody
+    # saves; backward is two products for each of forward's.
+    block = sum(math.prod(shape) for shape in MATRICES)
+    attention = 2 * 2 * TOKENS * TOKENS * WIDTH  # scores, and what they weigh
+    head = 2 * TOKENS * WORDS * WIDTH
+    forward = LAYERS * (2 * TOKENS * block + attention)
+    last = 2 * TOKENS * HIDDEN * WIDTH
+    # Backward of attention computes the scores once more: five products for forward's two.
+    assert found.flops == 4 * forward + LAYERS * (attention // 2 - last) + 3 * head
+    assert found.fits
+
+
+def test_llama_in_groups_of_eight_sends_within_them_what_tensor_parallel_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = llama(monkeypatch, "--tp=8", ranks=128)
+    sent = {(each.kind, each.group): Counter[str]() for each in found.collectives}
+    for each in found.collectives:
+        sent[each.kind, each.group].update(count=each.count, nbytes=each.nbytes)
+    assert set(sent) == {("all_gather", "dp"), ("reduce_scatter", "dp"), ("all_reduce", "tp")}
+    # Forward and its repetition sum after attention and feed-forward; backward sums before them.
+    reduced = sent["all_reduce", "tp"]
+    assert reduced["nbytes"] == reduced["count"] * TOKENS * WIDTH * 2
