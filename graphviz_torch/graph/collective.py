@@ -26,6 +26,7 @@ CollectiveKind = Literal[
 ]
 CollectivePhase = Literal["forward", "backward", "optimizer", "other"]
 RankState = Literal["outside", "inside", "raised", "ended"]
+_MESSAGES = ("send", "recv")
 
 
 class RankTime(NamedTuple):
@@ -96,16 +97,18 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
     return found
 
 
-def with_times(collective: Collective, copies: Iterable[Collective]) -> Collective:
-    """The collective with the times of all its copies, each rank's once."""
+def with_times(copies: Sequence[Collective]) -> Collective:
+    """A collective as several ranks have it: the first one's, with the times of all, each rank's
+    once. Where groups of one name have roots of their own, it has none."""
     times = {time.rank: time for each in copies for time in each.times}
-    return replace(collective, times=tuple(times.values()))
+    peer = copies[0].peer if len({each.peer for each in copies}) == 1 else None
+    return replace(copies[0], times=tuple(times.values()), peer=peer)
 
 
 class RankWait(NamedTuple):
     """Ranks that stood in a collective until another rank came."""
 
-    collective: Collective
+    collective: Collective  # as the first that waited has it
     late: int  # the rank that came last
     seconds: tuple[tuple[int, float], ...]  # rank -> how long it stood for that alone, at least
 
@@ -115,19 +118,32 @@ def rank_rounds(
 ) -> Iterator[list[tuple[Collective, RankTime]]]:
     """The collectives that ranks of a group were in together, each as every rank has it.
 
-    The first of a group on one rank is the first on the others, and so on. Messages from one rank
-    to another are left out.
+    The first of a group on one rank is the first on the others, and so on. A message from one rank
+    to another is a round of two: its `send` and its `recv`.
     """
-    rounds: dict[tuple[str, int], list[tuple[Collective, RankTime]]] = {}
-    calls: Counter[tuple[int, str]] = Counter()
+    rounds: dict[tuple[str, int, int, int], list[tuple[Collective, RankTime]]] = {}
+    calls: Counter[tuple[int, tuple[str, int, int]]] = Counter()
     for each in collectives:
-        for time in each.times if each.kind not in ("send", "recv") else ():
-            number = calls[time.rank, time.group]
-            calls[time.rank, time.group] += 1
-            rounds.setdefault((time.group, number), []).append((each, time))
+        for time in each.times:
+            key = (time.group, *_ends(each, time.rank))
+            number = calls[time.rank, key]
+            calls[time.rank, key] += 1
+            rounds.setdefault((*key, number), []).append((each, time))
     for some in rounds.values():
-        if len({each.kind for each, _ in some}) == 1:
+        if {each.kind for each, _ in some} == {"send", "recv"} or _is_one_kind(some):
             yield some
+
+
+def _ends(collective: Collective, rank: int) -> tuple[int, int]:
+    """From which rank to which a message goes; (-1, -1) for what all ranks of a group are in."""
+    if collective.kind not in _MESSAGES or collective.peer is None:
+        return -1, -1
+    return (rank, collective.peer) if collective.kind == "send" else (collective.peer, rank)
+
+
+def _is_one_kind(some: Sequence[tuple[Collective, RankTime]]) -> bool:
+    kinds = {each.kind for each, _ in some}
+    return len(kinds) == 1 and kinds.isdisjoint(_MESSAGES)
 
 
 def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
@@ -150,7 +166,8 @@ def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
         waits = [(t.rank, (t.standing or 0.0) - least) for _, t in known if t is not late]
         longer = tuple((rank, seconds) for rank, seconds in waits if seconds > 0)
         if longer:
-            yield RankWait(some[0][0], late.rank, longer)
+            waiting = next(each for each, t in some if t.rank == longer[0][0])
+            yield RankWait(waiting, late.rank, longer)
 
 
 def aligned(collectives: Sequence[Collective]) -> dict[int, list[tuple[float, float, Collective]]]:
@@ -178,7 +195,8 @@ def _span(time: RankTime) -> tuple[float, float]:
 def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
     """What to add to the times of each rank."""
     shifts: dict[int, float] = {}
-    rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(collectives)]
+    shared = [each for each in collectives if each.kind not in _MESSAGES]
+    rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(shared)]
     growing = True
     while growing:  # ranks of several groups are connected by those that they share
         growing = False

@@ -153,7 +153,7 @@ def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collect
     if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
         return [*known, *more]
     pairs = zip(known, more, strict=True)
-    return [with_times(old if new.node is None else new, [old, new]) for old, new in pairs]
+    return [with_times([old, new] if new.node is None else [new, old]) for old, new in pairs]
 
 
 def _after(node: Node, ran: int) -> Node:

@@ -126,8 +126,8 @@ class Ranks:
 def one_graph(graphs: Mapping[int, Graph]) -> Graph:
     """The graphs of ranks as one: of those that are alike the first, each kind under its ranks.
 
-    Alike are graphs with the same nodes and edges, whatever the values of their gradients and how
-    long they took. The parameters that ranks divide are put together.
+    Alike are graphs with the same nodes and edges that send to the same ranks, whatever the values
+    of their gradients and how long they took. The parameters that ranks divide are put together.
     """
     kinds: list[tuple[Graph, list[int]]] = []
     for rank, graph in sorted(graphs.items()):
@@ -146,7 +146,7 @@ def one_graph(graphs: Mapping[int, Graph]) -> Graph:
 def _one(alike: Sequence[Graph]) -> Graph:
     parameters = whole_parameters(alike)
     rows = zip(*[graph.collectives for graph in alike], strict=True)
-    collectives = tuple(with_times(copies[0], copies) for copies in rows)
+    collectives = tuple(map(with_times, rows))
     return replace(alike[0], parameters=parameters, collectives=collectives)
 
 
@@ -214,4 +214,9 @@ def one_list(reports: Sequence[RankReport]) -> list[Finding]:
 def _alike(a: Graph, b: Graph) -> bool:
     if len(a.nodes) != len(b.nodes) or len(a.edges) != len(b.edges):
         return False
-    return not diff(a, b, gradient_tolerance=float("inf"))
+    return _peers(a) == _peers(b) and not diff(a, b, gradient_tolerance=float("inf"))
+
+
+def _peers(graph: Graph) -> list[int | None]:
+    """To which ranks its messages go, and from which they come."""
+    return [each.peer for each in graph.collectives if each.kind in ("send", "recv")]

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from graphviz_torch import Graph, find, find_across
+from graphviz_torch.graph import Collective, RankTime
 from tests.findings.by_hand.graphs import chain, lost, model, parameter
-from tests.findings.by_hand.processes import LARGE, micro_batches
+from tests.findings.by_hand.processes import EXCHANGED, LARGE, MESH, micro_batches, rank
 
 
 def step(number: int) -> Graph:
@@ -83,3 +84,24 @@ def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
 )
 def test_ranks_that_agree_have_no_findings(ranks: list[Graph]) -> None:
     assert find_across(ranks) == []
+
+
+def on(group: str, *sent: Collective) -> Graph:
+    """A rank of one of the groups that have the mesh dimension's name."""
+    return rank(*(replace(each, times=(RankTime(0, group, 0.0),)) for each in sent))
+
+
+def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_dimension() -> None:
+    same = [on("a", MESH), on("a", MESH)]
+    assert find_across([*same, on("b", MESH, EXCHANGED), on("b", MESH, EXCHANGED)]) == []
+    [found] = find_across([*same, on("b", MESH, EXCHANGED), on("b", EXCHANGED, MESH)])
+    assert found.rule == "different-collectives"
+    assert found.message == (
+        "The ranks do not ask for the same: number 1 of the collectives of tp is all_reduce of 4 B "
+        "float32 at train.py:11 on rank 2, and all_gather of 4 B float32 at train.py:11 on rank 3."
+    )
+
+
+def test_where_times_are_missing_groups_of_one_name_are_not_compared() -> None:
+    timeless = [rank(MESH), on("a", MESH), on("b", EXCHANGED), on("b", MESH)]
+    assert find_across(timeless) == []

@@ -30,6 +30,30 @@ def test_the_ranks_of_another_group_and_messages_between_two_are_not_compared() 
     assert list(rank_waits(kinds)) == []
 
 
+def test_a_message_is_waited_for_by_the_rank_that_takes_it() -> None:
+    send = Collective("send", 8, peer=1, times=(RankTime(0, "", 50.0, 0.1, 0.1),))
+    recv = Collective("recv", 8, peer=0, where="b.py:9", times=(RankTime(1, "", 2.0, 3.1, 3.1),))
+    back = replace(send, peer=0, times=(RankTime(1, "", 6.0, 0.1, 0.1),))
+    assert [(w.collective, w.late, w.seconds) for w in rank_waits([send, recv, back])] == [
+        (recv, 0, ((1, 3.0),))
+    ]
+
+
+def test_messages_are_paired_by_who_sends_to_whom_in_their_order() -> None:
+    send = [
+        Collective("send", 8, peer=peer, times=(RankTime(0, "", 50.0, 0.1, 0.1),))
+        for peer in (1, 2, 1)
+    ]
+    recv = [
+        Collective("recv", 8, peer=0, times=(RankTime(rank, "", 2.0, long, long),))
+        for rank, long in ((2, 2.1), (1, 0.1), (1, 1.1))
+    ]
+    assert [(w.late, w.seconds) for w in rank_waits([*send, *recv])] == [
+        (0, ((2, 2.0),)),
+        (0, ((1, 1.0),)),
+    ]
+
+
 def test_a_wait_that_is_known_of_one_rank_alone_says_nothing() -> None:
     times = RankTime(0, "", 0.0, 4.0, 4.0), RankTime(1, "", 0.0, None, 0.1)
     assert list(rank_waits([replace(BARRIER, times=times)])) == []
@@ -59,4 +83,10 @@ def test_copies_of_a_collective_are_equal_whatever_their_times_are() -> None:
     other = replace(BARRIER, times=(time,))
     assert other == BARRIER
     assert hash(other) == hash(BARRIER)
-    assert with_times(BARRIER, [BARRIER, other, other]).times == (time,)
+    assert with_times([BARRIER, other, other]).times == (time,)
+
+
+def test_groups_with_roots_of_their_own_have_no_root_together() -> None:
+    first, second = (Collective("broadcast", 8, group="tp", peer=root) for root in (0, 2))
+    assert with_times([first, first]).peer == 0
+    assert with_times([first, second]) == replace(first, peer=None)

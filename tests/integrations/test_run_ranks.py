@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import Finding, Graph, Training, load, rank_chart, record, to_text
+from graphviz_torch import Collective, Finding, Graph, Training, load, rank_chart, record, to_text
 from graphviz_torch.graph.collective import rank_waits
 from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list
 
@@ -89,6 +90,13 @@ def test_ranks_that_do_the_same_are_one_graph_whatever_their_gradients_are() -> 
     joined = one_graph({0: one, 1: third, 2: other})
     assert [title for _, title in joined.parts] == ["ranks 0 and 2", "rank 1"]
     assert len(joined.nodes) == len(one.nodes) + len(third.nodes)
+
+
+def test_ranks_that_send_to_others_than_each_other_are_not_one() -> None:
+    graph = step(torch.ones(3, requires_grad=True))
+    sent = [replace(graph, collectives=(Collective("send", 8, peer=peer),)) for peer in (1, 2)]
+    assert one_graph({0: sent[0], 1: sent[0]}).parts == ()
+    assert [title for _, title in one_graph(dict(enumerate(sent))).parts] == ["rank 0", "rank 1"]
 
 
 def test_what_all_ranks_find_is_said_once() -> None:

@@ -119,16 +119,18 @@ def different_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Collective]]]]:
     """By group: its size, and what each rank of it asks for. Messages between two are left out."""
+    sent = [[c for c in graph.collectives if c.kind not in ("send", "recv")] for graph in graphs]
+    timeless = {each.group for row in sent for each in row if not each.times}
     found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
-    for rank, graph in enumerate(graphs):
-        for each in graph.collectives:
-            if each.kind not in ("send", "recv"):
-                size = each.group_size if each.group else len(graphs)
-                _, members = found.setdefault(each.group, (size, {}))
-                members.setdefault(rank, []).append(each)
-    if "" in found:
-        for rank in range(len(graphs)):
-            found[""][1].setdefault(rank, [])
+    for rank, row in enumerate(sent):
+        for each in row:
+            # Several groups have the name of a mesh dimension; the times tell which it is.
+            name = each.group if each.group in timeless else f"{each.group} {each.times[0].group}"
+            size = each.group_size if each.group else len(graphs)
+            _, members = found.setdefault(name, (size, {}))
+            members.setdefault(rank, []).append(each)
+            if not each.group:
+                members |= {other: [] for other in range(len(graphs)) if other not in members}
     return found
 
 
