@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.rows import to_dict
     from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
+    from .recording.steps.borders import StepBorders
     from .rehearsal.picture import draw_memory
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
@@ -122,6 +123,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Transfer",
     # recording
     "CollectiveCounter",
+    "StepBorders",
     # rehearsal
     "Rehearsal",
     "draw_memory",
@@ -200,6 +202,7 @@ _ROOMS = {
     "integrations.rows": "to_dict",
     "recording.collectives.counter": "CollectiveCounter",
     "recording.recording": "Recording record",
+    "recording.steps.borders": "StepBorders",
     "rehearsal.picture": "draw_memory",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",

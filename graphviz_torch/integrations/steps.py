@@ -6,24 +6,40 @@ compare steps.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import get_ident
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .. import Finding, Recording, TrainingStep, find, record
+from .. import Finding, Recording, StepBorders, TrainingStep, find, record
 from ..graph import Graph
 
-Due = Callable[[int], bool]
 _PREVIOUS = 4  # steps held for the rules that compare steps
 
 
-def due_steps(*, at: int | Sequence[int] | None = None, every: int | None = None) -> Due:
+class Due(NamedTuple):
+    """Which steps are due: those named, and every n-th, up to the last one."""
+
+    named: frozenset[int]
+    every: int | None
+    last: float
+
+    def __call__(self, step: int) -> bool:
+        periodic = self.every is not None and step % self.every == 0
+        return step <= self.last and (periodic or step in self.named)
+
+
+def due_steps(
+    *, at: int | Sequence[int] | None = None, every: int | None = None, most: int = 0
+) -> Due:
     """Which steps, from 0, are due: those named, and every n-th; all, where neither is given.
+
+    Args:
+        at, every: the steps, from 0.
+        most: so many of every n-th; 0: all.
 
     Raises:
         ValueError: for an `every` less than 1, or a step less than 0.
@@ -37,9 +53,10 @@ def due_steps(*, at: int | Sequence[int] | None = None, every: int | None = None
         raise ValueError(f"every={every}: pass the number of steps, 1 or more.")
     if any(step < 0 for step in named):
         raise ValueError(f"at={at}: steps are counted from 0.")
-    if at is None and every is None:
-        return lambda step: True
-    return lambda step: step in named or (every is not None and step % every == 0)
+    if at is not None and every is None:
+        return Due(named, None, max(named, default=-1))
+    every = every or 1
+    return Due(named, every, (most - 1) * every if most else math.inf)
 
 
 class Steps:
@@ -99,8 +116,8 @@ class Steps:
             recording.__exit__(None, None, None)
 
 
-class OptimizerSteps(Steps):
-    """Steps that end where an optimizer has stepped: nobody needs to say where they begin.
+class LoopSteps(Steps):
+    """Steps of a loop in which nobody says where they begin: they end as `StepBorders` tells.
 
     It counts from now on, in the thread and the process that make it, until `close()`.
 
@@ -121,32 +138,33 @@ class OptimizerSteps(Steps):
         super().__init__(due, done, model, notes=notes)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
-        self._process, self._thread = os.getpid(), get_ident()
+        self._process = os.getpid()
         self._forked: Callable[[], object] | None = forked
         self.step = 0
-        self._hook: Any = register_optimizer_step_post_hook(self._stepped)
         self.begin(0)
+        self._borders = StepBorders(self._ended)
+        self._borders.open()
 
     def close(self, error: BaseException | None = None) -> None:
         """Count no more, and close the recording, if there is one; a forked child tells nothing."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-            if os.getpid() == self._process:
-                self.end(error)
-            else:
-                self.drop()
+        self._borders.close()
+        if os.getpid() == self._process:
+            self.end(error)
+        else:
+            self.drop()
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _ended(self) -> None:
         if os.getpid() != self._process:  # whoever began to record did it for the parent
             if self._forked is not None:
                 forked, self._forked = self._forked, None
                 forked()
                 self.drop()
-        elif get_ident() == self._thread:
-            self.end()
-            self.step += 1
-            self.begin(self.step)
+            return
+        self.end()
+        self.step += 1
+        self.begin(self.step)
+        if self.step > self._due.last:
+            self._borders.rest()
 
 
 def _is_step(graph: Graph) -> bool:

@@ -19,7 +19,7 @@ from .. import Finding, Graph, TrainingStep, find_across, gather
 from ..graph.training.file import TrainingFile
 from .loggers import send
 from .ranks import whole_parameters
-from .steps import Due, OptimizerSteps, due_steps
+from .steps import Due, LoopSteps, due_steps
 
 RaiseOn = Literal["error", "warning", "never"]
 _LOG = logging.getLogger("graphviz_torch")
@@ -100,7 +100,7 @@ class Report:
             self._files[name].append(step)
 
 
-class RecordedSteps(OptimizerSteps):
+class RecordedSteps(LoopSteps):
     """What `record_steps` returns: a context manager, and `remove()`."""
 
     def __init__(self, due: Due, report: Report, model: torch.nn.Module | None) -> None:
@@ -145,7 +145,7 @@ def record_steps(
     folder: str | Path | None = None,
     raise_on: RaiseOn = "never",
 ) -> RecordedSteps:
-    """Record some steps of the training that follows; a step ends where an optimizer has stepped.
+    """Record some steps of the training that follows; a step ends as `StepBorders` tells.
 
     Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. Of several
     ranks each records its own, and rank 0 gathers and compares.

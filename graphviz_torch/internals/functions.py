@@ -15,6 +15,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 # What `GradScaler.unscale_` and `GradScaler.step` call first.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
+# What `GradScaler.update` calls, if its scale is not set by hand.
+UPDATE_SCALE: Any = torch._amp_update_scale_
 # The class that has the methods that Python's operators call.
 TENSOR_BASE: Any = torch._C.TensorBase
 # Norms of many tensors in one call.

@@ -80,9 +80,9 @@ exec(compile(ends[end], "ends.py", "exec"))
 DRIVER = """\
 import os, sys, torch
 from graphviz_torch.integrations.command import main, run
-from graphviz_torch.integrations.steps import OptimizerSteps
+from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
-steps = OptimizerSteps(lambda step: True, lambda *step: None)  # all is loaded once
+steps = LoopSteps(due_steps(), lambda *step: None)  # all is loaded once
 model = torch.nn.Linear(2, 1)
 model(torch.ones(1, 2)).sum().backward()
 torch.optim.SGD(model.parameters()).step()

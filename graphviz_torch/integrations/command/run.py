@@ -1,7 +1,7 @@
 """`run`: a script or module as it is, its first steps recorded, and then what is wrong.
 
 What the script prints, its arguments, its exit code and its tracebacks are as without. A step ends
-where an optimizer has stepped; a script without an optimizer is one step. Only the thread that runs
+where an optimizer has stepped; without one, as `StepBorders` tells. Only the thread that runs
 the script is recorded, in this process: processes that it starts are not, and do not report. After
 the last recorded step the script runs as fast as without. Under torchrun every rank is recorded,
 and rank 0 writes one file and one report for all.
@@ -45,17 +45,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
-    from ..steps import OptimizerSteps, due_steps
+    from ..steps import LoopSteps, due_steps
 
     outputs, children, process = Outputs(parsed), Children(), os.getpid()
-    due, last = due_steps(every=parsed.every), parsed.steps * parsed.every
-    steps: OptimizerSteps | None = None
+    steps: LoopSteps | None = None
     ended: BaseException | None = None
     code: Any = 0
     try:
         script.load()
-        steps = OptimizerSteps(
-            lambda step: due(step) and (not last or step < last),
+        steps = LoopSteps(
+            due_steps(every=parsed.every, most=parsed.steps),
             outputs.add,
             notes=False,  # what a note would say of an error stands in the report
             forked=children.mark,

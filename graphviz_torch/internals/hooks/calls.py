@@ -169,13 +169,17 @@ class CallWatch(TorchFunctionMode):
         before, after, computes = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
         if before:
-            tell(before, Calling(func, args, kwargs, sys._getframe(1), start), self._miss)
+            tell(before, Calling(func, args, kwargs, _outside(sys._getframe(1)), start), self._miss)
         try:
             running.function = func
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
             # In no variable: frames below this one, which the error holds, hold this one.
-            tell(self._raised, Raised(error, func, args, kwargs, sys._getframe(1)), self._miss)
+            tell(
+                self._raised,
+                Raised(error, func, args, kwargs, _outside(sys._getframe(1))),
+                self._miss,
+            )
             hide(error)
             raise
         finally:
@@ -189,6 +193,16 @@ class CallWatch(TorchFunctionMode):
                 after = (*self._every, *after)
         self._end = end
         if after:
-            row = func, args, kwargs, result, sys._getframe(1), start, end
+            row = func, args, kwargs, result, _outside(sys._getframe(1)), start, end
             tell(after, _new(Called, row), self._miss)
         return result
+
+
+_HANDLER = CallWatch.__torch_function__.__code__
+
+
+def _outside(frame: FrameType) -> FrameType:
+    """The program's own frame, where another watch of calls stands above this one."""
+    while frame.f_code is _HANDLER and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

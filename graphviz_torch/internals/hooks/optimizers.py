@@ -109,7 +109,7 @@ def _stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
-    for watch in _INSTALLATION.watchers:
+    for watch in reversed(_INSTALLATION.watchers):  # a recording knows of it before it is closed
         watch.stepped(event)
 
 
