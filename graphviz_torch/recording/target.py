@@ -65,7 +65,7 @@ def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
     """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]
     buffers = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()

@@ -17,8 +17,10 @@ a watched operator, whose guard would turn it back, the key stays on and passes 
 the thread leaves its next watch.
 
 Private: `torch._C._dispatch_tls_*` switch a key for one thread (2.13). `AutocastIPU` is the key:
-its backend is gone from PyTorch, so nothing else registers there. Higher-order operators have a
-list of keys that they fall through, in `torch._ops` (2.13).
+its backend is gone from PyTorch, so nothing else registers there. Switched on it counts as autocast
+for `torch._C._is_any_autocast_enabled`, which RNNs and the compiler ask (2.13): ours, which stands
+there meanwhile, asks without the key. Higher-order operators have a list of keys that they fall
+through, in `torch._ops` (2.13).
 """
 
 from __future__ import annotations
@@ -121,7 +123,22 @@ class OperatorWatch:
             _here.inside = tuple([watch for watch in _here.inside if watch is not self])
 
 
+def _is_any_autocast_enabled() -> bool:
+    with unseen():
+        return _THEIRS()
+
+
+_THEIRS: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+def _ask(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
+    """Let PyTorch ask this, where it asks the one before."""
+    if torch._C._is_any_autocast_enabled is before:
+        torch._C._is_any_autocast_enabled = asked
+
+
 def _install_kernels() -> None:
+    _ask(_is_any_autocast_enabled, _THEIRS)
     devices = DEVICE_LABELS or torch.accelerator.is_available() or "torch_xla" in sys.modules
     watches = [watch for watch in _KERNELS.watchers if devices or watch.everywhere]
     for name in {name: None for watch in watches for name in watch.operators}:
@@ -135,6 +152,7 @@ def _install_kernels() -> None:
 
 
 def _remove_kernels() -> None:
+    _ask(_THEIRS, _is_any_autocast_enabled)
     while _libraries:
         name = next(reversed(_libraries))
         _libraries[name]._destroy()  # type: ignore[no-untyped-call]

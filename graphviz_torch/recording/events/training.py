@@ -59,19 +59,24 @@ def eval_mode(program: Program) -> EvalMode | None:
     """
     table = program.table
     every = table.modules()
-    roots = [path for module, path in every if module.training]
+    roots = [path for module, path in every if _trains(module)]
     found = []
     for module, path in every:
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
         if acts and table.ran(path):
-            if module.training or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
+            if _trains(module) or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
                 return None
             found.append((path, module))
     if not found:
         return None
     classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
     return EvalMode(module=found[0][0], count=len(found), classes=classes)
+
+
+def _trains(module: torch.nn.Module) -> bool:
+    """Is it in train mode, as a module is without the attribute, which a program may delete."""
+    return bool(getattr(module, "training", True))
 
 
 def note_eval_mode(events: Events, program: Program, mode: EvalMode, numbers: list[int]) -> None:

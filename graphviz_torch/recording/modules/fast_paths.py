@@ -38,7 +38,11 @@ class FastPaths(Listener):
 
     def module_began(self, event: ModuleBegan) -> None:
         module = event.module
-        if self._layer is None and not module.training and isinstance(module, _LAYERS):
+        if (
+            self._layer is None
+            and isinstance(module, _LAYERS)
+            and not getattr(module, "training", True)
+        ):
             if not _may_be_taken(module, event.frame):
                 return
             # Where another mode watches, PyTorch would not take that way without this one either.

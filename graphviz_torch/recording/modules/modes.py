@@ -16,7 +16,8 @@ class Modes(Listener):
 
     def graph_read(self, live: Live) -> None:
         modules = self.program.table.called()
-        self._modes |= {path: "train" if m.training else "eval" for m, path in modules}
+        known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
+        self._modes |= {path: "train" if training else "eval" for training, path in known}
 
     def rows(self) -> Rows:
         return {"mode": self._modes}

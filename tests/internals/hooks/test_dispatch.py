@@ -41,3 +41,18 @@ def test_an_accelerator_is_watched_from_the_start(monkeypatch: pytest.MonkeyPatc
     with record():
         assert watching._libraries
     assert not watching._libraries
+
+
+def test_pytorch_is_not_told_of_an_autocast_that_nobody_has_switched_on() -> None:
+    theirs = torch._C._is_any_autocast_enabled
+    rnn, x = torch.nn.GRU(5, 7), torch.ones(3, 2, 5, dtype=torch.float64)
+    with record():
+        assert not torch._C._is_any_autocast_enabled()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch._C._is_any_autocast_enabled()
+        with pytest.raises(ValueError, match="does not match weight dtype"):
+            rnn(x)
+        with record():
+            pass
+        assert not torch._C._is_any_autocast_enabled()
+    assert torch._C._is_any_autocast_enabled is theirs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import record, summary
+from graphviz_torch import draw_graph, find, record, summary
 from graphviz_torch.graph import ModuleRow
 from graphviz_torch.recording import listeners
 from graphviz_torch.recording.listener import Listener, Rows
@@ -41,6 +41,19 @@ def test_the_mode_is_that_of_the_last_backward_of_each_module_that_ran() -> None
     assert modes(Partly()) == {"": "train", "body": "train", "drop": "train"}
     model = Partly()
     assert modes(model, model.drop, model.unused) == {"": "train", "body": "train", "drop": "eval"}
+
+
+def test_a_module_without_a_mode_has_none_and_is_recorded_and_drawn() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.TransformerEncoderLayer(2, 1, 4))
+    del model[0].training
+    with record(model) as recording:
+        model(torch.ones(4, 2)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    rows = {row.path: row.mode for row in recording.graph.modules}
+    assert (rows.get("0", ""), rows["1"]) == ("", "train")
+    assert not any(found.severity == "error" for found in find(recording))
+    assert "Linear" in draw_graph(model, torch.ones(4, 2)).source
+    assert not hasattr(model[0], "training")
 
 
 def test_the_summary_tells_modes_that_differ_and_leaves_out_one_that_all_have() -> None:
