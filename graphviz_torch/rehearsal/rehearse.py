@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..graph import Graph
 from ..graph.text import ranks_text
 from ..internals.fake.accelerator import FakeAccelerator
+from ..internals.fake.dtensors import RankTensors
 from ..internals.fake.groups import NODE, FakeGroups
 from ..internals.fake.loaders import LoadersHere
 from ..internals.fake.values import FakeTensors, unknown
@@ -144,6 +145,7 @@ class _Run:
             world.enter_context(device)
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())
+            world.enter_context(RankTensors())
             world.enter_context(FakeTensors(values))
             world.enter_context(self._ledger)
             hook = register_optimizer_step_post_hook(self._stepped)

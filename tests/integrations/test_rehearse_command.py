@@ -39,6 +39,23 @@ def main():
 
 main()
 """
+ACCELERATED = """\
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(mixed_precision="bf16")
+model = torch.nn.Linear(64, 64, bias=False)
+optimizer = torch.optim.AdamW(model.parameters())
+data = TensorDataset(torch.ones(96, 64))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+print(len(loader), "batches")
+for (x,) in loader:
+    accelerator.backward(model(x).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes peak_bytes "
 KEYS += "peak_at fits flops collectives seconds"
 
@@ -77,6 +94,17 @@ def test_a_script_for_a_cluster_is_rehearsed_as_it_is_on_each_rank(folder: Path)
         assert sent["all_gather"]["nbytes"] == shard * sent["all_gather"]["count"]
         assert sent["reduce_scatter"]["nbytes"] == 64 * 64 * 4
         assert all(row["group"] == "dp" and "train.py:" in row["where"] for row in sent.values())
+
+
+def test_a_script_of_accelerates_is_rehearsed_as_it_is(folder: Path) -> None:
+    (folder / "train.py").write_text(ACCELERATED)
+    done = rehearsed(folder, "--ranks", "4", "--format", "json", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "3 batches" in done.stderr  # 12, divided among 4 ranks
+    found = json.loads(done.stdout)
+    assert found["parameters_bytes"] == 64 * 64 * 4
+    [row] = [row for row in found["collectives"] if row["kind"] == "all_reduce"]
+    assert (row["count"], row["nbytes"]) == (1, 64 * 64 * 4)
 
 
 def test_a_missing_value_is_said_in_a_sentence_with_what_to_give(folder: Path) -> None:

@@ -8,10 +8,15 @@ import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from graphviz_torch import Rehearsal, rehearse
 from graphviz_torch.internals.fake.pieces import Pieces
@@ -90,3 +95,25 @@ def test_llama_in_groups_of_eight_sends_within_them_what_tensor_parallel_sends(
     # Forward and its repetition sum after attention and feed-forward; backward sums before them.
     reduced = sent["all_reduce", "tp"]
     assert reduced["nbytes"] == reduced["count"] * TOKENS * WIDTH * 2
+
+
+def test_attention_on_sharded_heads_counts_the_heads_of_this_rank() -> None:
+    batch, heads, length, width, ranks = 2, 8, 64, 32, 4
+
+    def attention() -> None:
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("tp",))
+        made = torch.ones(batch, heads, length, width, device="cuda", requires_grad=True)
+        q = distribute_tensor(made, mesh, [Shard(1)])
+        out = F.scaled_dot_product_attention(q, q, q)
+        assert isinstance(out, DTensor)
+        assert out.placements == (Shard(1),)
+        assert out.to_local().shape == (batch, heads // ranks, length, width)
+        out.sum().backward()
+
+    found = rehearse(attention, ranks=ranks)
+    # Two products forward and five backward, of this rank's heads.
+    assert found.flops == 7 * 2 * batch * (heads // ranks) * length * length * width
+    tables: Any = DTensor
+    known = tables._op_dispatcher.sharding_propagator.op_strategy_funcs
+    assert torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default not in known

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 
 import jsonschema
 import pytest
@@ -185,6 +187,31 @@ def test_a_file_of_weights_is_read_as_shapes(tmp_path: Path) -> None:
     assert (safetensors.safe_open, safetensors.torch.safe_open) == real
     safetensors.torch.save_file({"a": torch.ones(2)}, str(tmp_path / "small"))
     assert safetensors.torch.load_file(str(tmp_path / "small"))["a"].tolist() == [1, 1]
+
+
+def test_what_a_pool_of_threads_makes_is_fake_and_counted() -> None:
+    def pooled() -> None:
+        model = nn.Linear(WIDTH, WIDTH, bias=False, device="meta")
+        with ThreadPoolExecutor(2) as pool:
+            made = pool.submit(torch.ones, WIDTH, WIDTH)
+            failing = pool.submit(int, "x")
+        with pytest.raises(ValueError, match="invalid literal"):
+            failing.result()
+        model.weight = nn.Parameter(made.result())
+        model(torch.ones(1, WIDTH)).sum().backward()
+
+    assert rehearse(pooled).parameters_bytes == MATRIX
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(get_ident).result() != get_ident()
+
+
+def test_weights_within_bounds_need_no_value() -> None:
+    def bounded() -> None:
+        model = nn.Linear(4, 1, bias=False)
+        nn.init.trunc_normal_(model.weight, std=0.02)
+        model(torch.ones(2, 4)).sum().backward()
+
+    assert rehearse(bounded).parameters_bytes == 4 * 4
 
 
 def asking() -> None:

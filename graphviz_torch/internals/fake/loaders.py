@@ -1,4 +1,7 @@
-"""Data loaders of a program with fake tensors: in this process, in the order that they would have.
+"""What a program hands to others, on fake tensors: done here, in the order that it would have.
+
+A DataLoader starts no process. A pool of threads runs in the thread that asks: what makes tensors
+fake and counts them is set for one thread.
 
 Private: nothing.
 """
@@ -7,8 +10,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import wraps
+from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
@@ -27,7 +32,7 @@ _ALONE = {
 
 
 class LoadersHere:
-    """A context in which a DataLoader starts no process, and its order is a real one."""
+    """A context in which loaders and pools run here, and the order of a loader is a real one."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -35,6 +40,9 @@ class LoadersHere:
     def __enter__(self) -> LoadersHere:
         with ExitStack() as opened:
             opened.enter_context(patch.object(DataLoader, "__init__", _alone(DataLoader.__init__)))
+            opened.enter_context(
+                patch.object(ThreadPoolExecutor, "submit", _submit_of(get_ident()))
+            )
             for sampler in (RandomSampler, DistributedSampler, WeightedRandomSampler):
                 order = _order(sampler.__iter__)
                 opened.enter_context(patch.object(sampler, "__iter__", order))
@@ -43,6 +51,23 @@ class LoadersHere:
 
     def __exit__(self, *raised: Any) -> None:
         self._open.__exit__(*raised)
+
+
+def _submit_of(thread: int) -> Any:
+    """`submit` of a pool: of this thread it runs what it is given, and then has its result."""
+    submit: Any = ThreadPoolExecutor.submit
+
+    def submit_here(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if get_ident() != thread:
+            return submit(pool, function, *args, **kwargs)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    return submit_here
 
 
 def _alone(init: Any) -> Any:

@@ -29,16 +29,20 @@ from ..frames import user_frame
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = (_TORCH, os.path.join(str(Path(__file__).parents[2]), ""))
-# What parts of PyTorch are told: the number of a step, that all is finite, a seed.
+# What parts of PyTorch are told: the number of a step, that all is finite, a seed, that no random
+# number lies outside its bounds.
 _TOLD = {
-    os.path.join(_TORCH, *folder, ""): value
-    for folder, value in {
-        ("optim",): 1,
-        ("amp",): 0,
-        ("cuda", "amp"): 0,
-        ("utils", "data"): 0,
+    os.path.join(_TORCH, *path): value
+    for path, value in {
+        ("optim", ""): 1,
+        ("amp", ""): 0,
+        ("cuda", "amp", ""): 0,
+        ("utils", "data", ""): 0,
+        ("nn", "init.py"): 0,
     }.items()
 }
+# Libraries that are told a seed of 0: what their path ends with.
+_SEEDED = (os.path.join("accelerate", "data_loader.py"),)
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -148,11 +152,11 @@ def _names(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _asking() -> float | None:
-    """What a part of PyTorch is told that asks for a value; None where the program asks."""
+    """What PyTorch or a library is told that asks for a value; None where the program asks."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-        for folder, value in _TOLD.items():
-            if frame.f_code.co_filename.startswith(folder):
+        for path, value in _TOLD.items():
+            if frame.f_code.co_filename.startswith(path):
                 return value
         frame = frame.f_back
-    return None
+    return 0 if frame is not None and frame.f_code.co_filename.endswith(_SEEDED) else None

@@ -1,0 +1,71 @@
+"""DTensors of a rehearsal: what PyTorch runs to learn a global shape is not a rank's work.
+
+To learn the shape of a result, DTensor runs each new operator once more, on tensors of all ranks
+together. Here it does so out of sight of what counts memory and operations.
+
+PyTorch says of the GPU's kernels of attention how DTensors are cut for them, and not of the CPU's,
+which a rehearsal runs: by batch and by heads, as the GPU's.
+
+Private: the propagation of shapes, DTensor's tables of operators, and how to leave modes (2.13).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+from torch.utils import _python_dispatch
+
+_Tensor: Any = DTensor
+_modes: Any = _python_dispatch
+_SHAPES = "_propagate_tensor_meta_non_cached"
+_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+class RankTensors:
+    """A context in which DTensors run what this rank runs, attention on the CPU too."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    def __enter__(self) -> RankTensors:
+        with ExitStack() as opened:
+            tables = _Tensor._op_dispatcher.sharding_propagator
+            for table in (tables.op_strategy_funcs, tables.op_to_schema_info):
+                opened.enter_context(patch.dict(table))
+            kind = type(tables)
+            if hasattr(kind, _SHAPES):
+                shapes = _unwatched(getattr(kind, _SHAPES))
+                opened.enter_context(patch.object(kind, _SHAPES, shapes))
+            register_sharding(_FORWARD)(_forward)
+            register_sharding(_BACKWARD)(_backward)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._open.__exit__(*raised)
+
+
+def _unwatched(function: Any) -> Any:
+    @wraps(function)
+    def unwatched(*args: Any, **kwargs: Any) -> Any:
+        with _modes._disable_current_modes():
+            return function(*args, **kwargs)
+
+    return unwatched
+
+
+def _forward(
+    query: Any, key: Any, value: Any, dropout: float = 0.0, is_causal: bool = False, **mask: Any
+) -> list[tuple[list[Any], list[Any]]]:
+    return [([each] * 2, [each] * 3 + [None] * 2) for each in (Replicate(), Shard(0), Shard(1))]
+
+
+def _backward(*given: Any, **mask: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([each] * 3, [each] * 6 + [None] * 2) for each in (Replicate(), Shard(0), Shard(1))]
