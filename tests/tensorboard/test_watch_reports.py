@@ -13,9 +13,16 @@ from torch import Tensor, nn
 
 from graphviz_torch import Training, load, watch
 from graphviz_torch.internals.hooks.optimizers import _INSTALLATION
+from graphviz_torch.recording.health import health
 from graphviz_torch.recording.health.signs import PATIENCE, Signs, WatchReport
 
 Fault = Callable[["Net", torch.optim.Optimizer, int], object]
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, all gradients are read in every step."""
+    monkeypatch.setattr(health, "_LEAST", 60.0)
 
 
 class Net(nn.Module):
@@ -228,3 +235,35 @@ def test_memory_that_grows_in_each_sample_is_told_once() -> None:
     growing = [(400 + 20 * i) << 20 for i in range(20)]
     [told] = [each for i, size in enumerate(growing) for each in signs.memory(i, size)]
     assert told.message.endswith("from 400 MiB to 540 MiB.")
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["few parameters", "many"])
+def test_a_loss_that_is_not_finite_is_told_in_its_step_though_all_take_too_long_to_read(
+    wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_LEAST", 0.0)
+    monkeypatch.setattr(health, "_SHARE", 1e-9)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40 if wide else 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    counts = []
+    read = health.quick_norms
+    monkeypatch.setattr(health, "quick_norms", lambda g: counts.append(len(g)) or read(g))
+    with watch(model) as watching:
+        for step in range(222):
+            optimizer.zero_grad()
+            scale = math.nan if step == 221 else 1.0
+            (model(torch.randn(4, 4)).square().mean() * scale).backward()
+            optimizer.step()
+    # The first parameter is read in every step; of 6 the others in every fourth, of 80 a part.
+    assert set(counts[200:220]) == ({10, 11} if wide else {1, 6})
+    [report] = watching.reports
+    assert (report.kind, report.step) == ("nonfinite-gradient", 221)
+    assert len(report.parameters) == (80 if wide else 6)
+
+
+def test_a_norm_that_jumps_where_the_training_has_converged_is_not_told() -> None:
+    signs = Signs(["weight"])
+    norms = [1.0] * 50 + [1e-8] * 60 + [1e-6] + [1e-8] * 60 + [0.5]
+    told = [each for i, norm in enumerate(norms) for each in signs.gradients(i, {0: norm})]
+    assert [(each.kind, each.step) for each in told] == [("spike", len(norms) - 1)]

@@ -34,14 +34,18 @@ class Norm(NamedTuple):
 def quick_norms(tensors: list[Tensor]) -> list[float] | None:
     """The Euclidean norms of plain tensors of one dtype and device; None where they are others.
 
+    None, too, on CUDA, where the program would have to wait for them.
+
     Numbers below 1e-19 count as zero in float32: their squares do.
     """
-    if {*map(type, tensors)} != {Tensor}:
+    if {*map(type, tensors)} != {Tensor} or tensors[0].is_cuda:
         return None
-    with no_functions(), no_operators(), no_autograd(), suppress(RuntimeError):
-        norms: list[float] = torch.stack(torch._foreach_norm(tensors)).tolist()
-        return norms
-    return None
+    try:
+        with no_functions(), no_operators(), no_autograd():
+            norms: list[float] = torch.stack(torch._foreach_norm(tensors)).tolist()
+    except RuntimeError:
+        return None
+    return norms
 
 
 class Norms:

@@ -1,9 +1,11 @@
 """Looks at every step of a training, and spends no more than a small part of the step on it.
 
-Before an optimizer steps, the norms of its gradients are read: all of them at once, or in turn a
-part in each step where all take too long. Now and then a few values of one weight are compared
-before and after the step, and the memory in use is read. On CUDA the norms of a step are read when
-the next one has been computed, so that nothing waits.
+Before an optimizer steps, the norms of its gradients are read: all of them at once. Where that
+takes too long, a part of them is read in each step, in turn; of few parameters all in every second
+or fourth step. The first parameter's is read in each step: it comes last in backward, so that a
+loss that is not finite reaches it. Now and then a few values of one weight are compared before and
+after the step, and the memory in use is read. On CUDA the norms of a step are read when the next
+one has been computed, so that nothing waits.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _SHARE = 0.04  # of a step, for all of this
 _LEAST = 1e-4  # seconds that may be spent in any case
 _MOST_SHARE, _WEIGHT = 4.0, 1 / 16  # of one step, and of each in the mean of the last
 _MOST_PARTS, _PART = 64, 8  # parts, and parameters in one
+_FEW = 4  # steps from one look to the next at parameters that make no parts
 _SAMPLE_EVERY = 16  # steps
 _MEMORY_EVERY = 32
 _SAMPLE = 4096  # values of a weight
@@ -109,23 +112,34 @@ class Health:
             waiting, self._waiting = self._waiting, []
             for read in waiting:
                 read()
-        parts = min(self._parts, len(own))
-        part = own[self.step % parts :: parts] if parts > 1 else own
-        parameters = self._parameters
-        with unseen_calls():
-            gradients = {i: g for i in part if (g := parameters[i][1].grad) is not None}
-        absent: dict[int, float | None] = {i: None for i in part if i not in gradients}
-        quick = None if _on_cuda(gradients.values()) else quick_norms([*gradients.values()])
+        parts = self._parts
+        if len(own) >= _PART * parts:
+            part = own[self.step % parts :: parts]
+        else:
+            part = [] if self.step % min(parts, _FEW) else own
+        gradients = self._gradients(part if part[:1] == own[:1] else [own[0], *part])
+        quick = quick_norms([*gradients.values()])
         if quick is not None and math.isfinite(math.hypot(*quick)):
-            norms = {**absent, **dict(zip(gradients, quick, strict=True))}
-            self._pass(self._signs.gradients(self.step, norms))
+            known = dict(zip(gradients, quick, strict=True))
+            norms = {i: known.get(i) for i in part}
+            if part:
+                self._pass(self._signs.gradients(self.step, norms))
         else:  # what has a gradient that cannot be read is as if it were not looked at
+            if quick is not None:
+                part = own  # which ones are not finite
+            gradients = self._gradients(part)
+            absent: dict[int, float | None] = {i: None for i in part if i not in gradients}
+            norms = absent
             self._read(
                 partial(self._judge, self.step, absent, Norms(gradients)), gradients.values()
             )
-            norms = absent
         if self.step % _SAMPLE_EVERY == 0:
             self._take(own, norms)
+
+    def _gradients(self, parameters: list[int]) -> dict[int, Tensor]:
+        found = self._parameters
+        with unseen_calls():
+            return {i: g for i in parameters if (g := found[i][1].grad) is not None}
 
     def _read(self, read: Callable[[], None], tensors: Iterable[Tensor]) -> None:
         """Read now, or before the next step, where a device would have to be waited for."""
@@ -178,7 +192,7 @@ class Health:
         share = self._cost / max(_LEAST, _SHARE * (now - self._ended))
         self._ended, self._cost = now, 0.0
         self._mean += (min(share, _MOST_SHARE) - self._mean) * _WEIGHT
-        few = len(self._parameters) < 2 * _PART * self._parts
+        few = self._parts >= _FEW and len(self._parameters) < 2 * _PART * self._parts
         if self._mean > 1 and self._parts < _MOST_PARTS and not few:
             self._parts, self._mean = 2 * self._parts, self._mean / 2
         elif self._mean < 1 / 4 and self._parts > 1:

@@ -23,6 +23,7 @@ Kind = Literal[
 PATIENCE = 20  # steps without a gradient
 _PAST = 50  # steps that a norm is held against
 _SPIKE = 10.0  # times the largest of them
+_NOTABLE = 0.01  # of the largest norm that the training began with: below, it has converged
 _LARGE = 0.1  # of a weight's norm, in one step
 _AGAIN = 3  # samples in a row
 _SAMPLES = 8  # of the memory, each larger than the one before
@@ -54,6 +55,7 @@ class Signs:
         self._names = names
         self._idle: dict[int, tuple[int, int, bool]] = {}  # first step, how many, is it None
         self._known: set[tuple[Kind, int]] = set()  # what was said
+        self._largest = 0.0  # norm of the gradients in the first steps
         self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
         self._updates: dict[tuple[Kind, int], int] = {}  # samples in a row
         self._memory: deque[int] = deque(maxlen=_SAMPLES)
@@ -96,7 +98,8 @@ class Signs:
     def _spike(self, step: int, part: tuple[int, int], total: float) -> Iterator[WatchReport]:
         past = self._totals.setdefault(part, deque(maxlen=_PAST))
         largest = max(past) if len(past) == _PAST else math.inf
-        if total > _SPIKE * largest:
+        self._largest = max(self._largest, total if len(past) < _PAST else 0.0)
+        if total > _SPIKE * largest and total > _NOTABLE * self._largest:
             text = f"The norm of the gradients is {number_text(total)} in step {step}: the largest "
             text += f"of the {_PAST} steps before is {number_text(largest)}."
             yield from self._say(step, "spike", (), text, once=True)
