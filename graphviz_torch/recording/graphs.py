@@ -93,7 +93,9 @@ def _completed(
 def _opened(graph: Graph, backward: Backward, program: Program) -> Graph:
     """The graph with what is inside its compiled regions."""
     regions = backward.reading.regions
-    inside = {one.place[0] for region in regions.values() for one in region.nodes if one.place}
+    origins = [one.origin for region in regions.values() for one in region.nodes]
+    origins += [one.origin for region in regions.values() for one in region.cuts]
+    inside = {origin.place[0] for origin in origins if origin.place}
     known = {file for file, owner in program.stack.files.items() if owner != OTHER}
     files = short_names(known | inside)
     return opened(graph, regions, lambda f: files.get(f, Path(f).name), program.table.classes())

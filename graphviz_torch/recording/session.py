@@ -38,6 +38,7 @@ from ..tracing.nodes import GradFn, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
+from .compiled.trace import OperationTrace
 from .failures.failures import Failures
 from .graphs import graphs_of
 from .listener import Began, BlockRaised, Ended, InnerBackwardRaised, Listener, Reach
@@ -89,7 +90,7 @@ class Session:
         found: list[Any] = [
             Uncounted(self._release),
             self.program,
-            RegionWatch(),
+            RegionWatch(OperationTrace),
             WarningLines(CallWatch.__torch_function__),
             ModuleWatch(self._telling("module_began"), self._telling("module_ended")),
             EngineWatch(self._begin, self._end),

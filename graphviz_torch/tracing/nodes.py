@@ -25,7 +25,8 @@ from ..internals.tensors.metadata import Metadata, Outputs, defined, is_custom
 from ..internals.tensors.saved_attributes import attributes
 from .infer import COPIES, backward_copies, infer_modules
 from .names import BufferName, ParameterName
-from .regions import CLOSED, Region, region_of
+from .region_reader import region_of
+from .regions import CLOSED, Region
 
 # Any: torch gives nodes of C++ and of Python classes with no common public type.
 GradFn = Any

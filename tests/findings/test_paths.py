@@ -183,7 +183,7 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
     assert "spare.weight and spare.bias got no gradient: what torch.compile made" in spare.message
     assert forgotten.message.startswith("a.weight and a.bias got no gradient: ")
     assert forgotten.severity == "warning"
-    assert forgotten.advice.endswith("record the model uncompiled to learn where.")
+    assert forgotten.advice.endswith("or the model uncompiled, to learn where.")
 
 
 def test_of_plain_leaves_only_one_that_was_cut_off_counts_as_a_parameter() -> None:

@@ -57,8 +57,8 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
         advice = f"Return a gradient for every input that needs one in backward of {node.title}."
         compiled = "compile" in node.note
         if compiled:
-            advice = "Inside the compiled region, where nothing is seen, it was cut or not used: "
-            advice += "record the model uncompiled to learn where."
+            advice = "Inside the compiled region it was cut or not used: record the step that "
+            advice += "compiles the model, or the model uncompiled, to learn where."
         yield finding(
             "warning" if compiled else "error",
             f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.source)} "

@@ -26,6 +26,7 @@ from typing import Any
 
 from torch._guards import CompileContext
 
+from .. import traces
 from ..dynamo import uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
@@ -37,7 +38,14 @@ _DYNAMO = "torch._dynamo.eval_frame"
 
 
 class RegionWatch:
-    """A context in which compiled regions find the modes and keys of the program without ours."""
+    """A context in which compiled regions find the modes and keys of the program without ours.
+
+    Args:
+        trace: makes what is told of each graph that is compiled.
+    """
+
+    def __init__(self, trace: Callable[[], traces.Trace]) -> None:
+        self.trace = trace
 
     def __enter__(self) -> RegionWatch:
         _INSTALLATION.add(self)
@@ -116,9 +124,12 @@ _THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
 
 def _begin(*_: object) -> None:
     take_off()
+    for watch in _INSTALLATION.watchers[-1:]:
+        traces.begin(watch.trace)
 
 
 def _end(*_: object) -> None:
+    traces.end()
     take_on()
 
 

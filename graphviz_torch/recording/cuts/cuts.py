@@ -46,7 +46,7 @@ from ..live import Live
 from ..live_nodes import behind, hidden_behind
 from ..program import Program
 from ..tracking import Trail, inwards, name_of
-from .names import READS, cut_name
+from .names import READS, cut_name, results_cut
 from .record import CutRecord, LiveCut, Origin
 
 _DETACH_: Any = Tensor.detach_
@@ -120,13 +120,9 @@ class Cuts(Listener):
             self._use(behind, func, (begin, end), made)
         start: tuple[Origin, ...] = ()
         if operands:
-            cut_off = made
-            if any(tensor.requires_grad for tensor in made):
-                # Beside values with a gradient, what can have none: the indices of topk.
-                cut_off = [t for t in made if not (t.requires_grad or t.is_floating_point())]
-                if not cut_off or not all(t.is_floating_point() for t in given):
-                    return  # what was an integer before is cut off from nothing
-            start = self._cut(func, operands[:_OPERANDS], cut_off, frame)
+            if (lost := results_cut(given, made)) is None:
+                return
+            start = self._cut(func, operands[:_OPERANDS], lost, frame)
         self._lead(made, start, behind if begin == end else {})
 
     def hidden(self, event: Reach) -> list[GradFn]:

@@ -27,7 +27,7 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
     if func in METADATA_CALLS:
         return ""
     name = name_of(func)
-    if name == "get":  # a property: `data` alone gets here
+    if name in ("get", "_get_data_attr"):  # a property: `data` alone gets here
         name = "data"
     if not made:
         return name if name in READS else ""
@@ -38,6 +38,21 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
             return name_of_pytorch
         return "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
     return name
+
+
+def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
+    """The results of a call that may be cut off; none for a read, None where nothing is.
+
+    Args:
+        given: what it took, where one needs a gradient.
+        made: what it gave.
+    """
+    if not any(tensor.requires_grad for tensor in made):
+        return made
+    # Beside values with a gradient, what can have none: the indices of topk.
+    found = [t for t in made if not (t.requires_grad or t.is_floating_point())]
+    # What was an integer before is cut off from nothing.
+    return found if found and all(t.is_floating_point() for t in given) else None
 
 
 def _switched_off_by(frame: FrameType | None) -> str:

@@ -29,6 +29,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, StepWatch, optimize
 from ...internals.hooks.regions import RegionWatch
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.pytree import tensors
+from ..compiled.trace import OperationTrace
 from ..failures.in_place import IN_PLACE
 
 _grad: Any = Tensor.grad
@@ -67,7 +68,7 @@ class StepBorders:
         self._thread = 0
         self._key = object()
         self._calls = CallWatch((self,), self._key, _raise)
-        self._regions = RegionWatch()
+        self._regions = RegionWatch(OperationTrace)
         self._steps = StepWatch(self._stepping, self._stepped)
         self._looks = False  # at calls
         self._running = False  # an optimizer's step

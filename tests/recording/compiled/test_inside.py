@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from graphviz_torch import find, record, trace
 from graphviz_torch.graph import Graph
@@ -84,6 +85,31 @@ def test_a_region_has_the_nodes_of_the_eager_model(backend: str, without_a_cache
     expected = [n for n in eager.nodes if n.module_class and not n.leaf]
     assert described(inside(compiled)) == described(expected)
     assert not [found for found in find(compiled) if found.severity != "info"]
+
+
+def every(nodes: Any) -> Counter[tuple[Any, ...]]:
+    """Every one; what is a view without a copy has several names."""
+    view = {"UnsafeViewBackward0": "ViewBackward0", "ReshapeAliasBackward0": "ViewBackward0"}
+    return Counter(
+        (view.get(n.name, n.name), n.module, n.module_class, n.source, n.outputs) for n in nodes
+    )
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
+def test_one_that_is_compiled_while_recorded_has_every_node_of_the_eager_model(
+    backend: str, dynamic: bool | None, without_a_cache: Any
+) -> None:
+    model = Reader()
+    expected = [n for n in recorded(model, model).nodes if n.operation not in ("", "pow", "mean")]
+    for hits in 0, 1:  # the second time from inductor's cache on disk
+        torch._dynamo.reset()
+        counters.clear()
+        compiled = recorded(torch.compile(model, backend=backend, dynamic=dynamic), model)
+        if backend == "inductor":
+            assert counters["aot_autograd"]["autograd_cache_hit"] == hits
+        assert every(inside(compiled)) == every(expected)
+        assert [node.order for node in inside(compiled)].count(None) == 0
 
 
 def test_each_parameter_leads_to_what_its_own_module_does() -> None:

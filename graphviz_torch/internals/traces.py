@@ -1,0 +1,119 @@
+"""The seam of dynamo's tracing: each operation of a graph, while it runs on tensors without memory.
+
+Dynamo runs every operation that it puts into a graph once, on tensors that have shapes and nodes of
+autograd, but no values. So autograd says there what it would say of the program uncompiled.
+
+Private: the function that runs one operation, and the method that gives the graph to the compiler
+(2.11 to 2.14). Both are replaced only while something is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from threading import local
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+class Trace(Protocol):
+    """What is told of one graph."""
+
+    def begun(self, operands: list[Tensor]) -> None:
+        """An operation is about to run."""
+
+    def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
+        """It has run: what was called, what dynamo knows of the call, what it gave."""
+
+    def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
+        """The graph is whole; the compiler has not changed it yet."""
+
+    def compiled(self, kinds: list[Any]) -> None:
+        """The compiler made these classes of nodes of it."""
+
+
+class _Here(local):
+    """What belongs to the thread that asks."""
+
+    output: Any = None  # dynamo's, for the graph that is traced
+    trace: Trace | None = None  # None where one could not be read, too
+
+
+_here = _Here()
+_theirs: dict[str, Any] = {}
+
+
+def begin(new: Callable[[], Trace]) -> None:
+    """Something is compiled: tell a new trace of each graph."""
+    utils, output = _utils(), _output_graph()
+    if _theirs:
+        return
+    _theirs.update(run=utils.run_node, compile=output.call_user_compiler)
+
+    def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+        if tracer is not _here.output:  # dynamo begins a graph, or begins it anew
+            _here.output, _here.trace = tracer, new()
+        _tell("begun", _tensors((args, kwargs)))
+        result = _theirs["run"](tracer, node, args, kwargs, nnmodule)
+        method = node.op == "call_method"
+        function = getattr(Tensor, node.target, None) if method else node.target
+        _tell("ended", function, node.meta, _tensors(result))
+        return result
+
+    def call_user_compiler(self: Any, gm: Any, examples: Any) -> Any:
+        if self is not _here.output:
+            return _theirs["compile"](self, gm, examples)
+        before = set(_kinds())
+        inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        results = gm.graph.output_node().all_input_nodes
+        _tell("complete", *map(_values, (inputs, results)))
+        try:
+            compiled = _theirs["compile"](self, gm, examples)
+            _tell("compiled", [kind for kind in _kinds() if kind not in before])
+        finally:
+            _here.output = _here.trace = None
+        return compiled
+
+    utils.run_node, output.call_user_compiler = run_node, call_user_compiler
+
+
+def end() -> None:
+    """Nothing is compiled any more."""
+    _here.output = _here.trace = None
+    if _theirs:
+        _utils().run_node = _theirs["run"]
+        _output_graph().call_user_compiler = _theirs["compile"]
+        _theirs.clear()
+
+
+def _tell(event: str, *what: Any) -> None:
+    if _here.trace is not None:
+        try:
+            getattr(_here.trace, event)(*what)
+        except Exception:  # the region stays closed
+            _here.trace = None
+
+
+def _values(nodes: list[Any]) -> list[Tensor]:
+    return _tensors([node.meta.get("example_value") for node in nodes])
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _utils() -> Any:
+    return import_module("torch._dynamo.utils")
+
+
+def _output_graph() -> Any:
+    return import_module("torch._dynamo.output_graph").OutputGraph
+
+
+def _kinds() -> list[Any]:
+    """The classes of nodes that regions have so far."""
+    functions: list[Any] = torch.autograd.Function.__subclasses__()
+    return [one._backward_cls for one in functions if one.__name__ == "CompiledFunction"]

@@ -1,0 +1,1 @@
+"""What is inside the regions that `torch.compile` makes while a recording runs."""

@@ -1,0 +1,173 @@
+"""What a region does inside: autograd's nodes of the operations that dynamo traced.
+
+Dynamo runs them on tensors that have nodes of autograd, and no values. So the nodes, their edges
+and shapes are those of the program uncompiled. What cut the way of a gradient is there too, which
+the compiler takes out. The nodes before such a cut are in the region, and do not run.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...graph import TensorMeta
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modes import unseen_operators
+from ...internals.tensors.metadata import tensor_meta
+from ...tracing.nodes import GradFn, made_by, operation, read
+from ...tracing.region_reader import enter, origin
+from ...tracing.regions import END, Inside, InsideCut, Region
+from ...tracing.tracer import connected
+from ..cuts.names import READS, cut_name, results_cut
+
+_SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
+_RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}  # what dynamo runs
+
+
+class _Operation(NamedTuple):
+    """One that made nodes."""
+
+    start: int  # their numbers: start <= n < end
+    end: int
+    meta: dict[str, Any]  # of its node in dynamo's graph
+
+
+class _Cut(NamedTuple):
+    """An operation that took what needs a gradient, and gave what has none."""
+
+    how: str
+    tensor: TensorMeta  # its result
+    before: list[GradFn]  # what made its operands
+    meta: dict[str, Any]
+    after: list[int]  # numbers of the nodes that used its result
+
+
+class OperationTrace:
+    """The operations of one graph, in order."""
+
+    def __init__(self) -> None:
+        self._operations: list[_Operation] = []
+        self._cuts: list[_Cut] = []
+        self._behind: dict[int, list[_Cut]] = {}  # of a tensor without gradient, by id()
+        self._inputs: dict[int, GradFn] = {}  # what made it when it was first used, by id()
+        self._tensors: list[Tensor] = []  # so that no other takes the id() of one
+        self._operands: list[Tensor] = []  # of the operation that is running
+        self._makers: list[GradFn] = []  # of those that need a gradient
+        self._start = 0
+        self._region: Region | None = None
+
+    def begun(self, operands: list[Tensor]) -> None:
+        """An operation is about to run."""
+        self._operands, self._makers = operands, []
+        for tensor in operands:
+            if tensor.requires_grad:
+                fn = _maker(tensor)
+                self._makers.append(fn)
+                self._inputs.setdefault(id(tensor), fn)
+        self._tensors += operands
+        self._start = sequence_number()
+
+    def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
+        """It has run."""
+        start, end = self._start, sequence_number()
+        self._tensors += made
+        behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
+        if end > start:
+            self._operations.append(_Operation(start, end, meta))
+            for cut in behind.values():
+                cut.after.append(end - 1)
+            behind = {}
+        lost = results_cut(self._operands, made) if self._makers else None
+        if lost is not None and (how := _drawn(meta) or cut_name(function, lost)):
+            tensor = tensor_meta(lost[0] if lost else self._operands[0])
+            cut = _Cut(how, tensor, self._makers, meta, [])
+            self._cuts.append(cut)
+            behind[id(cut)] = cut
+        for one in made if behind else ():
+            if not one.requires_grad:
+                self._behind[id(one)] = [*behind.values()]
+        self._operands = []
+
+    def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
+        """Read the nodes; no tensor is needed any more."""
+        with unseen_operators():
+            self._region = self._read(inputs, [one for one in results if one.requires_grad])
+        self.__dict__.update(_operations=[], _cuts=[], _behind={}, _inputs={}, _tensors=[])
+
+    def compiled(self, kinds: list[Any]) -> None:
+        """Enter what was read as the inside of the region."""
+        if len(kinds) == 1 and self._region is not None:
+            enter(kinds[0], self._region)
+
+    def _read(self, inputs: list[Tensor], results: list[Tensor]) -> Region:
+        ends = [*map(_maker, results)]
+        live, _ = connected(ends)
+        cuts = [cut for cut in self._cuts if cut.after or cut.how in READS]
+        cut_off = {fn: None for cut in cuts for fn in cut.before}
+        ids, edges = connected([*(fn for fn in cut_off if fn not in live), *ends])
+        made = {fn: each for fn in ids if (each := self._operation(fn)) is not None}
+        places = {fn: i for i, fn in enumerate(made)}
+        inner = {ids[fn]: i for fn, i in places.items()}
+        columns = read(ids, edges, [(fn, 0) for fn in ends], ()).columns
+        nodes = []
+        for fn, each in made.items():
+            name, outputs, attributes = (
+                columns[field][ids[fn]] for field in ("name", "outputs", "attributes")
+            )
+            name = _RENAMED.get(name, name)
+            where = origin(each.meta)
+            nodes.append(Inside(name, operation(name), outputs, where, attributes, fn in live))
+        inside, users = [], defaultdict[int, set[int]](set)
+        for edge in edges:
+            if edge.target in inner and edge.source in inner:
+                moved = edge._replace(source=inner[edge.source], target=inner[edge.target])
+                inside.append(moved)
+            elif edge.target in inner:
+                users[edge.source].add(inner[edge.target])
+        sources = [self._inputs.get(id(tensor)) for tensor in inputs]
+        return Region(
+            tuple(nodes),
+            tuple(inside),
+            tuple(
+                tuple(sorted(users[ids.get(fn, -1)])) or (() if fn in cut_off else (END,))
+                for fn in sources
+            ),
+            tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),
+            tuple(_inside(cut, fn, places, sources) for cut in cuts for fn in cut.before),
+        )
+
+    def _operation(self, fn: GradFn) -> _Operation | None:
+        """The operation that made a node; None for what came from outside."""
+        number = fn._sequence_nr()
+        at = bisect_right(self._operations, number, key=attrgetter("start")) - 1
+        each = self._operations[at] if at >= 0 else None
+        return each if each is not None and number < each.end else None
+
+
+def _inside(
+    cut: _Cut, fn: GradFn, places: Mapping[GradFn, int], sources: list[GradFn]
+) -> InsideCut:
+    """A cut of what this node made."""
+    numbers = {one._sequence_nr(): place for one, place in places.items()}
+    after = tuple(numbers[number] for number in cut.after if number in numbers)
+    input_nr = sources.index(fn) if fn in sources else None
+    return InsideCut(cut.how, cut.tensor, places.get(fn), after, origin(cut.meta), input_nr)
+
+
+def _maker(tensor: Tensor) -> GradFn:
+    """The node that made a tensor; a view taken under no_grad has none: its base tells."""
+    base = tensor._base if tensor.is_leaf and tensor._is_view() else None
+    return made_by(tensor if base is None else base)
+
+
+def _drawn(meta: Mapping[str, Any]) -> str:
+    """ "sample" for what a distribution does in its sample(), which runs under no_grad."""
+    found = _SAMPLE.search(meta.get("stack_trace") or "")
+    return "" if found is None or torch.is_grad_enabled() else "sample"

@@ -1,0 +1,216 @@
+"""What is inside a region: by the class of its node of autograd.
+
+Where a recording runs while the region is compiled, it has read what dynamo traces. Else it is read
+from the graph of its backward. There each operation says which node of autograd it belongs to, by
+the number that eager's nodes have too; those of one number are one node here. Data flows between
+two nodes where a gradient flows back. Not there: operations whose backward computes nothing, such
+as an addition, what the loss does not depend on, and what cut the way of a gradient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..graph import Edge
+from ..internals.compiled import backward_graph
+from ..internals.frames import LIBRARY, OWN, owner
+from ..internals.tensors.metadata import tensor_meta
+from .regions import END, Inside, Origin, Place, Region
+
+# What autograd calls a function of Python's, and an operation that another stands for.
+_NAMES = {
+    "truediv": "div",
+    "iadd": "add",
+    "imul": "mul",
+    "getitem": "select",
+    "threshold": "relu",
+    "embedding_dense": "embedding",
+    "nll_loss_forward": "nll_loss",
+    "nll_loss2d_forward": "nll_loss2d",
+    "_native_batch_norm_legit_functional": "native_batch_norm",
+}
+# Operations that undo themselves or each other: by the backward's, the forward's.
+_INVERSE = {"sum": "expand", "expand": "sum"}
+_MOVES = frozenset(
+    ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
+)
+
+_regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by the class of the node
+
+
+def enter(kind: Any, region: Region) -> None:
+    """Note what is inside the regions whose nodes are of this class."""
+    _regions[kind] = region
+
+
+def region_of(fn: Any) -> Region | None:
+    """What is inside the region of this live node; None where that is not known."""
+    kind = type(fn)
+    known = _regions.get(kind)
+    if known is None:
+        graph = backward_graph(kind)
+        known = None if graph is None else _read(graph)
+        if known is not None:
+            _regions[kind] = known
+    return known if known is not None and len(known.users) == len(fn.next_functions) else None
+
+
+def _read(graph: Any) -> Region | None:
+    """What is inside, from the graph of the backward."""
+    makers: dict[Any, frozenset[int]] = {}  # of what depends on a gradient, which nodes gave it
+    groups: dict[int, list[Any]] = {}  # operations by the number of their node
+    flows: dict[int, dict[Any, frozenset[int]]] = {}  # gradients that a node takes, from whom
+    numbered = [op for op in graph.nodes if "seq_nr" in op.meta and _aten(op) not in ("", "detach")]
+    # Of the forward, kept or computed again.
+    forward = {op.meta["seq_nr"]: op for op in numbered if "from_node" in op.meta}
+    backward = {op.meta["seq_nr"] for op in numbered if "from_node" not in op.meta}
+    for op in graph.nodes:
+        number = op.meta.get("seq_nr")
+        given = {source: makers[source] for source in op.all_input_nodes if source in makers}
+        if op.op == "placeholder" and "tangents" in op.name:
+            makers[op] = frozenset((END,))
+        elif op.op != "call_function" or not given:
+            continue
+        elif op.meta.get("is_gradient_acc"):
+            makers[op] = frozenset().union(*given.values())
+        elif number is None or not _aten(op):
+            return None
+        else:
+            groups.setdefault(number, []).append(op)
+            makers[op] = frozenset((number,))
+            taken = flows.setdefault(number, {})
+            taken.update({value: by for value, by in given.items() if by != {number}})
+        if (added := _sum(op, forward)) is not None and added not in backward:
+            groups[added], flows[added] = [forward[added]], {op: makers[op]}
+            makers[op] = frozenset((added,))
+    try:
+        order = [*TopologicalSorter(_inputs(groups, flows)).static_order()]
+    except CycleError:
+        return None
+    ids = {number: i for i, number in enumerate(order)} | {END: END}
+    edges, ends = [], []
+    for number in order:
+        for output_nr, by in enumerate(flows[number].values()):
+            for user in sorted(ids[one] for one in by - {number}):
+                if user == END:
+                    ends.append(ids[number])
+                else:
+                    edges.append(Edge(ids[number], user, output_nr))
+    nodes = tuple(_inside(groups[n], flows[n], forward.get(n)) for n in order)
+    results = graph.output_node().args[0]
+    users = tuple(
+        tuple(sorted(ids[maker] for maker in makers.get(result, ()))) or (END,)
+        for result in results
+    )
+    return Region(nodes, tuple(edges), users, tuple(dict.fromkeys(ends)))
+
+
+def _sum(gradient: Any, forward: Mapping[int, Any]) -> int | None:
+    """The number of the addition whose operands both get this gradient; None where none is known.
+
+    It computes nothing backward, so it is known where its result is kept. Autograd's number for it
+    is the next after the later operand's.
+    """
+    users = {
+        op.meta.get("seq_nr") if op.op == "call_function" else -1
+        for op in gradient.users
+        if not op.meta.get("is_gradient_acc")
+    } - {None, gradient.meta.get("seq_nr")}
+    others = sum(1 for op in gradient.users if op.meta.get("is_gradient_acc"))
+    number = max(users, default=-1) + 1
+    made = forward.get(number)
+    if number == 0 or len(users) + others < 2 or made is None or _aten(made) not in ("add", "add_"):
+        return None
+    alike = made.meta["val"].shape == gradient.meta["val"].shape
+    return number if alike else None
+
+
+def _inputs(
+    groups: Mapping[int, Any], flows: Mapping[int, Mapping[Any, frozenset[int]]]
+) -> dict[int, list[int]]:
+    """For each node those that it takes data from."""
+    found: dict[int, list[int]] = {number: [] for number in sorted(groups)}
+    for number in sorted(groups):
+        for by in flows[number].values():
+            for user in by - {END}:
+                found[user].append(number)
+    return found
+
+
+def _inside(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> Inside:
+    first = ops[0].meta
+    outputs = tuple(tensor_meta(v.meta["val"]) if "val" in v.meta else None for v in taken)
+    source = first.get("fwd_source_fn_stack") or first.get("source_fn_stack") or ()
+    called = re.sub(r"_\d+$", "", source[-1][0]) if source else ""
+    operation = _operation(ops, "" if forward is None else _aten(forward), called).lstrip("_")
+    name = "".join(part.capitalize() for part in operation.split("_")) + "Backward0"
+    return Inside(name, operation, outputs, origin(first))
+
+
+def origin(meta: Mapping[str, Any]) -> Origin:
+    """Where an operation of a graph comes from."""
+    place, library = _places(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
+    stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
+    modules = tuple(
+        (int(str(key).partition("@")[0]), _path(path), _class_name(kind))
+        for key, (path, kind) in stack.items()
+        if str(key).partition("@")[0].isdigit()
+    )
+    return Origin(place, library, modules)
+
+
+def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
+    """What the forward did.
+
+    Args:
+        ops: the operations of its backward.
+        forward: of its forward, where that is in the graph too.
+        called: what Python called: "linear", which may be several operations.
+    """
+    names = list(dict.fromkeys(_aten(op) for op in ops))
+    for name in names:
+        if match := re.fullmatch(r"(\w+?)_backward(_data)?", name):
+            return _NAMES.get(match[1], match[1])
+    if forward:
+        return _NAMES.get(forward, forward)
+    if "mm" in names:
+        return "addmm" if "sum" in names else "mm"
+    if "bmm" in names:
+        return "bmm"
+    if len(names) == 1 and (names[0] in _MOVES or not called):
+        return _INVERSE.get(names[0], names[0])
+    return _NAMES.get(called, called) or names[0]
+
+
+def _aten(op: Any) -> str:
+    """The operation that the program's became, before it was taken apart: "addmm"."""
+    target = op.meta.get("original_aten")
+    packet = getattr(target, "overloadpacket", None)
+    return "" if packet is None else str(packet).rpartition(".")[2]
+
+
+def _class_name(kind: Any) -> str:
+    return str(kind if isinstance(kind, str) else kind.__name__).rpartition(".")[2]
+
+
+def _path(source: str) -> str:
+    """The path of a module in the region, from the way by which dynamo found it."""
+    path = re.sub(r"\._modules\['([^']+)'\]", r".\1", source)
+    path = re.sub(r"^[A-Z]\['[^']*'\]", "", path).replace("._orig_mod", "")
+    return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")
+
+
+def _places(trace: str) -> tuple[Place | None, Place | None]:
+    """The user's line in the text of a stack, and a library's that it led to."""
+    library = None
+    for file, line in reversed(re.findall(r'File "([^"]+)", line (\d+)', trace)):
+        kind = owner(file)
+        if kind == OWN:
+            return (file, int(line)), library
+        if kind == LIBRARY and library is None:
+            library = file, int(line)
+    return None, library
