@@ -38,6 +38,7 @@ st.navigation(
                 ("training", "Training", "show_chart"),
                 ("devices", "Devices", "memory"),
                 ("processes", "Many processes", "lan"),
+                ("fit", "Will it fit?", "straighten"),
                 ("checkpoints", "Checkpoints", "save"),
             )
         ),

@@ -177,3 +177,17 @@ class Ranks:
     findings: tuple[Finding, ...]
     collectives: tuple[tuple[tuple[str, str], ...], ...]  # (column, text)
     chart: str  # an SVG of when each rank stood in a collective; "" where no times are known
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one rank of a rehearsed training takes."""
+
+    ranks: int
+    rank: int
+    parts: tuple[tuple[str, int], ...]  # "parameters", "gradients", ..., and their bytes
+    peak_bytes: int
+    peak_at: str
+    flops: int
+    collectives: tuple[tuple[str, str, int, int, str, str], ...]  # those with most bytes first
+    chart: str  # an SVG of its memory over the step; "" where it came from a file

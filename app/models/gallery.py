@@ -23,6 +23,7 @@ DEVICES: dict[str, tuple[int, ...]] = {
 NAMES = tuple(DEVICES)
 # What two ranks run together, each with the name of its mesh's dimension.
 MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}
+LARGE = "large"  # what is rehearsed on ranks that are not there
 FAILING = "forgotten"  # its forward fails, on purpose
 _FOLDER = Path(__file__).parent
 _FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # the files are scripts, as a reader writes them
@@ -54,7 +55,7 @@ def model(name: str) -> Model:
     Raises:
         KeyError: if the gallery has none of that name.
     """
-    if name not in NAMES and name not in MESHES:
+    if name not in (*NAMES, *MESHES, LARGE):
         raise KeyError(name)
     text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     code = text.removesuffix(_FOR_TYPE_CHECKERS).rstrip() + "\n"

@@ -19,7 +19,7 @@ from app.views.training import MAX_DEPTH, MAX_STEPS
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served, visit_at_once
 
-PAGES = ["", "explore", "training", "devices", "processes", "checkpoints"]
+PAGES = ["", "explore", "training", "devices", "processes", "fit", "checkpoints"]
 STATES = ["?backward=1", "?source=A+model"]
 TABLES = [
     "?source=A+model&model=DataParallel&device=8+simulated+accelerators&backward=1",

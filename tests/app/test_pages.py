@@ -14,15 +14,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from app.jobs import checkpoints as checkpointing
 from app.jobs import measurement as measuring
-from app.jobs import ranks, recordings, training
+from app.jobs import ranks, recordings, rehearsals, training
 from app.jobs.values import MOVING, Settings, Step
 from app.panels import text
 from app.views import explore
 from app.views.checkpoints import FORMATS
-from graphviz_torch import find, load, record
-from tests.support.app_pages import column, drawn, page
+from graphviz_torch import find, load, record, rehearse
+from tests.support.app_pages import column, drawn, page, press
 
-PAGES = ["run", "explore", "training", "devices", "processes", "checkpoints"]
+PAGES = ["run", "explore", "training", "devices", "processes", "fit", "checkpoints"]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -132,6 +132,37 @@ def test_the_page_says_which_rank_has_what_and_what_it_sends() -> None:
     assert first["parameter"] == "up.weight"
     assert first["rank 1"] == "Shard(0) on tp, local [32, 16]"
     assert [m.value for m in app.markdown].count("**1 collective** in forward (1.9 KiB).") == 2
+
+
+def test_the_page_says_whether_a_rank_fits_and_what_it_has() -> None:
+    app = page("fit", **{"fit ranks": "16"})
+    block = 2 * 8192 * 32768 + 32768 + 3 * 8192  # two matrices, their biases, and the norm's two
+    shown = {metric.label: metric.value for metric in app.metric}
+    assert shown["Parameters"] == shown["Gradients"] == text.size(12 * block * 4 / 16)
+    assert app.success[0].value.startswith("**Rank 0 of 16 fits**")
+    assert "data:image/svg+xml" in app.get("html")[0].proto.body
+    app.number_input(key="fit memory").set_value(5.0)
+    press(app, "Rehearse")
+    assert app.error[0].value.startswith("**Rank 0 of 16 does not fit**")
+    app.number_input(key="fit tp").set_value(3)
+    press(app, "Rehearse")
+    assert "pass a divisor of 16" in app.error[0].value
+
+
+def test_a_rehearsal_is_read_from_what_the_command_printed() -> None:
+    def train() -> None:
+        torch.nn.Linear(10, 100)(torch.ones(5, 10)).sum().backward()
+
+    given = rehearse(train).to_dict()
+    [one] = rehearsals.read(json.dumps(given).encode(), "fit.json")
+    assert (one.ranks, dict(one.parts)["parameters"], one.flops) == (1, 4400, 20000)
+    assert len(rehearsals.read(json.dumps([given, given]).encode(), "fit.json")) == 2
+    row = {"kind": "", "group": "", "count": 1, "nbytes": 1, "module": "", "where": 7}
+    wrong = [{}, [], [1], [given] * 17, {**given, "ranks": "1"}, {**given, "peak_bytes": -1}]
+    wrong += [{**given, "collectives": [row]}, {**given, "flops": 2**70}, {**given, "rank": True}]
+    for data in (b"", b"[" * 100_000, b"\xff", *(json.dumps(each).encode() for each in wrong)):
+        with pytest.raises(ValueError, match=r"fit\.json is not a rehearsal\. Pass what"):
+            rehearsals.read(data, "fit.json")
 
 
 def test_a_batch_of_30_is_divided_as_the_tutorial_says() -> None:

@@ -1,0 +1,86 @@
+"""Jobs of the page "Will it fit?": a rehearsal of the sample, and one from a file."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from graphviz_torch import draw_memory, rehearse
+
+from ..models import gallery
+from .values import Fit
+
+GIB = 2**30
+_SIZES = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
+_NUMBERS = ("ranks", "rank", "peak_bytes", "flops", *_SIZES)
+_MOST = 16  # ranks of a file
+_ROWS = 1_000  # collectives of a rank
+
+
+def sample(ranks: int, tp: int, gib: float) -> Fit:
+    """The sample's second step on rank 0.
+
+    Args:
+        ranks: how many there would be.
+        tp: how many of them share a batch.
+        gib: memory of a device.
+    """
+    train = partial(gallery.module(gallery.LARGE).train, tp)
+    found = rehearse(train, ranks=ranks, device_memory=int(gib * GIB))
+    return _fit(found.to_dict(), draw_memory(found))
+
+
+def read(data: bytes, name: str) -> list[Fit]:
+    """What `graphviz-torch rehearse --format json` printed: of one rank or of several.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    try:
+        given = json.loads(data)
+        each = given if isinstance(given, list) else [given]
+        if 0 < len(each) <= _MOST:
+            return [_fit(_checked(one)) for one in each]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise ValueError(
+        f"{name} is not a rehearsal. Pass what `graphviz-torch rehearse --format json` printed, "
+        f"for at most {_MOST} ranks."
+    )
+
+
+def _checked(given: Any) -> dict[str, Any]:
+    """One rank's part of a file, if every value is of its type.
+
+    Raises:
+        ValueError, TypeError, KeyError: if one is not.
+    """
+    sizes = [given[key] for key in _NUMBERS]
+    rows = given["collectives"]
+    texts = [given["peak_at"], *(row[key] for row in rows for key in ("kind", "group"))]
+    texts += [row[key] for row in rows for key in ("module", "where")]
+    sizes += [row[key] for row in rows for key in ("count", "nbytes")]
+    if not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+        raise ValueError(sizes)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(texts)
+    checked: dict[str, Any] = given
+    return checked
+
+
+def _fit(given: dict[str, Any], chart: str = "") -> Fit:
+    rows = sorted(given["collectives"], key=lambda row: -row["nbytes"])[:_ROWS]
+    return Fit(
+        ranks=given["ranks"],
+        rank=given["rank"],
+        parts=tuple((key.removesuffix("_bytes"), given[key]) for key in _SIZES),
+        peak_bytes=given["peak_bytes"],
+        peak_at=given["peak_at"],
+        flops=given["flops"],
+        collectives=tuple(
+            (row["kind"], row["group"], row["count"], row["nbytes"], row["module"], row["where"])
+            for row in rows
+        ),
+        chart=chart,
+    )

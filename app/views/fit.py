@@ -1,0 +1,100 @@
+"""Will it fit?: what one rank of a training takes, rehearsed without the machines."""
+
+from __future__ import annotations
+
+import base64
+
+import streamlit as st
+
+from ..jobs.values import Fit
+from ..models import gallery
+from ..panels import text
+from ..panels.results import result
+
+SAMPLE = "A sample: 6.4 billion parameters"
+FILE = "A rehearsal of mine"
+GIB = 2**30
+COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
+
+
+def draw() -> None:
+    """The page."""
+    st.title(
+        "Will it fit?",
+        anchor=False,
+        help="A rehearsal runs a training's first steps as one rank of many, on tensors without "
+        "memory: no GPU, no network. It counts bytes, operations and collectives.",
+    )
+    source = st.segmented_control(
+        "Training", [SAMPLE, FILE], default=SAMPLE, required=True, key="fit", bind="query-params"
+    )
+    with (
+        st.form("cluster", border=False),
+        st.container(horizontal=True, vertical_alignment="bottom"),
+    ):
+        ranks = st.number_input("Ranks", 1, 4096, 8, key="fit ranks", bind="query-params")
+        tp = st.number_input(
+            "of them share a batch (tp)", 1, 64, 1, key="fit tp", bind="query-params"
+        )
+        gib = st.number_input(
+            "Memory of a device, GiB", 0.1, 1e6, 80.0, key="fit memory", bind="query-params"
+        )
+        st.form_submit_button("Rehearse", type="primary", icon=":material/straighten:")
+    if ranks % tp:
+        st.error(f"{ranks} ranks do not make groups of {tp}: pass a divisor of {ranks}.")
+        return
+    if source == SAMPLE:
+        _draw_sample(ranks, tp, gib)
+    else:
+        _draw_file(ranks, tp, gib)
+
+
+def _draw_sample(ranks: int, tp: int, gib: float) -> None:
+    with st.expander("The program", icon=":material/code:"):
+        st.code(gallery.model(gallery.LARGE).code, language="python", line_numbers=True)
+    doing = f"Rehearsing rank 0 of {ranks:,}"
+    found: Fit | None = result("fit", doing, ".rehearsals:sample", ranks, tp, gib)
+    if found is not None:
+        _draw(found, gib)
+
+
+def _draw_file(ranks: int, tp: int, gib: float) -> None:
+    st.markdown("On your machine, on the processor, without the memory that it counts:")
+    mesh = f"dp={ranks // tp},tp={tp}" if tp > 1 else f"dp={ranks}"
+    options = f"--ranks {ranks} --mesh {mesh} --device-memory {gib:g}GiB"
+    st.code(f"graphviz-torch rehearse {options} --format json train.py > fit.json", language=None)
+    file = st.file_uploader("What it printed", type=["json"], key="fit file", max_upload_size=5)
+    if file is None:
+        st.info("Drop the file above.", icon=":material/folder_open:")
+        return
+    data, name = file.getvalue(), file.name
+    every: list[Fit] | None = result("fit file", "Reading", ".rehearsals:read", data, name)
+    for found in every or ():
+        _draw(found, gib)
+
+
+def _draw(found: Fit, gib: float) -> None:
+    """Whether one rank fits, what it has, and what it sends."""
+    left = gib * GIB - found.peak_bytes
+    rank = f"Rank {found.rank:,} of {found.ranks:,}"
+    at = text.escape(found.peak_at)
+    if left >= 0:
+        st.success(f"**{rank} fits**: {text.size(left)} are left at its peak, in {at}.")
+    else:
+        st.error(f"**{rank} does not fit**: {text.size(-left)} too much at its peak, in {at}.")
+    figures = [("Peak", text.size(found.peak_bytes))]
+    figures += [(name.capitalize(), text.size(nbytes)) for name, nbytes in found.parts]
+    figures.append(("Operations", text.short(found.flops)))
+    for column, (name, value) in zip(st.columns(len(figures)), figures, strict=True):
+        column.metric(name, value)
+    if found.chart:
+        data = base64.b64encode(found.chart.encode()).decode()
+        alt = "The memory of this rank over the step"
+        st.html(f'<img alt="{alt}" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">')
+    if found.collectives:
+        st.markdown("#### What it sends")
+        rows = []
+        for kind, group, count, nbytes, module, where in found.collectives:
+            cells = (kind, group, f"{count:,}", text.size(nbytes), module, where)
+            rows.append(dict(zip(COLUMNS, map(text.escape, cells), strict=True)))
+        st.table(rows)
