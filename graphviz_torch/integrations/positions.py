@@ -36,7 +36,7 @@ def stall_text(positions: Positions) -> str:
     >>> waits = RankPosition((gather, reduce), 1, "inside")
     >>> more = RankPosition((CollectiveCalls("all_gather", "", all, "train.py:88", times=4),), 0)
     >>> print(stall_text({0: waits, 1: waits, 2: more}))
-    ranks 0 and 1 wait in all_reduce at train.py:91; rank 2 came last to all_gather at \
+    ranks 0 and 1 wait in all_reduce at train.py:91; rank 2 last began all_gather at \
 train.py:88, called 1 time more
     """
     at = {rank: each for rank, each in positions.items() if each is not None}
@@ -53,7 +53,7 @@ train.py:88, called 1 time more
     own = clauses.pop(_clause(first, first, at))
     if not clauses and not waits:
         return ""
-    verb = ("waits" if len(own) == 1 else "wait") if waits else "came last to"
+    verb = ("waits" if len(own) == 1 else "wait") if waits else "last began"
     text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last(at[first])}"
     parts = [f"{ranks_text(ranks)} {_plural(said, ranks)}" for said, ranks in clauses.items()]
     if len(parts) > _CLAUSES:
@@ -96,7 +96,7 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
         said = f"has ended with {each.error}" if each.error else "has ended"
         said += f" after {last}" if last else ""
     elif each.state == "outside":
-        said = f"came last to {last}" if last else "has begun no collective"  # C++ may wait there
+        said = f"last began {last}" if last else "has begun no collective"  # C++ may wait there
     else:
         said = f"is in {last}"
     for call, more in _differences(rank, reference, at)[:_MOST_CALLS]:
@@ -114,7 +114,8 @@ def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> l
     for key, call in (theirs | mine).items() if mine else ():
         more = (mine[key].times if key in mine else 0) - (theirs[key].times if key in theirs else 0)
         # That a rank has not come to where the other waits is said already.
-        implied = more == -1 and call.text == _last(other) != _last(each)
+        waits = other.state in ("inside", "raised")
+        implied = waits and more == -1 and call.text == _last(other) != _last(each)
         if more and {rank, reference} <= {*call.ranks} and not implied:
             found.append((call, more))
     return sorted(found, key=lambda pair: pair[0].text != _last(each))

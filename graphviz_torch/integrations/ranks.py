@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from .. import Finding, GradientStats, Graph, Parameter, TensorMeta, diff, find_across
+from .. import (
+    Finding,
+    GradientStats,
+    Graph,
+    Parameter,
+    TensorMeta,
+    TrainingStep,
+    diff,
+    find_across,
+)
 from ..graph import RankPosition
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
@@ -35,11 +44,17 @@ class RankReport:
     rank: int
     steps: int
     findings: tuple[Finding, ...]
-    graph: Graph = Graph(())  # noqa: RUF009 - it is frozen
+    step: TrainingStep = TrainingStep(0, (Graph(()),))  # noqa: RUF009 - it is frozen
+
+    @property
+    def graph(self) -> Graph:
+        """Of the last backward of its last step."""
+        return self.step.graph
 
     def check(self) -> None:
-        """Raises ValueError for a graph that could not be read again."""
-        self.graph.check()
+        """Raises ValueError for graphs that could not be read again."""
+        for graph in self.step.backwards:
+            graph.check()
 
 
 class Ranks:
@@ -121,6 +136,18 @@ class Ranks:
         names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
         run = [os.environ.get(name, "") for name in names]
         return "/".join(("graphviz_torch/run", *run, str(rank)))
+
+
+def one_step(steps: Mapping[int, TrainingStep]) -> TrainingStep:
+    """The same step of several ranks as one, backward by backward.
+
+    Where ranks ran backward another number of times, the last one alone is known to be the same.
+    """
+    first = next(iter(steps.values()))
+    same = len({len(step.backwards) for step in steps.values()}) == 1
+    positions = range(len(first.backwards)) if same else (-1,)
+    graphs = [{rank: step.backwards[i] for rank, step in steps.items()} for i in positions]
+    return TrainingStep(first.number, tuple(map(one_graph, graphs)))
 
 
 def one_graph(graphs: Mapping[int, Graph]) -> Graph:
@@ -206,7 +233,8 @@ def one_list(reports: Sequence[RankReport]) -> list[Finding]:
         else replace(finding, message=f"{ranks_text(ranks[key]).capitalize()}: {finding.message}")
         for key, finding in first.items()
     ]
-    if all(report.graph.nodes for report in reports):
+    same = len({report.step.number for report in reports}) == 1  # else one ended before the others
+    if same and all(report.graph.nodes for report in reports):
         found += find_across([report.graph for report in sorted(reports, key=lambda r: r.rank)])
     return found
 

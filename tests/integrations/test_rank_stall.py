@@ -129,8 +129,16 @@ def test_ranks_that_came_equally_far_and_wait_for_nobody_are_not_told() -> None:
 def test_what_cpp_waits_for_is_known_by_the_counts() -> None:
     ahead, behind = RankPosition(calls(a=3), 0), RankPosition(calls(a=2), 0, "ended")
     assert stall_text({0: ahead, 1: ahead, 2: behind, 3: ahead}) == (
-        "ranks 0, 1 and 3 came last to all_reduce at a; rank 2 has ended after all_reduce at a, "
+        "ranks 0, 1 and 3 last began all_reduce at a; rank 2 has ended after all_reduce at a, "
         "called 1 time fewer"
+    )
+
+
+def test_a_rank_that_has_not_come_to_where_cpp_waits_is_said_to_be_behind() -> None:
+    ahead, behind = RankPosition(calls(a=3, b=3), 1), RankPosition(calls(a=3, b=2), 0)
+    assert stall_text({0: ahead, 1: ahead, 2: ahead, 3: behind}) == (
+        "ranks 0 to 2 last began all_reduce at b; rank 3 last began all_reduce at a, "
+        "and called all_reduce at b 1 time fewer"
     )
 
 
@@ -138,7 +146,7 @@ def test_a_line_that_a_rank_never_came_to_is_told() -> None:
     waits = RankPosition(calls(a=3, b=2, c=1), 2, "inside")
     text = stall_text({0: waits, 1: waits, 2: RankPosition(calls(a=3), 0), 3: waits})
     assert text == (
-        "ranks 0, 1 and 3 wait in all_reduce at c; rank 2 came last to all_reduce at a, "
+        "ranks 0, 1 and 3 wait in all_reduce at c; rank 2 last began all_reduce at a, "
         "and called all_reduce at b 2 times fewer"
     )
 

@@ -13,9 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphviz_torch import Collective, Finding, Graph, Training, load, rank_chart, record, to_text
+from graphviz_torch import (
+    Collective,
+    Finding,
+    Graph,
+    Training,
+    TrainingStep,
+    load,
+    rank_chart,
+    record,
+    to_text,
+)
 from graphviz_torch.graph.collective import rank_waits
-from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list
+from graphviz_torch.integrations.ranks import RankReport, Ranks, one_graph, one_list, one_step
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -110,13 +120,32 @@ def test_what_all_ranks_find_is_said_once() -> None:
     assert messages == ["All do it.", "Ranks 1 and 2: Some do it."]
 
 
+def test_each_backward_of_a_step_is_put_together_with_that_of_the_other_ranks() -> None:
+    one, two = (step(torch.ones(3, requires_grad=True), twice=twice) for twice in (False, True))
+    steps = {0: TrainingStep(4, (one, two)), 1: TrainingStep(4, (one, one))}
+    whole = one_step(steps)
+    assert (whole.number, len(whole.backwards), whole.backwards[0]) == (4, 2, one)
+    assert [title for _, title in whole.graph.parts] == ["rank 0", "rank 1"]
+    other = one_step({0: steps[0], 1: TrainingStep(4, (two,))})
+    assert other.backwards == (two,)  # which of the first one's is which is not known
+
+
+def test_steps_of_ranks_that_are_not_the_same_one_are_not_compared() -> None:
+    graph = step(torch.ones(3, requires_grad=True))
+    sent = replace(graph, collectives=(Collective("barrier", 0, group_size=2),))
+    reports = [RankReport(r, 1, (), TrainingStep(0, (g,))) for r, g in enumerate((sent, graph))]
+    assert [found.rule for found in one_list(reports)] == ["different-collectives"]
+    later = RankReport(1, 2, (), TrainingStep(1, (graph,)))
+    assert one_list([reports[0], later]) == []
+
+
 def test_a_rank_that_ended_early_is_not_waited_for_longer_than_asked() -> None:
     store = dist.HashStore()
     first, second = Ranks(0, 3, store), Ranks(1, 3, store)
     graph = step(torch.ones(3, requires_grad=True))
-    second.report(RankReport(1, 2, (), graph))
+    second.report(RankReport(1, 2, (), TrainingStep(1, (graph,))))
     second.finish()
-    assert first.reports(seconds=0.1) == {1: RankReport(1, 2, (), graph)}
+    assert first.reports(seconds=0.1) == {1: RankReport(1, 2, (), TrainingStep(1, (graph,)))}
 
 
 def test_a_report_that_cannot_be_read_is_left_out() -> None:

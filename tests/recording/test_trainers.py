@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -139,7 +140,7 @@ def by_transformers(model: Model) -> Graph:
 
     rows = [{"x": x, "labels": y} for x, y in batches().dataset]
     arguments = transformers.TrainingArguments(
-        output_dir="nothing-is-saved",
+        output_dir=tempfile.gettempdir(),
         num_train_epochs=1,
         per_device_train_batch_size=2,
         optim="sgd",

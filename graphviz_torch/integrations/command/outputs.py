@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Graph, Training, TrainingStep, draw_graph, load, to_html, to_text
+from ... import Finding, Training, TrainingStep, draw_graph, load, to_html, to_text
 from ...graph.files.replacement import replacement
 from ...graph.text import ranks_text
 from ...graph.training.file import TrainingFile
 from ...graph.training.turns import Turns
 from ...graph.units import count_text
-from ..ranks import WAIT, RankReport, Ranks, one_graph, one_list
+from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
 from .baseline import write_baseline
 from .files import colored
 from .main import sentence
@@ -155,23 +155,27 @@ class Outputs:
 
     def _report(self, rank: int) -> RankReport:
         found = tuple(self._found.values())
-        graph = Graph(()) if self._run is None else self._run.graph
-        return RankReport(rank, self._steps, found, graph)
+        if self._run is None:
+            return RankReport(rank, self._steps, found)
+        return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
         """Take what the others report: one graph, one list. Returns what to say of them."""
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
-        graphs = {rank: report.graph for rank, report in reports.items() if report.graph.nodes}
-        if graphs:
-            number = 0 if self._run is None else self._run.last.number
-            self._run = Training((TrainingStep(number, (one_graph(graphs),)),))
+        steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
+        number = max((step.number for step in steps.values()), default=0)
+        behind = [rank for rank, step in steps.items() if step.number < number]
+        if steps:
+            same = {rank: step for rank, step in steps.items() if step.number == number}
+            self._run = Training((one_step(same),))
             for path in self._growing:
                 self._take_ranks(path, self._run)
         self._found = {(f.rule, f.message): f for f in one_list([*reports.values()])}
         self._stale = {*self._files}
         missing = ranks_text({*range(ranks.size)} - {*reports})
         silent = f"; nothing came from {missing}" if len(reports) < ranks.size else ""
-        return f" on {count_text(len(reports), 'rank')}{silent}"
+        ended = f"; {ranks_text(behind)} ended before step {number}" if behind else ""
+        return f" on {count_text(len(reports), 'rank')}{ended}{silent}"
 
     def _count(self) -> str:
         turns = str(self._turns)

@@ -89,10 +89,11 @@ class Collectives(Listener):
         if place is None and live is not None:
             place = live.call.place
         in_backward = live is not None or fn is not None
+        given = [] if event.kind == "barrier" else event.given  # its tensor only carries it
         record = _Record(
             event.kind,
-            sum(tensor_meta(tensor).nbytes or 0 for tensor in event.given),
-            tensor_meta(event.given[0]).dtype if event.given else "",
+            sum(tensor_meta(tensor).nbytes or 0 for tensor in given),
+            tensor_meta(given[0]).dtype if given else "",
             event.group,
             self._phase(frame, in_backward=in_backward),
             None if place is None else (place, library),
@@ -130,6 +131,7 @@ class Collectives(Listener):
         made = []
         for each in self._records:
             node, owner = _node(each, backward), each.owner
+            at = None if owner.parameters else node  # those of several modules are of none
             collective = Collective(
                 each.kind,
                 each.nbytes,
@@ -138,7 +140,7 @@ class Collectives(Listener):
                 self._owners.group(each.group),
                 each.phase,
                 node,
-                owner.module or ("" if node is None else graph.nodes[node].module),
+                owner.module or ("" if at is None else graph.nodes[at].module),
                 "" if each.source is None else text(each.source),
                 owner.parameters,
                 each.asynchronous,

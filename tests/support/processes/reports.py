@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from graphviz_torch import find
+from graphviz_torch import TrainingStep, find
 from graphviz_torch.graph.files.file import text_of, value_of
 from graphviz_torch.integrations.ranks import RankReport, one_list
 from tests.findings.corpus.cases import Recorder
@@ -47,7 +47,9 @@ def report(program: Callable[..., object]) -> RankReport:
         program(recorder)
     recording = recorder.recording
     findings = tuple(find(recording))
-    return RankReport(dist.get_rank(), len(recording.graphs), findings, recording.graph)
+    return RankReport(
+        dist.get_rank(), len(recording.graphs), findings, TrainingStep(0, (recording.graph,))
+    )
 
 
 def main() -> None:
