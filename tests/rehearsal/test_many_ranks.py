@@ -117,3 +117,15 @@ def test_attention_on_sharded_heads_counts_the_heads_of_this_rank() -> None:
     tables: Any = DTensor
     known = tables._op_dispatcher.sharding_propagator.op_strategy_funcs
     assert torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default not in known
+
+
+def test_nccl_is_understood_where_pytorch_has_none(recwarn: pytest.WarningsRecorder) -> None:
+    def train() -> None:
+        dist.init_process_group("nccl")
+        weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+        weight.square().sum().backward()
+        dist.all_reduce(weight.grad)
+        torch.optim.SGD([weight]).step()
+
+    assert [each.kind for each in rehearse(train, ranks=8).collectives] == ["all_reduce"]
+    assert not [each for each in recwarn if "NCCL" in str(each.message)]

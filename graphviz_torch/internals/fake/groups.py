@@ -4,8 +4,8 @@ The environment is that of torchrun. A group of any backend becomes PyTorch's fa
 each collective at once and leaves its results as they are. Meshes are made of real numbers, outside
 fake tensors. Objects that ranks exchange are this rank's own.
 
-Private: `_new_process_group_helper`, which makes every group, the fake group of PyTorch's tests,
-and DDP's comparison of shapes between ranks (2.13).
+Private: `_new_process_group_helper`, which makes every group; `_get_default_timeout`; the fake
+group of PyTorch's tests; and DDP's comparison of shapes between ranks (2.13).
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ class FakeGroups:
             *((DeviceMesh, name, _outside(vars(DeviceMesh)[name])) for name in methods),
             (DeviceMesh, "__init__", self._mesh(DeviceMesh.__init__)),
             (_c10d, "rendezvous", rendezvous),
+            # It warns of a PyTorch without NCCL.
+            (_c10d, "_get_default_timeout", lambda backend: _c10d.default_pg_timeout),
             (_c10d, "_new_process_group_helper", new_group),
             (_fsdp_param, "_chunk_with_empty", Pieces),
             (ddp, "_verify_param_shape_across_processes", lambda *args, **kwargs: True),
