@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=2 --no-python graphviz-torch run 15_ranks_that_wait.py
 
 Run as a plain script it starts that itself. Rank 1 gathers once more than rank 0, which has gone on
-to the next line. Here PyTorch gives up after four seconds; by itself it waits for minutes, and the
-same is said after ten seconds.
+to the next line. Here PyTorch gives up after eight seconds; by itself it waits for minutes, and the
+same is said after ten.
 """
 
 import os
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 if "RANK" in os.environ:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=8))
     x = torch.ones(3)
     for _ in range(3 + dist.get_rank()):
         dist.all_gather([torch.empty(3), torch.empty(3)], x)

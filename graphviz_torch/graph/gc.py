@@ -24,7 +24,8 @@ def uncollected(function: Callable[Given, Result]) -> Callable[Given, Result]:
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         enabled = gc.isenabled()
         try:  # no `with`: a Ctrl-C before the first line of its `__exit__` would leave it off
-            gc.disable()
+            if enabled:  # else another thread may put it on now, and nobody would after this one
+                gc.disable()
             result = function(*args, **kwargs)
         finally:
             if enabled:

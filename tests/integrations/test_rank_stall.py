@@ -26,17 +26,18 @@ from datetime import timedelta
 import torch, torch.distributed as dist
 
 way, seconds = sys.argv[1], float(sys.argv[2])
-dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+dist.init_process_group("gloo")  # ranks of a busy machine begin far apart
+dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 rank, last = dist.get_rank(), dist.get_world_size() - 1
 x = torch.ones(3)
 for step in range(3):
     dist.all_reduce(x)
     if way != "skips" or rank != last or step != 1:
-        dist.all_reduce(x)  # line 12
+        dist.all_reduce(x)  # line 13
 if way == "gathers" and rank == last:
-    dist.all_gather([torch.ones(3) for _ in range(last + 1)], x)  # line 14
+    dist.all_gather([torch.ones(3) for _ in range(last + 1)], x)  # line 15
 if way != "ends" or rank != last:
-    dist.all_reduce(x)  # line 16
+    dist.all_reduce(x)  # line 17
 """
 
 
@@ -68,20 +69,20 @@ def started(folder: Path, ranks: int, *arguments: str, seconds: float) -> subpro
         (
             2,
             "skips",
-            "rank 0 waits in all_reduce at train.py:16; rank 1 has ended after all_reduce at "
-            "train.py:16, and called all_reduce at train.py:12 1 time fewer",
+            "rank 0 waits in all_reduce at train.py:17; rank 1 has ended after all_reduce at "
+            "train.py:17, and called all_reduce at train.py:13 1 time fewer",
         ),
         (
             4,
             "gathers",
-            "ranks 0 to 2 wait in all_reduce at train.py:16; rank 3 is in all_gather at "
-            "train.py:14, called 1 time more",
+            "ranks 0 to 2 wait in all_reduce at train.py:17; rank 3 is in all_gather at "
+            "train.py:15, called 1 time more",
         ),
         (
             4,
             "ends",
-            "ranks 0 to 2 wait in all_reduce at train.py:16; rank 3 has ended after all_reduce at "
-            "train.py:12",
+            "ranks 0 to 2 wait in all_reduce at train.py:17; rank 3 has ended after all_reduce at "
+            "train.py:13",
         ),
     ],
 )
@@ -91,7 +92,7 @@ def test_a_wait_that_ends_in_an_error_is_told_once_and_what_is_different_at_the_
     run = started(tmp_path, ranks, way, "4", seconds=60)
     _, said = run.communicate(timeout=240)
     assert said.count(f"graphviz-torch: {says}\n") == 1
-    assert said.count(" in all_reduce at train.py:16;") == 1
+    assert said.count(" in all_reduce at train.py:17;") == 1
     assert "works.py" not in said  # tracebacks are the program's own
     assert run.returncode == 1
 
@@ -106,8 +107,8 @@ def test_a_wait_is_told_while_it_lasts_and_before_a_signal_ends_it(tmp_path: Pat
     run.communicate(timeout=60)
     assert line.startswith("graphviz-torch: for ")
     assert line.endswith(
-        " seconds rank 0 waits in all_reduce at train.py:16; rank 1 is in all_gather at "
-        "train.py:14, called 1 time more\n"
+        " seconds rank 0 waits in all_reduce at train.py:17; rank 1 is in all_gather at "
+        "train.py:15, called 1 time more\n"
     )
 
 

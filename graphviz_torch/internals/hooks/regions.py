@@ -6,8 +6,10 @@ So what watches the calls and operators of a thread is taken away where a region
 back where the region ends, and in each function inside that is not compiled, such as the one that
 runs a compiled graph. What Python does by itself between two graphs of a region is not seen.
 
-Hooks on all modules are taken off only while something is compiled: code that was made with them
-looks whether they are there, code that was made without them does not.
+Hooks on all modules are taken away with them, for code of a module that has a hook of its own looks
+whether there are any on all. Where a module was compiled in place they go only while something is
+compiled: Python itself runs its `_call_impl`, and that of its layers if it is a container of
+PyTorch's, and calls the hooks there.
 
 Private: three functions that are called by every compiled callable and by every function that is
 not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
@@ -25,6 +27,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from torch._guards import CompileContext
+from torch.nn import Module
 
 from .. import traces
 from ..dynamo import uncompiled_itself
@@ -59,6 +62,8 @@ class _Here(threading.local):
     """What belongs to the thread that asks."""
 
     modes: tuple[Any, ...] = ()  # the function modes as they stood before ours were taken away
+    in_place: tuple[bool, ...] = ()  # of each region around: was a module compiled in place
+    begins: bool = False  # a region does
 
 
 _here = _Here()
@@ -71,6 +76,8 @@ def _take_away() -> None:
         _here.modes = tuple(modes)
         arrange(FUNCTIONS, others)
     switch_back()
+    if _here.in_place[-1:] == (False,):
+        take_off()
 
 
 def _put_back() -> None:
@@ -83,6 +90,7 @@ def _put_back() -> None:
         theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
         arrange(FUNCTIONS, list(modes) if theirs == others else [*ours, *others])
     switch_on()
+    take_on()
 
 
 # A compiled callable calls the first of these before it notes the dispatch keys. Then it calls the
@@ -93,12 +101,20 @@ def _put_back() -> None:
 
 @uncompiled_itself
 def _is_skip_guard_eval_unsafe_stance() -> Any:
+    function = getattr(sys._getframe(1).f_locals.get("fn"), "__func__", None)
+    _here.in_place = (*_here.in_place, function is Module._call_impl)
+    _here.begins = True
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
 
 
 @uncompiled_itself
 def _maybe_set_eval_frame(callback: Any) -> Any:
+    if sys._getframe(1).f_code.co_name != "_fn":
+        if not _here.begins:  # one inside another ends
+            _here.in_place = _here.in_place[:-1] if callback is not None else ()
+            _put_back()
+        _here.begins = False
     if callback is None:
         _put_back()
     else:
@@ -130,7 +146,8 @@ def _begin(*_: object) -> None:
 
 def _end(*_: object) -> None:
     traces.end()
-    take_on()
+    if _here.in_place[-1:] != (False,):
+        take_on()
 
 
 def _compilations() -> Any:

@@ -116,6 +116,13 @@ def without_gradients() -> Step:
     return step
 
 
+def of_hooked_layers() -> Step:
+    model = Net()
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, given, output: output + 1)
+    return trained(torch.compile(model, backend="aot_eager"))
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "a model": lambda: trained(torch.compile(Net(), backend="aot_eager")),
     "a model, in place": in_place,
@@ -125,6 +132,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "dynamic": lambda: of_many_sizes(True),
     "many sizes": lambda: of_many_sizes(None),
     "graph breaks": lambda: trained(torch.compile(Breaking(), backend="aot_eager")),
+    "layers with hooks": of_hooked_layers,
     "a function": of_a_function,
     "a function mode": under_a_mode,
     "no_grad": without_gradients,

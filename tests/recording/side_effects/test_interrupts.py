@@ -112,6 +112,20 @@ def test_a_signal_while_a_graph_is_built_leaves_the_collector_on() -> None:
     assert lost(lambda: uncollected(Empty)() and None, PACKAGE, 100) == 0
 
 
+def test_a_thread_that_puts_the_collector_on_as_another_begins_leaves_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enabled = gc.isenabled
+
+    def off_then_on_again() -> bool:  # another thread has built something, and is done here
+        gc.enable()
+        return False
+
+    monkeypatch.setattr(gc, "isenabled", off_then_on_again)
+    uncollected(Empty)()
+    assert enabled()
+
+
 def test_a_signal_in_a_backward_leaves_gradients_and_the_collector_on() -> None:
     leaves = [torch.ones(2, 3, requires_grad=True)]
     leaves.append(torch.eye(2).to_sparse().requires_grad_())
