@@ -12,14 +12,21 @@ from dataclasses import replace
 from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, graph_of
 from ..graph.gc import uncollected
 from ..graph.text import shortened, type_text
-from .findings import Checked, Findings, merged
+from ..graph.training.findings import RunFindings
+from .findings import Checked, Findings
 from .graph_reading import Reading
 from .rule import RULES, apply
 from .rules.values import AGAIN
 
 _SEVERITIES = ("error", "warning", "info")
-# By rule: another one that tells the cause of what it finds.
-_FOLLOWS = {"lost-gradient": "optimizer-never-stepped"}
+# By rule: others that tell the cause of what it finds.
+_KEEPS = ("kept-history", "growing-graph")
+_FOLLOWS = {
+    "lost-gradient": ("optimizer-never-stepped",),
+    "vanishing-gradient": _KEEPS,
+    "exploding-gradient": _KEEPS,
+    "most-memory": (*_KEEPS, "failed", *FAILURE_RULES),
+}
 _PREVIOUS = 4  # steps that a step is compared with
 _LONGEST = 400  # characters of a line of a note
 
@@ -54,13 +61,13 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
-    readings = [Reading(each) for each in graphs]
+    readings = [Reading(each) for each in graphs[:-1]] + [Reading(graphs[-1], tuple(before))]
     found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
     found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
     checked = Checked.of(graphs, len(RULES))
-    return Findings(_sorted(_causes(merged(found, len(graphs)))), checked)
+    return Findings(_sorted(_causes(_once(found, len(graphs)))), checked)
 
 
 def _find_in_steps(training: Training) -> Findings:
@@ -73,7 +80,15 @@ def _find_in_steps(training: Training) -> Findings:
     ]
     checked = Checked.of([graph for step in steps for graph in step.graphs], len(RULES))
     checked = replace(checked, steps=len(steps), noun="step")
-    return Findings(_sorted(merged(found, len(steps))), checked)
+    return Findings(_sorted(_once(found, len(steps))), checked)
+
+
+def _once(found: Iterable[tuple[int, Finding]], count: int) -> list[Finding]:
+    """Each thing once, with the places of the steps, of so many, at which it holds."""
+    once = RunFindings()
+    for step, each in found:
+        once.add(step, [each])
+    return once.all(count)
 
 
 def diagnosis(graph: Graph) -> str:
@@ -132,7 +147,8 @@ def _causes(found: list[Finding]) -> list[Finding]:
     return [
         f
         for f in found
-        if not (f.cause == AGAIN and f.rule in causes) and _FOLLOWS.get(f.rule) not in causes
+        if not (f.cause == AGAIN and f.rule in causes)
+        and causes.isdisjoint(_FOLLOWS.get(f.rule, ()))
     ]
 
 

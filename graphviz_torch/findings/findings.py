@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import html
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..graph import Finding, Graph
 from ..graph.terminal import line_width
+from ..graph.training.findings import steps_text
 
 _INDENT = " " * 8
-# A number that differs from step to step; not part of a name, of a line or of a path.
-_NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +23,19 @@ class Checked:
     parameters: int
     steps: int = 1
     noun: str = "backward"  # what the steps are
+    missing: tuple[str, ...] = ()  # what was not recorded, so that nothing can be said of it
 
     @classmethod
     def of(cls, graphs: Sequence[Graph], rules: int) -> Checked:
         """What these graphs have together."""
         names = {p.name for graph in graphs for p in graph.parameters}
-        return cls(rules, sum(len(graph.nodes) for graph in graphs), len(names), len(graphs))
+        nodes = [node for graph in graphs for node in graph.nodes]
+        missing = []
+        if not any(node.order is not None for node in nodes):
+            missing.append("no backward")
+        elif not any(node.grad_outputs for node in nodes):
+            missing.append("gradients not recorded")
+        return cls(rules, len(nodes), len(names), len(graphs), missing=tuple(missing))
 
     def __str__(self) -> str:
         counts = [(self.rules, "rule"), (self.nodes, "node"), (self.parameters, "parameter")]
@@ -56,7 +61,7 @@ class Findings(list[Finding]):
         `wide` writes each message in one line, however long it is.
         """
         if not self:
-            return f"{self.checked}: nothing found"
+            return f"{self.checked}: {self._nothing()}"
         width = line_width(wide)
         rows = [f"{self.checked}: {_counts(self)}"]
         for finding in self:
@@ -73,6 +78,10 @@ class Findings(list[Finding]):
                 )
         return "\n".join(rows)
 
+    def _nothing(self) -> str:
+        missing = self.checked.missing
+        return "nothing found" + (f" ({', '.join(missing)})" if missing else "")
+
     def __str__(self) -> str:
         return self.to_text()
 
@@ -81,7 +90,7 @@ class Findings(list[Finding]):
     def _repr_html_(self) -> str:
         checked = html.escape(str(self.checked))
         if not self:
-            return f"<p>{checked}: nothing found</p>"
+            return f"<p>{checked}: {self._nothing()}</p>"
         rows = "".join(
             "<tr>"
             + "".join(
@@ -108,27 +117,6 @@ class Findings(list[Finding]):
         )
 
 
-def merged(found: Iterable[tuple[int, Finding]], count: int) -> list[Finding]:
-    """Each thing once, with the steps at which it holds.
-
-    Args:
-        found: the number of a step, and a finding on it.
-        count: how many steps there are.
-
-    Two findings are one thing if they differ in numbers that the steps change, as norms and counts.
-    """
-    groups: dict[tuple[str, str, str], list[tuple[int, Finding]]] = {}
-    for step, finding in found:
-        key = finding.rule, finding.where, _NUMBER.sub("#", finding.message)
-        groups.setdefault(key, []).append((step, finding))
-    once = []
-    for group in groups.values():
-        steps = tuple(dict.fromkeys(step for step, _ in group))
-        # Its nodes are those of the last graph that has it.
-        once.append(replace(group[-1][1], steps=() if count < 2 else steps))
-    return once
-
-
 def _counts(findings: list[Finding]) -> str:
     counted = [
         (n, name)
@@ -141,16 +129,7 @@ def _counts(findings: list[Finding]) -> str:
 
 
 def _steps(finding: Finding, checked: Checked) -> str:
-    """ "step 1 to 3, 7 of 9"; nothing where it holds in all."""
-    count = checked.steps
-    if count < 2 or not finding.steps or len(finding.steps) == count:
+    """ "in step 1 to 3, 7 of 9"; nothing where it holds in all."""
+    if len(finding.steps) == checked.steps:
         return ""
-    runs: list[list[int]] = []
-    for step in finding.steps:
-        if runs and step == runs[-1][1] + 1:
-            runs[-1][1] = step
-        else:
-            runs.append([step, step])
-    parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:4]]
-    more = " and more" if len(runs) > 4 else ""
-    return f"{checked.noun} {', '.join(parts)}{more} of {count}"
+    return steps_text(finding, checked.steps, checked.noun)

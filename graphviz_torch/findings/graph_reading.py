@@ -41,6 +41,7 @@ class Reading:
     """A graph with what several rules ask of it, each computed once."""
 
     graph: Graph
+    before: tuple[Graph, ...] = ()  # of the steps before
 
     @cached_property
     def inputs(self) -> list[list[Edge]]:

@@ -93,6 +93,7 @@ class GradientClearing(Occurrence):
     """Gradients were cleared that no step had used."""
 
     by_optimizer: bool = False  # by its zero_grad(); else by a module's, or by hand
+    steps: int = 0  # that optimizers had made until then, in the whole run
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,6 +1,7 @@
 """The steps of a training that are recorded: which are due, and where one begins and ends.
 
-A step that is not due costs a counter. The last few recorded steps are held, for the rules that
+A run is one recording, and a step a slice of it. Between steps that are due nothing is watched, and
+a step that is not due costs a counter. The last few recorded steps are held, for the rules that
 compare steps.
 """
 
@@ -77,17 +78,21 @@ class Steps:
         notes: bool = True,
     ) -> None:
         self._due, self._done, self.model, self._notes = due, done, model, notes
-        self._recording: Recording | None = None
+        self._recording: Recording | None = None  # of the run
+        self._records = False  # a step that is due
         self._step = 0
         self._previous: deque[TrainingStep] = deque(maxlen=_PREVIOUS)
         self.recorded = 0  # steps
 
     def begin(self, step: int) -> None:
         """Record from here on, if the step is due and none is being recorded."""
-        if self._recording is None and self._due(step):
-            self._step = step
-            self._recording = record(self.model, notes=self._notes)
-            self._recording.__enter__()
+        if not self._records and self._due(step):
+            self._step, self._records = step, True
+            if self._recording is None:
+                self._recording = record(self.model, notes=self._notes)
+                self._recording.__enter__()
+            else:
+                self._recording.resume()
 
     def end(self, error: BaseException | None = None) -> None:
         """Close the recording, if there is one, and tell what was found.
@@ -95,11 +100,16 @@ class Steps:
         Args:
             error: what ended the step.
         """
-        recording, self._recording = self._recording, None
-        if recording is None:
+        recording, records, self._records = self._recording, self._records, False
+        if recording is None or not records:
             return
-        recording.__exit__(type(error) if error else None, error, None)
-        graphs = recording.graphs
+        if error is None:
+            graphs = recording.next_step()
+            self._look_away(recording)
+        else:
+            self._recording = None
+            recording.__exit__(type(error), error, None)
+            graphs = recording.graphs
         # What runs after the last step is not training: it counts where nothing else does.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             return
@@ -112,8 +122,13 @@ class Steps:
     def drop(self) -> None:
         """Close the recording, if there is one, and tell nothing."""
         recording, self._recording = self._recording, None
+        self._records = False
         if recording is not None:
             recording.__exit__(None, None, None)
+
+    def _look_away(self, recording: Recording) -> None:
+        """A step is over."""
+        recording.pause()
 
 
 class LoopSteps(Steps):
@@ -138,11 +153,13 @@ class LoopSteps(Steps):
         super().__init__(due, done, model, notes=notes)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
+        self._early = False  # is the end of a step looked at that is not due, before one that is
         self._process = os.getpid()
+        self._tail = 0  # the process whose optimizer has stepped last, in a step that goes on
         self._forked: Callable[[], object] | None = forked
         self.step = 0
         self.begin(0)
-        self._borders = StepBorders(self._ended)
+        self._borders = StepBorders(self._ended, self._stepped)
         self._borders.open()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -150,11 +167,13 @@ class LoopSteps(Steps):
         self._borders.close()
         if os.getpid() == self._process:
             self.end(error)
-        else:
-            self.drop()
+        self.drop()
 
     def _ended(self) -> None:
+        tail, self._tail = self._tail, 0
         if os.getpid() != self._process:  # whoever began to record did it for the parent
+            if tail == self._process:  # the parent's step ends here, too
+                return
             if self._forked is not None:
                 forked, self._forked = self._forked, None
                 forked()
@@ -165,6 +184,27 @@ class LoopSteps(Steps):
         self.begin(self.step)
         if self.step > self._due.last:
             self._borders.rest()
+            self.drop()
+
+    def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:
+        """An optimizer has. Does it matter where exactly the next step begins?"""
+        self._tail = os.getpid()
+        follows = self._tail == self._process and self._due(self.step + 1)
+        if follows and not self._records and not self._early and self._recording is not None:
+            self._early = True
+            self._recording.resume(optimizer)
+        return follows or self._records
+
+    def begin(self, step: int) -> None:
+        """Record from here on, if the step is due."""
+        if self._early and self._recording is not None:
+            self._early = False
+            self._recording.next_step()  # of what was not due
+        super().begin(step)
+
+    def _look_away(self, recording: Recording) -> None:
+        if not self._due(self.step + 1):
+            super()._look_away(recording)
 
 
 def _is_step(graph: Graph) -> bool:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from .. import Finding, Graph, TrainingStep, find_across, gather
 from ..graph.training.file import TrainingFile
+from ..graph.training.findings import RunFindings
 from .loggers import send
 from .ranks import whole_parameters
 from .steps import Due, LoopSteps, due_steps
@@ -62,7 +63,8 @@ class Report:
         self._files: dict[str, TrainingFile] = {}
         self._raise_on = raise_on
         self.graphs: dict[int, Graph] = {}  # by step, the last one only
-        self.findings: list[Finding] = []  # of every reported step, each once
+        self._found = RunFindings()
+        self._steps = 0  # that were reported
 
     def __call__(self, recorded: TrainingStep, found: list[Finding]) -> None:
         """Report a step, and what was found in it."""
@@ -74,9 +76,8 @@ class Report:
         if ranks is not None:
             found = [*find_across(ranks), *found]
         self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
-        new = [each for each in found if each not in self.findings]
-        self.findings += new
-        for each in new:
+        self._steps += 1
+        for each in self._found.add(self._steps - 1, found):
             _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
         if _rank() == 0:
             if ranks is not None:
@@ -86,6 +87,11 @@ class Report:
         bad = {"error": ("error",), "warning": ("error", "warning"), "never": ()}[self._raise_on]
         if raised := [each for each in found if each.severity in bad]:
             raise FindingsError(step, raised)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, each thing once."""
+        return self._found.all(self._steps)
 
     def _save(self, steps: list[TrainingStep]) -> None:
         """Write this rank's step, or that of each rank."""

@@ -11,6 +11,9 @@ A listener has a method for each event that it wants, of any of these:
     backward_began  backward_ended   the same around its backward     Began, Ended
     inner_backward_raised            one that a node runs             InnerBackwardRaised
     block_raised                     an exception ends the block      BlockRaised
+    step_ended                       a step of a run is over: forget  None
+                                     what is known by its graphs
+    resumed                          a run is watched again           Resumed
     release                          to let go of live nodes          None
 
 It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
@@ -26,6 +29,7 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..graph import Graph
 from ..tracing.nodes import GradFn
@@ -80,6 +84,12 @@ class BlockRaised(NamedTuple):
 
     error: BaseException
     place: Place | None  # the innermost of the user's own code that it came through
+
+
+class Resumed(NamedTuple):
+    """A run is watched again: what happened meanwhile is not known."""
+
+    optimizer: Optimizer | None  # that has stepped just now
 
 
 class Listener:

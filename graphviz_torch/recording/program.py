@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from .tracking import Tracker
 
 Answer = TypeVar("Answer")
 _MISSED = 10  # reasons
+_STEPS = 3  # whose nodes are still known by module and line
 _TEXT = 200  # characters of one
 
 
@@ -61,6 +63,7 @@ class Program:
         self.tracker = Tracker()
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
+        self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
         self._model = model
         self.thread = get_ident()
         self.key = object()  # is among `tasks.programs()` where this program runs
@@ -105,6 +108,23 @@ class Program:
         self.ends = []
         self.table.begin_step()
         self.stack.begin_step()
+
+    def step_ended(self, event: None) -> None:
+        """A step of a run is over: the next one names modules, nodes and lines anew."""
+        self.ends = []
+        self.missed = {}
+        self.table.clear(self._model)
+        self.stack.begin_step()
+        self.steps.updated = None
+        self.tracker.clear()
+        if len(self._began) == _STEPS:
+            self.origins.forget(self._began[0])
+        self._began.append(sequence_number())
+
+    def resume(self, frame: FrameType | None) -> None:
+        """What is watched from now on runs in this frame of the user's."""
+        self.frame = frame
+        self.origins.skip(sequence_number())
 
     @property
     def module(self) -> str:

@@ -196,6 +196,62 @@ class Recording:
         """A graph for each backward that ran in the block, in order."""
         return self._graphs if self._session is None else self._session.graphs()
 
+    def next_step(self) -> list[Graph]:
+        """End a step of a run here, and begin the next one: a recording may have many.
+
+        Its graphs are the recording's no more. Of what led to them it keeps, weakly, what later
+        steps are judged by: which gradients were stepped with, whose graphs are alive, what was
+        changed in place.
+
+        Returns:
+            A graph for each backward of the step, in order.
+
+        Raises:
+            RuntimeError: outside of the block.
+
+        >>> weight = torch.ones(2, requires_grad=True)
+        >>> with record() as recording:
+        ...     steps = []
+        ...     for _ in range(3):
+        ...         weight.square().sum().backward()
+        ...         steps.append(recording.next_step())
+        >>> [len(graphs) for graphs in steps]
+        [1, 1, 1]
+        """
+        session = self._open_session()
+        graphs = session.program.attempt(session.graphs) or []
+        session.end_step(caller())
+        return graphs
+
+    def pause(self) -> None:
+        """Watch nothing until `resume()`, at no cost. Call it between two steps of a run.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        self._open_session().program.resume(None)  # a frame that has returned holds its variables
+        self._unplug()
+
+    def resume(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Watch again, after `pause()`.
+
+        Args:
+            optimizer: one that has stepped just now: whether its gradients are cleared is known
+                from here on.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        session = self._open_session()
+        if not self._seams:
+            session.resume(caller(), optimizer)
+            self._open(session)
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("this recording is not open: steps are told apart in its block.")
+        return self._session
+
     def _open(self, session: Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
         seams = session.seams()

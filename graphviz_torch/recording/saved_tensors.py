@@ -31,5 +31,8 @@ class SavedTensors(Listener):
         for node, text in live.memory.notes.items():
             live.note(node, text)
 
+    def step_ended(self, event: None) -> None:
+        self._rows = {}
+
     def columns(self, backward: Backward) -> Columns:
         return {"saved": self._rows.get(backward.position, {})}

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from ..graph import Graph, SavedKind
 from ..graph.gc import uncollected
-from ..internals.frames import user_frame
+from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.calls import CallWatch
 from ..internals.hooks.collectives import CollectiveWatch
 from ..internals.hooks.dispatch import Dispatched, OperatorWatch, sequence_number
@@ -41,7 +42,15 @@ from .backward import Backward, BackwardCall
 from .compiled.trace import OperationTrace
 from .failures.failures import Failures
 from .graphs import graphs_of
-from .listener import Began, BlockRaised, Ended, InnerBackwardRaised, Listener, Reach
+from .listener import (
+    Began,
+    BlockRaised,
+    Ended,
+    InnerBackwardRaised,
+    Listener,
+    Reach,
+    Resumed,
+)
 from .live import Live
 from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
 from .memory import Memory
@@ -176,6 +185,11 @@ class Session:
 
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
+        trace = error.__traceback__
+        while trace is not None and owner(trace.tb_frame.f_code.co_filename) == OTHER:
+            trace = trace.tb_next
+        if trace is not None and self.program.frame is None:
+            self.program.frame = trace.tb_frame
         place = raised(error, self.program.stack.files)
         self._tell("block_raised", BlockRaised(error, place))
         failures = self.listener(Failures)
@@ -189,6 +203,24 @@ class Session:
                     live.release()
                 else:
                     failures.attach(len(self.backwards) - 1, {})
+
+    def resume(self, frame: FrameType | None, optimizer: Optimizer | None) -> None:
+        """The program is watched again, from this frame on.
+
+        Args:
+            frame: of the user's.
+            optimizer: has stepped just now, unseen.
+        """
+        self.program.resume(frame)
+        self._first = sequence_number()
+        self._tell("resumed", Resumed(optimizer))
+
+    def end_step(self, frame: FrameType | None) -> None:
+        """A step is over: what is known by its graphs goes. The next one begins in this frame."""
+        self.backwards = []
+        self._first = sequence_number()
+        self._tell("step_ended", None)
+        self.program.resume(frame)
 
     def close(self) -> None:
         """The block is over, or was interrupted."""

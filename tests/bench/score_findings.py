@@ -2,6 +2,7 @@
 
     python -m tests.bench.score_findings            totals of each set, and what is not named
     python -m tests.bench.score_findings NAME ...   these rows, with all that was found
+    python -m tests.bench.score_findings --run      recorded as `graphviz-torch run` does
 
 A bug earns 1 where one of the first two findings names its cause and its line, 0.5 where one of
 both.
@@ -28,11 +29,12 @@ def show(findings: list[cases.Finding], limit: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="rows to print with all findings")
+    parser.add_argument("--run", action="store_true", help="step by step, without a model's name")
     chosen = parser.parse_args()
     for name in chosen.names:
         row = cases.REPORTED.get(name)
         program = row.program if row else cases.HEALTHY[name]
-        findings = cases.play(program, row.raises if row else None)
+        findings = cases.play(program, row.raises if row else None, run=chosen.run)
         print(name, f"{row.score(findings):g} {sorted(row.lines)}" if row else "")
         show(findings, 99)
     if chosen.names:
@@ -40,7 +42,7 @@ def main() -> None:
     for name in ("before", "after", "blind"):
         scores, misled = [], 0
         for row in rows(name):
-            findings = cases.play(row.program, row.raises)
+            findings = cases.play(row.program, row.raises, run=chosen.run)
             scores.append(row.score(findings))
             misled += row.misled(findings)
             if scores[-1] < 1 or row.misled(findings):
@@ -54,7 +56,7 @@ def main() -> None:
         )
     false = 0
     for name, program in cases.HEALTHY.items():
-        loud = [f for f in cases.play(program) if f.severity != "info"]
+        loud = [f for f in cases.play(program, run=chosen.run) if f.severity != "info"]
         false += bool(loud)
         if loud:
             print(f"false alarm: {name}")

@@ -136,16 +136,16 @@ def test_an_error_in_backward_is_explained_after_its_traceback(
 
 LOOKS = """\
         import glob, graphviz_torch
-        print(i, sorted(glob.glob("[gfk]*.*")), len(graphviz_torch.load("g.json").steps))
+        if i: print(i, sorted(glob.glob("[gfk]*.*")), len(graphviz_torch.load("g.json").steps))
 """
 
 
-def test_files_are_written_when_a_step_has_ended_and_pictures_for_the_first_and_the_last(
+def test_files_are_written_when_the_next_step_begins_and_pictures_for_the_first_and_the_last(
     training: Path, command: Command
 ) -> None:
     (training / "train.py").write_text(
-        TRAINING.replace("    print(__name__", LOOKS + "    print(__name__").replace(
-            "range(5)", "range(2)"
+        TRAINING.replace("        loss.backward()\n", LOOKS + "        loss.backward()\n").replace(
+            "range(5)", "range(3)"
         )
     )
     names = ["g.json", "g.txt", "g.html", "found.sarif", "g.dot"]
@@ -153,7 +153,7 @@ def test_files_are_written_when_a_step_has_ended_and_pictures_for_the_first_and_
     code, out, said = command(*words, "--write-baseline", "known.json", "--steps", "9", "train.py")
     assert code == 0, said
     each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json']"
-    assert out.splitlines()[:2] == [f"0 {each} 1", f"1 {each} 2"]
+    assert out.splitlines()[:2] == [f"1 {each} 1", f"2 {each} 2"]
     assert "goes on" not in said
     assert [*said.splitlines()[-6:]] == [*names, "known.json"]
 

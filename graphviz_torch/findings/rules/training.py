@@ -52,6 +52,7 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
             where=backward.where,
         )
     for event in clearings:
+        steps = max(steps, event.steps)
         # Without a step at all, an optimizer's zero_grad() tells that there should be one.
         few = event.times < steps if steps else event.times < 2 or not event.by_optimizer
         if few and not (steps and event.by_optimizer):

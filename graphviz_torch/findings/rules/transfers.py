@@ -78,13 +78,15 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         if _origin(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
     for _, group in grouped(((_origin(reading, t), t.source, t.target), (i, t)) for i, t in known):
-        first, extra = group[0][1], sum(t.nbytes or 0 for _, t in group[1:])
-        if len(group) < (2 if extra >= LARGE else REPEATS):
+        first = group[0][1]
+        same = [*(t for _, t in group), *_same_data(reading, first)]  # in the steps before, too
+        extra = sum(t.nbytes or 0 for t in same[1:])
+        if len(same) < (2 if extra >= LARGE else REPEATS):
             continue
         lines = list(dict.fromkeys(t.where for _, t in group if t.where))
         yield finding(
             "warning",
-            f"{_name_of(group)} was copied from {first.source} to {first.target} {len(group)} "
+            f"{_name_of(group)} was copied from {first.source} to {first.target} {len(same)} "
             f"times, {bytes_text(extra)} more than once would need{at(listing(lines))}.",
             cause="copied again and again",
             advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
@@ -195,7 +197,10 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
     ):
         first = group[0][1]
         inside = bool(first.in_forward or first.module)
-        if not inside and (not first.where or len(group) < REPEATS):
+        known = len(group) + sum(
+            _reads_alike(first, t) for g in reading.before for t in g.transfers
+        )
+        if not inside and (not first.where or known < REPEATS):
             continue
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
         place += f"{at(first.where)}{_times(group)}"
@@ -290,6 +295,18 @@ def _moment(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
 
 def _tiny(run: Numbered) -> Numbered:
     return [(i, t) for i, t in run if 0 < (t.nbytes or 0) <= TINY]
+
+
+def _same_data(reading: Reading, first: Transfer) -> list[Transfer]:
+    """The copies of the steps before that moved the same data between the same devices."""
+    key = first.data, first.source, first.target
+    known = (t for graph in reading.before for t in graph.transfers if t.phase == "forward")
+    return [t for t in known if first.data is not None and (t.data, t.source, t.target) == key]
+
+
+def _reads_alike(one: Transfer, other: Transfer) -> bool:
+    """Are two the same read, made in two steps."""
+    return (one.where, one.operation, one.kind) == (other.where, other.operation, other.kind)
 
 
 def _is_size(transfer: Transfer) -> bool:

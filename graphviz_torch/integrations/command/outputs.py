@@ -25,6 +25,7 @@ from ... import Finding, Training, TrainingStep, draw_graph, load, to_html, to_t
 from ...graph.files.replacement import replacement
 from ...graph.text import ranks_text
 from ...graph.training.file import TrainingFile
+from ...graph.training.findings import RunFindings, steps_text
 from ...graph.training.turns import Turns
 from ...graph.units import count_text
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
@@ -66,8 +67,11 @@ class Outputs:
             path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
         }
         self._growing = {path: TrainingFile(path) for path in self._waiting}
-        self._found: dict[tuple[str, str], Finding] = {}
+        self._once = RunFindings()
+        self._found: list[Finding] = []  # each thing once
+        self._recorded = 0  # steps, one that failed at once among them
         self._news: list[Finding] = []  # not said yet
+        self._said: list[Finding] = []  # while the script ran
         self._ranks = Ranks.of_environment()
         self._stall: Any = None
         if self._ranks is not None:
@@ -85,11 +89,9 @@ class Outputs:
         for waiting in self._waiting.values():
             waiting.append(step)
             del waiting[:-_WAITING]
-        for finding in found:
-            key = (finding.rule, finding.message)
-            if key not in self._found:
-                self._found[key] = finding
-                self._news.append(finding)
+        self._news += self._once.add(self._recorded, found)
+        self._recorded += 1
+        self._found = self._once.all(self._recorded)
         self._stale = {*self._files}
         if not self.running:
             return
@@ -102,9 +104,11 @@ class Outputs:
         with suppress(Exception):
             self._write(pictures=first or last)
             if last or (not wanted and self._news):
-                new, _ = judged(self._parsed, _sorted(self._news), self._known)
-                lines = to_lines(new, wide=self._parsed.wide)
+                news = [each for each in self._found if _is_among(each, self._news)]
+                new, _ = judged(self._parsed, _sorted(news), self._known)
+                lines = to_lines(new, wide=self._parsed.wide, steps=self._recorded)
                 self._say(f"{self._count()}, and the script goes on", lines)
+                self._said += new
                 self._news = []
 
     def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
@@ -129,9 +133,9 @@ class Outputs:
             if self._ranks.rank:
                 self._ranks.report(self._report(self._ranks.rank))
                 self._ranks.finish()
-                return judged(self._parsed, _sorted(self._found.values()), self._known)[1]
+                return judged(self._parsed, _sorted(self._found), self._known)[1]
             met = self._gather(self._ranks)
-        new, code = judged(self._parsed, _sorted(self._found.values()), self._known)
+        new, code = judged(self._parsed, _sorted(self._found), self._known)
         said = self._count()
         if self._run is None:
             missed = "no backward ran" if begun else "the script could not be read"
@@ -141,7 +145,7 @@ class Outputs:
             warnings.simplefilter("default")  # the script may make errors of them
             errors = self._write(pictures=True)
         shown = self._parsed.format is None and self._run is not None
-        self._say(said, *[to_lines(new, wide=self._parsed.wide)] * shown)
+        self._say(said, *[self._lines(new)] * shown)
         for path in self._files:
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
@@ -153,8 +157,23 @@ class Outputs:
             _print(FORMATS[self._parsed.format](new))
         return code
 
+    def _lines(self, found: list[Finding]) -> str:
+        """What is to be said at the end: what is new, and in short what was said before."""
+        said = [each for each in found if _is_among(each, self._said)]
+        new = [each for each in found if not _is_among(each, self._said)]
+        lines = []
+        if new or not said:
+            lines.append(to_lines(new, wide=self._parsed.wide, steps=self._recorded))
+        if not found:
+            lines[-1] += " (no experiment)"
+        for each in said:
+            steps = steps_text(each, self._recorded)
+            head = f"{each.severity}, as said above: {each.rule}"
+            lines.append(", ".join(filter(None, (f"{head} {each.where}".rstrip(), steps))))
+        return "\n".join(lines)
+
     def _report(self, rank: int) -> RankReport:
-        found = tuple(self._found.values())
+        found = tuple(self._found)
         if self._run is None:
             return RankReport(rank, self._steps, found)
         return RankReport(rank, self._steps, found, self._run.last)
@@ -170,7 +189,7 @@ class Outputs:
             self._run = Training((one_step(same),))
             for path in self._growing:
                 self._take_ranks(path, self._run)
-        self._found = {(f.rule, f.message): f for f in one_list([*reports.values()])}
+        self._found = one_list([*reports.values()])
         self._stale = {*self._files}
         missing = ranks_text({*range(ranks.size)} - {*reports})
         silent = f"; nothing came from {missing}" if len(reports) < ranks.size else ""
@@ -205,7 +224,7 @@ class Outputs:
 
     def _write_file(self, path: Path) -> bool:
         """Whether there was something to write."""
-        found = _sorted(self._found.values())
+        found = _sorted(self._found)
         if path == self._parsed.write_baseline:
             write_baseline(path, found)
         elif path.suffix == ".sarif":
@@ -233,6 +252,13 @@ class Outputs:
         number = last.steps[0].number
         self._waiting[path] = [*(step for step in steps if step.number < number), *last.steps]
         self._growing[path] = TrainingFile(path)
+
+
+def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
+    """Is it one of these, as it was found at another step."""
+    once = RunFindings()
+    once.add(0, others)
+    return not once.add(0, [finding])
 
 
 def _sorted(found: Iterable[Finding]) -> list[Finding]:

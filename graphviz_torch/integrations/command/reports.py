@@ -15,6 +15,7 @@ from typing import Any
 
 from ... import Finding, __version__, rules
 from ...graph.terminal import PIPED, line_width
+from ...graph.training.findings import steps_text
 from ...graph.units import count_text
 from .baseline import fingerprint, new_findings, read_baseline
 from .files import colored
@@ -66,8 +67,13 @@ def print_report(parsed: argparse.Namespace, found: Sequence[Finding]) -> None:
         print(FORMATS[parsed.format](found))
 
 
-def to_lines(found: Sequence[Finding], *, wide: bool = False) -> str:
+def to_lines(found: Sequence[Finding], *, wide: bool = False, steps: int = 1) -> str:
     """For a terminal: each finding with its advice, and how many there are.
+
+    Args:
+        found: of one recording, or of a run.
+        wide: does a line go beyond the terminal.
+        steps: how many steps the run has: a finding tells which of them have it.
 
     >>> print(to_lines([Finding("nan", "error", "loss is NaN.", "Lower the rate.")]))
     error: loss is NaN. [nan]
@@ -79,6 +85,8 @@ def to_lines(found: Sequence[Finding], *, wide: bool = False) -> str:
         lines.append(f"{each.severity}: {_plain(each.message)} [{each.rule}]")
         if each.advice:
             lines.append(f"    {_plain(each.advice)}")
+        if said := steps_text(each, steps):
+            lines.append(f"    {said[0].upper()}{said[1:]}.")
     if not wide:
         lines = [part for line in lines for part in _fitted(line)]
     return "\n".join([*lines, totals(found)])

@@ -147,6 +147,11 @@ class CallWatch(TorchFunctionMode):
         self._miss = miss
         self._end = sequence_number()  # when a call that computes was told last
 
+    def __enter__(self) -> CallWatch:
+        self._end = sequence_number()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
     def __exit__(self, *_: object) -> None:
         leave(self, FUNCTIONS)  # where recordings overlap, another's may be uppermost
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..frames import hide, is_learning_shapes
-from .installation import Installation
+from .installation import Installation, Watch
 
 
 class BackwardBegan(NamedTuple):
@@ -50,7 +50,7 @@ queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
 _PLACES: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)
 
 
-class EngineWatch:
+class EngineWatch(Watch):
     """Tells of each backward of the thread that opens it, until `close()`.
 
     Args:
@@ -67,18 +67,7 @@ class EngineWatch:
     def open(self) -> None:
         """Watch the backwards of this thread from now on."""
         self.thread = threading.get_ident()
-        _INSTALLATION.add(self)
-
-    def close(self) -> None:
-        """Watch no more, if it does."""
-        _INSTALLATION.discard(self)
-
-    def __enter__(self) -> EngineWatch:
-        self.open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().open()
 
 
 def _replace() -> None:
@@ -103,6 +92,7 @@ def _set(function: Callable[..., Any]) -> None:
 
 
 _INSTALLATION: Installation[EngineWatch] = Installation(_replace, _restore)
+EngineWatch.installation = _INSTALLATION
 
 
 def _around(theirs: Callable[..., Any]) -> Callable[..., Any]:

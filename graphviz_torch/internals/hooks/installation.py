@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from typing_extensions import Self
 
 Watcher = TypeVar("Watcher")
 
@@ -36,11 +38,12 @@ class Installation(Generic[Watcher]):
         # The collector may end a forgotten watcher while this thread holds the lock.
         self._lock = threading.RLock()
 
-    def add(self, watcher: Watcher) -> None:
-        """A watcher comes. If installing fails, it has not come."""
+    def add(self, watcher: Watcher, *, first: bool = False) -> None:
+        """A watcher comes, and is told last, or first. If installing fails, it has not come."""
         with self._lock:
             try:
-                self.watchers = (*self.watchers, watcher)
+                before, after = ((), self.watchers) if first else (self.watchers, ())
+                self.watchers = (*before, watcher, *after)
                 self._install()
             except BaseException:
                 self._take(watcher)
@@ -70,3 +73,25 @@ class Installation(Generic[Watcher]):
         self.watchers = tuple(other for other in self.watchers if other is not watcher)
         if not self.watchers:
             self._remove()
+
+
+class Watch:
+    """Somebody who watches what its class is for, from `open()` to `close()`."""
+
+    installation: ClassVar[Installation[Any]]
+    first = False  # is it told before those that are there
+
+    def open(self) -> None:
+        """Watch from now on."""
+        self.installation.add(self, first=self.first)
+
+    def close(self) -> None:
+        """Watch no more, if it does."""
+        self.installation.discard(self)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

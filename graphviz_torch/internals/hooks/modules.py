@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
 from ..dynamo import uncompiled
-from .installation import Installation
+from .installation import Installation, Watch
 
 _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
@@ -46,32 +46,22 @@ class ModuleEnded(NamedTuple):
     frame: FrameType  # that called its forward
 
 
-class ModuleWatch:
+class ModuleWatch(Watch):
     """Tells of every module's forward, of any thread, until `close()`.
 
     Args:
         began, ended: take the events.
+        first: is it told before those that watch already.
     """
 
     def __init__(
-        self, began: Callable[[ModuleBegan], object], ended: Callable[[ModuleEnded], object]
+        self,
+        began: Callable[[ModuleBegan], object],
+        ended: Callable[[ModuleEnded], object],
+        *,
+        first: bool = False,
     ) -> None:
-        self.began, self.ended = began, ended
-
-    def open(self) -> None:
-        """Watch from now on."""
-        _INSTALLATION.add(self)
-
-    def close(self) -> None:
-        """Watch no more, if it does."""
-        _INSTALLATION.discard(self)
-
-    def __enter__(self) -> ModuleWatch:
-        self.open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.began, self.ended, self.first = began, ended, first
 
 
 def take_off() -> None:
@@ -147,3 +137,4 @@ def _take_off() -> None:
 
 
 _INSTALLATION: Installation[ModuleWatch] = Installation(_install, _remove)
+ModuleWatch.installation = _INSTALLATION

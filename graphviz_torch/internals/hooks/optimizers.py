@@ -1,10 +1,11 @@
-"""The seam of steps: an optimizer is about to step, and it has stepped.
+"""The seam of steps: a batch is asked for, an optimizer is about to step, and it has stepped.
 
 PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
 another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
-and stay: without a watch they do nothing.
+and stay: without a watch they do nothing. Loaders of other libraries than PyTorch are not noticed.
 
-Private: the mark that the first optimizer of a class leaves on its `step` (2.13).
+Private: the mark that the first optimizer of a class leaves on its `step`; the iterator that all
+DataLoaders hand out, whose `__next__` is replaced while anybody watches (2.13).
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data import dataloader
 
-from .installation import Installation
+from .installation import Installation, Watch
+
+_ITERATOR: Any = dataloader._BaseDataLoaderIter
+_next: Any = _ITERATOR.__next__
 
 
 class Stepping(NamedTuple):
@@ -40,7 +45,18 @@ class Stepped(NamedTuple):
     optimizer: Optimizer
 
 
-class StepWatch:
+class BatchWatch(Watch):
+    """Tells when any thread asks a DataLoader for a batch, until `close()`.
+
+    Args:
+        asked: is called before the batch is made.
+    """
+
+    def __init__(self, asked: Callable[[], object]) -> None:
+        self.asked = asked
+
+
+class StepWatch(Watch):
     """Tells of each optimizer, of any thread, that steps, until `close()`.
 
     Args:
@@ -53,21 +69,6 @@ class StepWatch:
         stepped: Callable[[Stepped], object] = lambda event: None,
     ) -> None:
         self.stepping, self.stepped = stepping, stepped
-
-    def open(self) -> None:
-        """Watch from now on."""
-        _INSTALLATION.add(self)
-
-    def close(self) -> None:
-        """Watch no more, if it does."""
-        _INSTALLATION.discard(self)
-
-    def __enter__(self) -> StepWatch:
-        self.open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
@@ -113,4 +114,23 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         watch.stepped(event)
 
 
+def _watched(iterator: Any) -> Any:
+    for watch in _BATCHES.watchers:
+        watch.asked()
+    return _next(iterator)
+
+
+def _replace_next() -> None:
+    if _ITERATOR.__next__ is _next:  # else somebody else has put theirs there
+        _ITERATOR.__next__ = _watched
+
+
+def _restore_next() -> None:
+    if _ITERATOR.__next__ is _watched:
+        _ITERATOR.__next__ = _next
+
+
 _INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)
+StepWatch.installation = _INSTALLATION
+_BATCHES: Installation[BatchWatch] = Installation(_replace_next, _restore_next)
+BatchWatch.installation = _BATCHES

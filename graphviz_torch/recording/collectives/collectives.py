@@ -124,6 +124,11 @@ class Collectives(Listener):
             record.waited = self.program.place(sys._getframe(1))
             self._add_wait(record, event)
 
+    def step_ended(self, event: None) -> None:
+        self._records, self._backwards, self._calls = [], 0, {}
+        pending = self._pending.items()
+        self._pending = {key: each for key, each in pending if not each[0].expired()}
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         program = self.program
         line = program.line()

@@ -46,6 +46,9 @@ class Placements(Listener):
         texts = {live.ids[fn]: placement(fn.variable) for fn in leaves_of(live.own)}
         self._leaves[live.position] = {node: text for node, text in texts.items() if text}
 
+    def step_ended(self, event: None) -> None:
+        self._made, self._leaves = {}, {}
+
     def columns(self, backward: Backward) -> Columns:
         found: dict[int, Any] = dict(self._leaves.get(backward.position, {}))
         for number, text in self._made.items():

@@ -107,6 +107,10 @@ class Wrappers(Listener):
             each.called = each.passed = each.waits = False
             each.reached = set()
 
+    def step_ended(self, event: None) -> None:
+        self._events.begin_step()
+        self._wrappers = {}
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         """Its events stand behind the others."""
         line, leaves = self.program.line(), backward.reading.leaves

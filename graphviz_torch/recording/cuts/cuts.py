@@ -153,6 +153,9 @@ class Cuts(Listener):
         self._rows[live.position] = rows
         self._taken, self._hidden = [], []
 
+    def step_ended(self, event: None) -> None:
+        self._rows = {}
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
         cuts = [

@@ -1,4 +1,7 @@
-"""What the program does that no node shows: each kind of it once for each line that does it."""
+"""What the program does that no node shows: each kind of it once for each line that does it.
+
+A step of a run has those that happened in it; how often they did is counted from the run's begin.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class EventRecord:
     numbers: tuple[int, ...] = ()  # sequence numbers of the nodes that it is about
     leaves: tuple[int, ...] = ()  # id() of the leaves that it is about
     latest: dict[str, Any] = field(default_factory=dict)  # fields of `event` as of the last time
-    times: int = 0
+    times: int = 0  # in the run
+
+
+_REMEMBERED = 10_000  # events of earlier steps whose number is known
 
 
 class Events:
@@ -54,10 +60,18 @@ class Events:
     def __init__(self) -> None:
         self._backwards = 0  # that have begun
         self._records: dict[tuple[Event, Place | None], EventRecord] = {}
+        self._times: dict[tuple[Event, Place | None], int] = {}  # in earlier steps
 
     def begin_backward(self) -> None:
         """Backward is about to run."""
         self._backwards += 1
+
+    def begin_step(self) -> None:
+        """What was seen belongs to a step that is over."""
+        self._times |= {key: record.times for key, record in self._records.items()}
+        while len(self._times) > _REMEMBERED:
+            del self._times[next(iter(self._times))]
+        self._backwards, self._records = 0, {}
 
     def note(
         self,
@@ -79,6 +93,7 @@ class Events:
         record = self._records.get((event, place))
         if record is None:
             record = self._records[event, place] = EventRecord(event, place, self._backwards)
+            record.times = self._times.pop((event, place), 0)
         record.numbers, record.leaves, record.latest = tuple(numbers), tuple(leaves), latest
         record.times += 1
 

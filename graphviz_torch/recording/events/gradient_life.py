@@ -46,11 +46,23 @@ class GradientLife:
     Args:
         events: where to note it.
         place: the user's line that a frame is called from.
+        count: gives how many steps optimizers have made.
     """
 
-    def __init__(self, events: Events, place: Callable[[FrameType | None], Place | None]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        place: Callable[[FrameType | None], Place | None],
+        count: Callable[[], int],
+    ) -> None:
         self._events = events
         self._place = place
+        self._count = count
+        self._has_cleared = False  # has the program ever cleared gradients that nothing had used
+        self.forget()
+
+    def forget(self) -> None:
+        """What becomes of them from now on is not known of those of before."""
         self._fresh: set[int] = set()  # id() of parameters with a gradient that nothing has used
         self._used = False  # has any gradient of those backwards been used
         self._stepped: set[int] = set()  # id() of those whose gradient a step has used
@@ -142,7 +154,7 @@ class GradientLife:
             return
         if run.used:
             self._lines_used.add(place)
-        elif run.cleared and place not in self._lines_used:
+        elif run.cleared and not (place in self._lines_used or self._has_cleared):
             self._events.note(VainBackward(), place)
 
     def _clear(self, parameter: int, frame: FrameType) -> None:
@@ -160,7 +172,9 @@ class GradientLife:
         if not self._fresh:
             if not self._used and self._clearing is not None:
                 place, by_optimizer = self._clearing
-                self._events.note(GradientClearing(by_optimizer=by_optimizer), place)
+                clearing = GradientClearing(by_optimizer=by_optimizer)
+                self._events.note(clearing, place, steps=self._count())
+                self._has_cleared = True
             self._used, self._clearing = False, None
 
     def _forget_clips(self) -> None:

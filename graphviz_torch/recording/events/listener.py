@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...graph import NO_PARAMETERS, Graph
 from ...graph.events import (
@@ -24,7 +25,7 @@ from ...graph.events import (
     OptimizerStep,
     ParameterFreeze,
 )
-from ...internals.frames import OWN, local_variables, owner, user_frame
+from ...internals.frames import OWN, local_variables, outwards, owner, user_frame
 from ...internals.functions import UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives import Sent
@@ -32,7 +33,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ...tracing.nodes import operation
 from ..backward import Backward
-from ..listener import Began, BlockRaised, Ended
+from ..listener import Began, BlockRaised, Ended, Resumed
 from ..live import Live
 from ..program import Program
 from ..source_lines import Place, assigned, source_text
@@ -60,7 +61,7 @@ class EventListener(PairListener):
         super().__init__(program)
         light = program.options.light
         self.functions = frozenset() if light else frozenset(_LISTENERS)
-        self.life = GradientLife(self.events, program.place)
+        self.life = GradientLife(self.events, program.place, lambda: program.steps.count)
         self._changes = program.changes
         self._light = light
         self._schedules = Schedules(program.frame)
@@ -69,6 +70,7 @@ class EventListener(PairListener):
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
         # Of the last backward, if it was in eval mode: an attack runs one, and steps in train mode.
         self._eval_mode: tuple[EvalMode, list[int]] | None = None
+        self._first: dict[Place | None, int] = {}  # by a line: steps before its first backward
 
     def called(self, event: Called) -> None:
         steps = self.program.steps
@@ -94,12 +96,20 @@ class EventListener(PairListener):
         backward, call = event.backward, event.backward.call
         self._scaled = self._scaled or call.loss_scale is not None
         if call.accumulates and not backward.failed:
-            reached = backward.reached & self.program.table.own()
+            reached = backward.reached & self.program.table.every()
             self.life.backward(set(reached), call.loss_scale is not None, call.place)
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program)
-        look_for_steps(self.events, self.program, backwards, self.program.steps.updated)
+        look_for_steps(self.events, self.program, backwards, self._first)
+
+    def step_ended(self, event: None) -> None:
+        self.events.begin_step()
+        self._loss_is_nonfinite, self._eval_mode = False, None
+
+    def resumed(self, event: Resumed) -> None:
+        self.life.forget()
+        self._first = {}
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
@@ -126,10 +136,7 @@ class EventListener(PairListener):
         self.life.step(parameters)
         if self._eval_mode is not None:
             note_eval_mode(self.events, self.program, *self._eval_mode)
-        frame = self.program.frame
-        variables = {} if frame is None else local_variables(frame)
-        named = (name for name, value in variables.items() if value is optimizer)
-        name = next(named, type(optimizer).__name__)
+        name = self._name(optimizer, user_frame(caller))
         self._schedules.step(
             self.events, self.program, optimizer, user_frame(caller), name, self._scaled
         )
@@ -141,6 +148,14 @@ class EventListener(PairListener):
         rates = tuple([_rate(group) for group in optimizer.param_groups])
         step = OptimizerStep(optimizer=name, foreign=len(strangers))
         self.events.note(step, place, learning_rates=rates)
+
+    def _name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
+        """What the code that steps calls it, or the code around; else its class."""
+        for one in outwards(frame, self.program.frame):
+            for name, value in local_variables(one).items():
+                if value is optimizer:
+                    return name
+        return type(optimizer).__name__
 
     def _look_at_modes(self, outputs: Sequence[Any]) -> None:
         mode = eval_mode(self.program)

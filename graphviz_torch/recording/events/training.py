@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import Any
@@ -37,6 +37,7 @@ _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requ
 _MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
 _ITEMS = 16  # of a list that are looked at
 _NAMES = 10_000  # that are remembered
+_LINES = 256  # that run backwards
 _OURS = 3  # references to a module that only Modules has: that tuple, a variable, an argument
 
 
@@ -68,6 +69,7 @@ def eval_mode(program: Program) -> EvalMode | None:
             if _trains(module) or any(not r or f"{path}.".startswith(f"{r}.") for r in roots):
                 return None
             found.append((path, module))
+    found = [(path, module) for path, module in found if table.learns(module)]
     if not found:
         return None
     classes = tuple(dict.fromkeys(type(module).__name__ for _, module in found))
@@ -228,21 +230,32 @@ def _schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
 
 
 def look_for_steps(
-    events: Events, program: Program, backwards: Sequence[Backward], updated: set[int] | None
+    events: Events,
+    program: Program,
+    backwards: Sequence[Backward],
+    first: MutableMapping[Place | None, int],
 ) -> None:
-    """Note backwards that ran again and again for parameters of an optimizer that never stepped."""
-    if not updated:
-        return
-    own, optimized = program.table.own(), None
+    """Note backwards that ran again and again for parameters of an optimizer that never stepped.
+
+    Args:
+        events: where to note it.
+        program: knows whose parameters were updated.
+        backwards: of a step.
+        first: by a line, after how many steps it ran its first backward; of more steps of a run.
+    """
+    own, optimized, updated = program.table.every(), None, program.steps.ever
     places: dict[Place | None, list[Backward]] = {}
     for backward in backwards:
         places.setdefault(backward.call.place, []).append(backward)
     for place, group in places.items():
         keys = {key for backward in group for key in backward.reached & own}
-        if len(group) < 2 or not keys or not keys.isdisjoint(updated):
+        last = group[-1].call
+        began = first.setdefault(place, group[0].call.step)
+        if len(first) > _LINES:
+            del first[next(iter(first))]
+        if not (updated and keys and keys.isdisjoint(updated)):
             continue
-        first, last = group[0].call, group[-1].call
-        if not first.accumulates or last.step <= first.step:
+        if not group[0].call.accumulates or last.step <= began:
             continue
         optimized = optimized_parameters() if optimized is None else optimized
         if keys <= optimized:

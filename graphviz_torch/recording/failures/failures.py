@@ -108,6 +108,9 @@ class Failures(Listener):
             failed = replace(failed, raised=None if place == failed.place else place)
         self._block, self._position = failed, len(self._backwards) - 1
 
+    def step_ended(self, event: None) -> None:
+        self._backwards, self._failed, self._position = [], {}, -1
+
     def ends(self) -> list[End]:
         """What made the operands of the call that ended the block."""
         operands = [] if self._block is None else self._block.operands

@@ -74,6 +74,9 @@ class Gradients(Listener):
             self._asked = []
             hooks.__exit__()
 
+    def step_ended(self, event: None) -> None:
+        self._runs = {}
+
     def columns(self, backward: Backward) -> Columns:
         hooks = self._runs.get(backward.position)
         if hooks is None:

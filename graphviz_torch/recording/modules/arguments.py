@@ -74,6 +74,9 @@ class Arguments(Listener):
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
+    def step_ended(self, event: None) -> None:
+        self._calls = {}
+
     def columns(self, backward: Backward) -> Columns:
         """The attributes of the nodes: those that autograd tells come first."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]

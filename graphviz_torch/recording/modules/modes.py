@@ -19,5 +19,8 @@ class Modes(Listener):
         known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
         self._modes |= {path: "train" if training else "eval" for training, path in known}
 
+    def step_ended(self, event: None) -> None:
+        self._modes = {}
+
     def rows(self) -> Rows:
         return {"mode": self._modes}

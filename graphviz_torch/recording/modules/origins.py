@@ -39,6 +39,13 @@ class Origins(Generic[Line]):
         self.moments = 1  # calls of modules that have begun or ended so far, and the beginning
         self._lines: list[tuple[int, int, Line]] = []  # start <= number < end were made there
 
+    def forget(self, before: int) -> None:
+        """Know of no node before this number."""
+        self.first = max(before, self.first)
+        begin = bisect_right(self._entered, before, key=itemgetter(0)) - 1
+        del self._entered[: max(begin, 0)]
+        del self._lines[: bisect_right(self._lines, before, key=itemgetter(1))]
+
     def enter(self, number: int, names: Names | None) -> None:
         """The nodes from this number on are made in this module and scope; None: in none."""
         self.moments += 1

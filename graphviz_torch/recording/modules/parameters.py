@@ -42,6 +42,10 @@ class ParameterTable:
     """
 
     def __init__(self, model: Module | None) -> None:
+        self.clear(model)
+
+    def clear(self, model: Module | None) -> None:
+        """Know of no module but this."""
         self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
         self._blocks: list[_Block] = []  # the model's, if it was given, is the first
         self._unnamed: list[_Block] = []  # added since names were last given
@@ -154,6 +158,15 @@ class ParameterTable:
         """id() of the parameters of the model: of the one given, or of the first one called."""
         found = self._blocks[0].now() if self._blocks else []
         return set(map(id, found)) - {id(None)}
+
+    def every(self) -> set[int]:
+        """id() of the parameters of the model and of every other module called."""
+        return {id(parameter) for _, parameter in self.parameters()}
+
+    def learns(self, module: Module) -> bool:
+        """Needs any parameter a gradient of what was added together with a module."""
+        found = self._modules[id(module)][2].now()
+        return any(parameter is not None and parameter.requires_grad for parameter in found)
 
     def buffers(self) -> list[Tensor]:
         """Buffers of the model and of every other module called."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ...graph import GradientStats, Graph, Parameter
-from ...internals.hooks.optimizers import optimized_parameters
+from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
@@ -29,14 +29,29 @@ class Weights(Listener):
         self._got: set[str] = set()  # names of those that any backward gave a gradient ...
         self._looked_at = False  # ... and no other, for all gradients were looked at
         self._grads: dict[str, GradientStats] = {}  # of those that ranks divide
+        self._learned: dict[str, bool] = {}  # did they need a gradient when backward began
+        self._with_grad: set[str] | None = None  # names of those that had one at the last step
 
     def backward_began(self, event: Began) -> None:
-        """Read the norms, which the optimizer will change."""
+        """Read what the program may change before the step is over, and the optimizer will."""
+        listed = self.program.table.listed()
+        self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         if not self.program.options.light and event.live.ran.nodes is not None:
             live = event.live
             leaves = set(live.parameters.values())
             fns = {i: fn for fn, i in live.ids.items() if i in leaves}
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
+
+    def stepped(self, event: Stepped) -> None:
+        """Read what clearing takes away."""
+        listed = self.program.table.listed()
+        found = {name for name, tensor in listed if tensor.grad is not None}
+        self._with_grad = found | (self._with_grad or set())
+        if not self.program.options.light:
+            self._grads |= _of_parts(listed)
+
+    def step_ended(self, event: None) -> None:
+        self._norms, self._learned, self._grads, self._with_grad = {}, {}, {}, None
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
@@ -53,7 +68,7 @@ class Weights(Listener):
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
         if not self.program.options.light:
-            self._grads = _of_parts(listed)
+            self._grads |= _of_parts(listed)
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         return replace(graph, parameters=self._parameters(backward))
@@ -73,7 +88,7 @@ class Weights(Listener):
             )
         norms = self._norms.get(backward.position)
         weights = {} if norms is None else norms.fetch()
-        updated, optimized = self.program.steps.updated, self._optimized
+        updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
         found = []
         for name, tensor in listed:
             node = backward.parameters.get(name)
@@ -83,10 +98,10 @@ class Weights(Listener):
                 Parameter(
                     name,
                     meta or tensor_meta(tensor),
-                    tensor.requires_grad,
+                    self._learned.get(name, tensor.requires_grad),
                     node,
                     node is not None or table.was_called(name) or unseen,
-                    tensor.grad is not None,
+                    tensor.grad is not None if had is None else name in had,
                     None if updated is None else id(tensor) in updated,
                     name in self._got if self._looked_at else name in self._got or None,
                     in_optimizer=None if optimized is None else id(tensor) in optimized,

@@ -1,13 +1,28 @@
-"""Where the steps of a training end, whoever changes the parameters.
+"""Where a step of a training ends: where the next one begins, whoever changes the parameters.
 
-    an optimizer of torch.optim     where it has stepped, or a GradScaler has skipped its step
-    none, a change by hand          where the program changes the first parameter after a backward,
-                                    by an in-place call or by `.data`, and has read its gradient
-    none, no change                 where it sets the first gradient to None after a backward; else
-                                    at each backward, from the eighth on
+    before ──► an optimizer steps, or a GradScaler skips its step ──► tail ──► the next step begins
+
+The tail belongs to the step: other optimizers that step after the same backward, clipping, logs,
+averages of weights, schedulers. The next step begins at the first of these:
+
+    a batch is asked for            of a DataLoader
+    a module's forward              the outermost one, of a module with parameters
+    a call that takes a parameter   and may make a node of it: where the forward calls no module
+    gradients are cleared           by `zero_grad`, or a `.grad` that is set to None; then any call
+                                    that computes, for another optimizer may step before it
+    a backward
+    the same optimizer steps again  or another one, where nodes of autograd were made in between
+
+Without an optimizer no tail is told apart:
+
+    a change by hand                ends it where the program changes the first parameter after a
+                                    backward, by an in-place call or by `.data`, and has read its
+                                    gradient
+    no change                       ends it where the first gradient is set to None after a
+                                    backward; else at each backward, from the eighth on
 
 Told is the thread that opens it. What the program calls is looked at until the first optimizer
-steps; with a GradScaler to the end. Not seen: what C++ and compiled code change.
+steps, and then in tails; with a GradScaler to the end. Not seen: what C++ and compiled code change.
 """
 
 from __future__ import annotations
@@ -20,12 +35,21 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...internals import tasks
 from ...internals.frames import OTHER, owner
-from ...internals.functions import UNSCALE, UPDATE_SCALE
-from ...internals.hooks.calls import Called, CallWatch
-from ...internals.hooks.optimizers import Stepped, Stepping, StepWatch, optimized_parameters
+from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE
+from ...internals.hooks.calls import Called, Calling, CallWatch
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modules import ModuleBegan, ModuleWatch
+from ...internals.hooks.optimizers import (
+    BatchWatch,
+    Stepped,
+    Stepping,
+    StepWatch,
+    optimized_parameters,
+)
 from ...internals.hooks.regions import RegionWatch
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.pytree import tensors
@@ -34,19 +58,25 @@ from ..failures.in_place import IN_PLACE
 
 _grad: Any = Tensor.grad
 _data: Any = Tensor.data
-_BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward))
+_BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 _CHANGES = IN_PLACE - {UNSCALE, UPDATE_SCALE}
+# What takes the values of a parameter without a node.
+_VALUES = frozenset((Tensor.detach, Tensor.item, Tensor.tolist, Tensor.numpy, _data.__get__))
 _MOST = 8  # backwards in a step of a program without optimizer that changes nothing
 
 
 class StepBorders:
     """Calls a function wherever a step of a training ends, in this thread, until `close()`.
 
-    A step ends where an optimizer has stepped; without one, where the program changes a parameter
-    by hand after a backward; else at each backward.
+    A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward, a
+    `zero_grad`; the last one at `close()`. Without an optimizer it ends where the program changes a
+    parameter by hand after a backward; else at each backward.
 
     Args:
         ended: is called without arguments. What it raises comes out of the training.
+        stepped: is called with each optimizer that has stepped, with None where a scaler has
+            skipped the step. Returns whether it matters where exactly the next step begins: if not,
+            it is told where an optimizer steps in it. None: it always does.
 
     >>> weight, losses = torch.ones(2, requires_grad=True), []
     >>> optimizer = torch.optim.SGD([weight], lr=0.25)
@@ -61,16 +91,21 @@ class StepBorders:
     """
 
     functions = _CHANGES | _BACKWARDS | {_grad.__get__, _grad.__set__, _data.__set__}
-    functions |= {torch.autograd.grad, UNSCALE, UPDATE_SCALE}
+    functions |= {UNSCALE, UPDATE_SCALE}
 
-    def __init__(self, ended: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        ended: Callable[[], object],
+        stepped: Callable[[Optimizer | None], bool] | None = None,
+    ) -> None:
         self._ended = ended
+        self._told = stepped
         self._thread = 0
         self._key = object()
-        self._calls = CallWatch((self,), self._key, _raise)
-        self._regions = RegionWatch(OperationTrace)
         self._steps = StepWatch(self._stepping, self._stepped)
-        self._looks = False  # at calls
+        self._looks: _Look | None = None  # at calls
+        self._tail: _Tail | None = None
+        self._over: _Tail | None = None  # it ended in a call, which it still looks at
         self._running = False  # an optimizer's step
         self._scales = False  # with a GradScaler
         self._most = float(_MOST)  # backwards in a step
@@ -82,22 +117,23 @@ class StepBorders:
         self._thread = get_ident()
         tasks.enter(self._key)
         self._steps.open()
-        self._looks = True
-        self._regions.__enter__()
-        self._calls.__enter__()  # type: ignore[no-untyped-call]
+        self._looks = _Look(self, self._key)
 
     def close(self) -> None:
-        """Look no more, if it does."""
+        """Look no more, if it does; a step whose optimizer has stepped ends here."""
         self._steps.close()
+        tail = self._leave_tail()
+        self._forget_tail()
         self.rest()
+        tasks.leave(self._key)
+        if tail:
+            self._end()
 
     def rest(self) -> None:
-        """From now on only optimizers end steps: no call is looked at."""
-        if self._looks:
-            self._looks = False
-            self._calls.__exit__(None, None, None)
-            self._regions.__exit__(None, None, None)
-            tasks.leave(self._key)
+        """From now on only optimizers end steps: no call is looked at before one has stepped."""
+        if self._looks is not None:
+            self._looks.close()
+            self._looks = None
 
     def __enter__(self) -> StepBorders:
         self.open()
@@ -110,27 +146,27 @@ class StepBorders:
         """A call into torch that may end a step."""
         ends = False
         with suppress(Exception):  # a tensor that cannot be read
-            ends = not self._running and self._is_end(event)
+            ends = not self._running and self._tail is None and self._is_end(event)
         if ends:
             self._end()
 
     def _is_end(self, event: Called) -> bool:
         func, args = event.func, event.args
-        if func in _BACKWARDS:
+        if func is torch.autograd.grad:
+            inputs = args[1] if len(args) > 1 else (event.kwargs or {}).get("inputs")
+            self._take(tensors(inputs))
+        elif func in _BACKWARDS:
             self._backwards += 1
             if self._backwards < self._most or optimized_parameters():
                 return False
             self._most = 1
             return True
-        if func is UNSCALE:
+        elif func is UNSCALE:
             self._scales = True
-        elif func is torch.autograd.grad:
-            inputs = args[1] if len(args) > 1 else (event.kwargs or {}).get("inputs")
-            self._take(tensors(inputs))
         elif not self._backwards and not self._read:
             return False
-        elif func is UPDATE_SCALE:  # where the optimizer has stepped, that was the end
-            return True
+        elif func is UPDATE_SCALE:  # the optimizer has not stepped, else this were its tail
+            self._begin_tail(None)
         elif func == _grad.__get__:
             if owner(event.frame.f_code.co_filename) != OTHER:
                 self._take(args[:1])
@@ -149,6 +185,9 @@ class StepBorders:
 
     def _stepping(self, event: Stepping) -> None:
         if get_ident() == self._thread:
+            if self._tail is not None and self._tail.is_over(event.optimizer):
+                self._end()  # where it began was not looked for, or not seen
+            self._forget_tail()
             self._running = True
             if not self._scales:
                 self.rest()
@@ -156,12 +195,134 @@ class StepBorders:
     def _stepped(self, event: Stepped) -> None:
         if get_ident() == self._thread:
             self._running = False
+            self._begin_tail(event.optimizer)
+
+    def _begin_tail(self, optimizer: Optimizer | None) -> None:
+        matters = self._told is None or self._told(optimizer)
+        if self._tail is None:
+            self._tail = _Tail(self._begins, self._key, looks=matters)
+        self._tail.stepped(optimizer)
+
+    def _begins(self) -> None:
+        """The next step does."""
+        if get_ident() == self._thread and self._tail is not None and not self._running:
             self._end()
 
+    def _leave_tail(self) -> bool:
+        """Was it in one?"""
+        tail, self._tail = self._tail, None
+        if tail is not None and not tail.close():
+            self._over = tail
+        return tail is not None
+
+    def _forget_tail(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over.close()
+
     def _end(self) -> None:
+        self._leave_tail()
         self._backwards = 0
         self._read.clear()
         self._ended()
+
+
+class _Look:
+    """Looks at the calls of a thread, above whoever looks already, until `close()`."""
+
+    def __init__(self, listener: object, key: object) -> None:
+        self._regions = RegionWatch(OperationTrace)
+        self._calls = CallWatch((listener,), key, _raise)
+        self._regions.__enter__()
+        self._calls.__enter__()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._calls.__exit__(None, None, None)
+        self._regions.__exit__(None, None, None)
+
+
+class _All:
+    """Names every call."""
+
+    def __contains__(self, func: object) -> bool:
+        return True
+
+
+class _Tail:
+    """What follows the step of an optimizer, until the next step begins.
+
+    Args:
+        begins: is called where that does; is told more than once, perhaps.
+        key: of the program whose calls it looks at.
+        looks: whether it looks for that itself.
+    """
+
+    functions = before = _All()
+
+    def __init__(self, begins: Callable[[], None], key: object, *, looks: bool) -> None:
+        self._begins = begins
+        self._optimizers: set[int] = set()  # id() of those that have stepped
+        self._number = 0  # of the next node, when one had
+        self._cleared = False  # are gradients
+        self._calling = False  # is it in a call that it looks at
+        self._look: _Look | None = None
+        if looks:
+            self._modules = ModuleWatch(self._began, lambda event: None, first=True)
+            self._batches = BatchWatch(begins)
+            self._modules.open()
+            self._batches.open()
+            self._look = _Look(self, key)
+
+    def stepped(self, optimizer: Optimizer | None) -> None:
+        """An optimizer has stepped, or None: a scaler has skipped that."""
+        self._optimizers.add(id(optimizer))
+        self._number, self._cleared = sequence_number(), False
+
+    def is_over(self, optimizer: Optimizer) -> bool:
+        """Does an optimizer that is about to step belong to the next step."""
+        return id(optimizer) in self._optimizers or sequence_number() != self._number
+
+    def close(self) -> bool:
+        """Look no more. Not done in a call that it looks at: there a mode cannot be left."""
+        if self._look is not None:
+            self._batches.close()
+            self._modules.close()
+            if self._calling:
+                return False
+            look, self._look = self._look, None
+            look.close()
+        return True
+
+    def _began(self, event: ModuleBegan) -> None:
+        if next(iter(event.module.parameters()), None) is not None:
+            self._begins()
+
+    def calling(self, event: Calling) -> None:
+        """A call into torch is about to be made."""
+        func, clears = event.func, False
+        if func == _grad.__get__:
+            clears = event.frame.f_code.co_name == "zero_grad"
+        elif func == _grad.__set__:
+            clears = event.args[1] is None
+        elif (
+            func in _BACKWARDS
+            or (self._cleared and func not in METADATA_CALLS)
+            or _is_forward(func, event.args)
+        ):
+            self._calling = True
+            try:
+                self._begins()
+            finally:
+                self._calling = False
+        self._cleared = self._cleared or clears
+
+
+def _is_forward(func: Any, args: tuple[Any, ...]) -> bool:
+    """Does a call compute something of a parameter that a gradient can come back from."""
+    if not torch.is_grad_enabled() or func in METADATA_CALLS or func in _VALUES:
+        return False
+    return any(tensor.requires_grad and tensor.is_leaf for tensor in tensors(args))
 
 
 def _raise(error: Exception) -> NoReturn:

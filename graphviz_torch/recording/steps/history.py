@@ -98,6 +98,9 @@ class GraphHistory(Listener):
         if retention is not None:
             self._found[live.position] = retention
 
+    def step_ended(self, event: None) -> None:
+        self._found = {}
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         retention = self._found.get(backward.position)
         if retention is None:

@@ -39,6 +39,7 @@ class Steps:
         self._own = own
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
+        self.ever: set[int] = set()  # the same, of all steps of a run
         self.running: list[_Step] = []  # outside first
         self._by_hand = False
 
@@ -49,6 +50,7 @@ class Steps:
         parameters = self.parameters(optimizer)
         if parameters is not None:
             self.updated = (self.updated or set()) | parameters
+            self.ever |= parameters
         closure = closure_code(event.args)
         self.running = [step for step in self.running if _is_running(step, event.frame)]
         self.running.append(_Step(optimizer, closure, event.frame))

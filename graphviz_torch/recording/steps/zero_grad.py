@@ -1,7 +1,8 @@
 """Whether gradients are cleared between the steps of an optimizer.
 
 One parameter of each optimizer tells: it is looked at when the optimizer steps, and before and
-after each backward. What changes its gradient outside of backward has cleared it.
+after each backward. What changes its gradient outside of backward has cleared it. From one step of
+a run to the next the parameter and its gradient are known weakly.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from ...graph import Graph
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import Began, Ended, Listener
+from ..listener import Began, Ended, Listener, Resumed
 from ..live import Live
 from ..program import Program
 from ..source_lines import Place
 from .optimizers import closure_code
+
+_OPTIMIZERS = 64  # of which a sample is known: the last ones
 
 
 @dataclass(slots=True)
@@ -78,6 +81,17 @@ class ClearedGradients(Listener):
         if key in self._closures:
             self._use(event.optimizer, self._closures.pop(key))
 
+    def step_ended(self, event: None) -> None:
+        self._place, self._places = None, {}
+
+    def resumed(self, event: Resumed) -> None:
+        """What was done meanwhile is not known: a gradient that has changed may be of one step."""
+        for sample in self._samples.values():
+            sample.stepped = not sample.look() and sample.stepped
+            sample.added = False
+        if event.optimizer is not None:
+            self._sample(event.optimizer)
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         where = self.program.line()(self._places[backward.position])
         return replace(graph, step=replace(graph.step, stale_gradients=where))
@@ -85,12 +99,19 @@ class ClearedGradients(Listener):
     def _use(self, optimizer: Optimizer, place: Place | None) -> None:
         """An optimizer steps. Is a gradient that it has stepped with still in it?"""
         sample = self._samples.pop(id(optimizer), None)
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        first = next((p for p in parameters if p.grad is not None), None)
-        if first is not None and not first.grad.is_inference():
-            gradient = first.grad
-            self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
+        self._sample(optimizer)
         if sample is not None and sample.stepped and sample.added:
             self._place = place
             if self._places:  # of the last graph, too
                 self._places[max(self._places)] = place
+
+    def _sample(self, optimizer: Optimizer) -> None:
+        """Take one of its parameters that has a gradient."""
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        first = next((p for p in parameters if p.grad is not None), None)
+        self._samples.pop(id(optimizer), None)
+        if first is not None and not first.grad.is_inference():
+            gradient = first.grad
+            self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
+        while len(self._samples) > _OPTIMIZERS:
+            del self._samples[next(iter(self._samples))]

@@ -82,6 +82,10 @@ class Copies(Listener):
                     self.program.tracker.add(made, record)
             self._made = []
 
+    def step_ended(self, event: None) -> None:
+        self._transfers.forget()
+        self._backwards = 0
+
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
         found = [

@@ -130,6 +130,11 @@ class Transfers:
             noted.append((record, copy.source, copy.made))
         return noted
 
+    def forget(self) -> None:
+        """The copies of a step are over: what data they moved is still known, while it is there."""
+        self.records = []
+        self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
+
     def _number(self, source: Tensor | None) -> int:
         if source is None:  # new data
             self._numbers += 1

@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from graphviz_torch import Finding, find
+from graphviz_torch import Finding, Training, TrainingStep, find
 from graphviz_torch import record as start
+from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
 Record = Any  # graphviz_torch.record, or a Recorder
 Program = Callable[[Record], object]
@@ -124,19 +126,46 @@ class Recorder:
         return self.recording
 
 
-def play(program: Program, raises: str | None = None, **options: Any) -> list[Finding]:
+class RunRecorder:
+    """Stands for `record`, and records each step as `graphviz-torch run` does."""
+
+    def __init__(self) -> None:
+        self._steps: list[TrainingStep] = []
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._run()
+
+    @contextmanager
+    def _run(self) -> Iterator[None]:
+        loop = LoopSteps(due_steps(), lambda step, found: self._steps.append(step), notes=False)
+        try:
+            yield
+        except BaseException as error:
+            loop.close(error)
+            raise
+        loop.close()
+
+    @property
+    def recording(self) -> Training:
+        return Training(tuple(replace(step, number=i) for i, step in enumerate(self._steps)))
+
+
+def play(
+    program: Program, raises: str | None = None, *, run: bool = False, **options: Any
+) -> list[Finding]:
     """The findings on a program's whole recording: errors first, each once.
 
     Args:
         program: a row's.
         raises: what its exception says, a regular expression; None: it ends without one.
+        run: record it step by step, as `graphviz-torch run` does, which knows no model.
         options: of `record`, beside the program's own.
 
     Raises:
         RuntimeError: where the program does not end so.
     """
     torch.manual_seed(0)
-    recorder, said = Recorder(**options), ""
+    recorder, said = RunRecorder() if run else Recorder(**options), ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -145,7 +174,8 @@ def play(program: Program, raises: str | None = None, **options: Any) -> list[Fi
             said = f"{type(error).__name__}: {error}"
     if bool(said) != bool(raises) or not re.search(raises or "", said):
         raise RuntimeError(f"ended with {said or 'no exception'!r}, not {raises or 'none'!r}")
-    return find(recorder.recording)
+    recording = recorder.recording
+    return find(recording) if not run or recording.steps else []
 
 
 def names_own_line_first(program: Program, findings: list[Finding]) -> bool:

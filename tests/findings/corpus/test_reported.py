@@ -21,6 +21,8 @@ NOT_YET = frozenset(
     ]
 )
 FALSE_ALARMS = frozenset[str]()
+# What a run, which knows no model, does not name.
+NOT_BY_RUN = NOT_YET | {"every_layer_in_a_list", "layers_to_merge_in_a_list"}
 
 
 def rows(names: list[str], not_yet: frozenset[str]) -> list[object]:
@@ -36,11 +38,17 @@ def test_a_reported_bug_is_named_with_its_cause_and_its_line(name: str) -> None:
     assert names_own_line_first(row.program, findings)
 
 
+@pytest.mark.parametrize("name", rows(list(REPORTED), NOT_BY_RUN))
+def test_a_run_names_a_reported_bug_that_one_recording_names(name: str) -> None:
+    row = REPORTED[name]
+    assert row.score(play(row.program, row.raises, run=True)) == 1.0
+
+
 @pytest.mark.parametrize("name", rows(list(HEALTHY), FALSE_ALARMS))
 def test_a_healthy_training_has_neither_errors_nor_warnings(name: str) -> None:
     findings = play(HEALTHY[name])
-    light = play(HEALTHY[name], gradients="finite")
-    assert [f for f in findings + light if f.severity != "info"] == []
+    light, run = play(HEALTHY[name], gradients="finite"), play(HEALTHY[name], run=True)
+    assert [f for f in findings + light + run if f.severity != "info"] == []
     assert names_own_line_first(HEALTHY[name], findings)
 
 

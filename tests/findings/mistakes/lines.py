@@ -74,7 +74,7 @@ def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
         optimizer.zero_grad()
 
 
-@says("scheduler-stepped-first", "scheduler.step", " before SGD")
+@says("scheduler-stepped-first", "scheduler.step", " before optimizer")
 def scheduler_made_in_a_function(record: Record) -> None:
     layer = nn.Linear(4, 1)
 

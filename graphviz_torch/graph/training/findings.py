@@ -1,0 +1,77 @@
+"""The findings of a run: each thing once, with the steps at which it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..values import Finding
+
+# A number that differs from step to step; not part of a name, of a line or of a path.
+_NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
+_RUNS = 4  # of steps that are written out
+
+_Thing = tuple[str, str, str]
+
+
+class RunFindings:
+    """What was found so far.
+
+    Two findings are one thing if they differ in numbers that the steps change, as norms and counts.
+
+    >>> found = RunFindings()
+    >>> found.add(0, [Finding("large", "warning", "The norm is 3.5.")])
+    [Finding(rule='large', severity='warning', message='The norm is 3.5.')]
+    >>> found.add(1, [Finding("large", "warning", "The norm is 4.1.")])
+    []
+    >>> found.all(2)
+    [Finding(rule='large', severity='warning', message='The norm is 4.1.', steps=(0, 1))]
+    """
+
+    def __init__(self) -> None:
+        self._things: dict[_Thing, tuple[Finding, dict[int, None]]] = {}
+
+    def add(self, step: int, found: Iterable[Finding]) -> list[Finding]:
+        """Take what was found at a step. Returns what is new."""
+        new = []
+        for finding in found:
+            thing = finding.rule, finding.where, _NUMBER.sub("#", finding.message)
+            if thing not in self._things:
+                new.append(finding)
+            _, steps = self._things.get(thing, (finding, {}))
+            steps[step] = None
+            self._things[thing] = finding, steps  # its nodes are those of the last that has it
+        return new
+
+    def all(self, count: int) -> list[Finding]:
+        """Each thing once, as it was found last; with its steps, where there are several.
+
+        Args:
+            count: how many steps there are.
+        """
+        rows = self._things.values()
+        return [replace(f, steps=() if count < 2 else tuple(steps)) for f, steps in rows]
+
+
+def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
+    """Where a finding holds, of so many steps: "in each of 3 steps".
+
+    >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
+    'in step 1 to 2, 5 of 9, and no longer'
+    """
+    steps = finding.steps
+    if count < 2 or not steps:
+        return ""
+    if len(steps) == count:
+        return f"in each of {count} {noun}s"
+    runs: list[list[int]] = []
+    for step in steps:
+        if runs and step == runs[-1][1] + 1:
+            runs[-1][1] = step
+        else:
+            runs.append([step, step])
+    parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:_RUNS]]
+    more = " and more" if len(runs) > _RUNS else ""
+    over = ", and no longer" if noun == "step" and steps[-1] < count - 1 else ""
+    return f"in {noun} {', '.join(parts)}{more} of {count}{over}"
