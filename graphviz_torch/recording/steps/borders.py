@@ -9,7 +9,7 @@ averages of weights, schedulers. The next step begins at the first of these:
     a module's forward              the outermost one, of a module with parameters
     a call that takes a parameter   and may make a node of it: where the forward calls no module
     gradients are cleared           by `zero_grad`, or a `.grad` that is set to None; then any call
-                                    that computes, for another optimizer may step before it
+                                    that takes a tensor, for another optimizer may step before it
     a backward
     the same optimizer steps again  or another one, where nodes of autograd were made in between
 
@@ -307,7 +307,7 @@ class _Tail:
             clears = event.args[1] is None
         elif (
             func in _BACKWARDS
-            or (self._cleared and func not in METADATA_CALLS)
+            or (self._cleared and func not in METADATA_CALLS and tensors(event.args))
             or _is_forward(func, event.args)
         ):
             self._calling = True

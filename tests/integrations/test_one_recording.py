@@ -1,0 +1,395 @@
+"""A run is one recording: over several steps it tells what `record` around the script tells.
+
+Each script with a mistake was reported by somebody, and has its repair beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graphviz_torch import StepBorders
+from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.steps import LoopSteps, due_steps
+
+MODEL = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+def batch(): return torch.randn(16, 4), torch.randn(16, 1)
+"""
+
+NO_ZERO_GRAD = """\
+optimizer = torch.optim.{kind}(model.parameters(), lr=1e-3)
+for _ in range(6):
+    x, y = batch()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()  # cause
+"""
+ZERO_GRAD = NO_ZERO_GRAD.replace("    x, y", "    optimizer.zero_grad()\n    x, y")
+
+CLIPPED_LATE = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # cause
+"""
+CLIPPED = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+
+RUNNING_LOSS = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+running = 0.0
+for _ in range(6):
+    x, y = batch()
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    running = 0.9 * running + 0.1 * loss  # cause
+"""
+RUNNING_NUMBER = RUNNING_LOSS.replace("0.1 * loss", "0.1 * loss.item()")
+
+LIST_OF_LOSSES = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(6):
+    x, y = batch()
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss)  # cause
+"""
+LIST_OF_NUMBERS = LIST_OF_LOSSES.replace("append(loss)", "append(loss.item())")
+
+STEPPED_BETWEEN = """\
+critic = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+opt_D = torch.optim.SGD(critic.parameters(), lr=0.1)
+opt_G = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x, y = batch()
+    fake = model(x)
+    G_loss = -critic(fake).mean()
+    D_loss = critic(fake.detach()).mean() - critic(y).mean()
+    opt_D.zero_grad()
+    D_loss.backward()
+    opt_D.step()  # cause
+    opt_G.zero_grad()
+    G_loss.backward()
+    opt_G.step()
+"""
+STEPPED_AFTER = """\
+critic = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+opt_D = torch.optim.SGD(critic.parameters(), lr=0.1)
+opt_G = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x, y = batch()
+    fake = model(x)
+    D_loss = critic(fake.detach()).mean() - critic(y).mean()
+    opt_D.zero_grad()
+    D_loss.backward()
+    opt_D.step()
+    opt_G.zero_grad()
+    (-critic(fake).mean()).backward()
+    opt_G.step()
+"""
+
+NEVER_STEPPED = """\
+head = nn.Linear(4, 1)
+optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, head))
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+    other.zero_grad()
+    F.mse_loss(head(x), y).backward()  # cause
+"""
+BOTH_STEPPED = NEVER_STEPPED + "    other.step()\n"
+
+# Programs with two optimizers or more, as many people write them: nothing is wrong.
+MATRICES_AND_VECTORS = """\
+optimizers = [
+    torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], lr=1e-3),
+    torch.optim.AdamW([p for p in model.parameters() if p.dim() < 2], lr=1e-3),
+]
+for _ in range(4):
+    x, y = batch()
+    F.mse_loss(model(x), y).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+"""
+EACH_CLEARS_ITS_OWN = """\
+first, last = model[0], model[2]
+optimizers = [torch.optim.AdamW(part.parameters()) for part in (first, last)]
+for _ in range(4):
+    x, y = batch()
+    F.mse_loss(model(x), y).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+ACTOR_AND_CRITIC = """\
+from torch.distributions import Categorical
+actor, critic = nn.Linear(4, 3), nn.Linear(4, 1)
+opt_actor = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+opt_critic = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+for _ in range(4):
+    state, reward = torch.randn(16, 4), torch.randn(16)
+    policy = Categorical(logits=actor(state))
+    action = policy.sample()
+    value = critic(state).squeeze(1)
+    advantage = (reward - value).detach()
+    loss = -(policy.log_prob(action) * advantage).mean() + F.mse_loss(value, reward)
+    opt_actor.zero_grad()
+    opt_critic.zero_grad()
+    loss.backward()
+    opt_actor.step()
+    opt_critic.step()
+"""
+CODEBOOK = """\
+encoder, decoder, codebook = nn.Linear(4, 3), nn.Linear(3, 4), nn.Embedding(8, 3)
+optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
+opt_codes = torch.optim.SGD(codebook.parameters(), lr=0.1)
+for _ in range(4):
+    x, _ = batch()
+    z = encoder(x)
+    code = torch.cdist(z, codebook.weight).argmin(1)
+    q = codebook(code)
+    loss = F.mse_loss(decoder(z + (q - z).detach()), x)
+    loss = loss + F.mse_loss(q, z.detach()) + 0.25 * F.mse_loss(z, q.detach())
+    optimizer.zero_grad()
+    opt_codes.zero_grad()
+    loss.backward()
+    optimizer.step()
+    opt_codes.step()
+"""
+ALPHA = """\
+log_alpha = torch.zeros((), requires_grad=True)
+opt, opt_alpha = torch.optim.Adam(model.parameters()), torch.optim.Adam([log_alpha])
+for _ in range(4):
+    x, y = batch()
+    error = F.mse_loss(model(x), y)
+    opt.zero_grad()
+    (error * log_alpha.exp().detach()).backward()
+    opt.step()
+    opt_alpha.zero_grad()
+    (-log_alpha * (error.detach() - 1.0)).backward()
+    opt_alpha.step()
+"""
+AVERAGED = """\
+import copy
+average = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.AdamW(model.parameters())
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+for _ in range(4):
+    x, y = batch()
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    with torch.no_grad():
+        for a, p in zip(average.parameters(), model.parameters()): a.lerp_(p, 0.1)
+    print(loss.item(), *(p.norm().item() for p in model.parameters()))
+"""
+
+# A script, the rule that names its mistake, what the script is repaired.
+MISTAKES = {
+    "SGD without zero_grad": (NO_ZERO_GRAD.format(kind="SGD"), "uncleared-gradient"),
+    "AdamW without zero_grad": (NO_ZERO_GRAD.format(kind="AdamW"), "uncleared-gradient"),
+    "clipped after the step": (CLIPPED_LATE, "clipped-in-vain"),
+    "a running loss": (RUNNING_LOSS, "kept-history"),
+    "a list of losses": (LIST_OF_LOSSES, "kept-history"),
+    "stepped between forward and backward": (STEPPED_BETWEEN, "changed-in-place"),
+    "an optimizer that never steps": (NEVER_STEPPED, "optimizer-never-stepped"),
+}
+HEALTHY = {
+    "SGD": ZERO_GRAD.format(kind="SGD"),
+    "clipped": CLIPPED,
+    "a running number": RUNNING_NUMBER,
+    "a list of numbers": LIST_OF_NUMBERS,
+    "stepped after the backward": STEPPED_AFTER,
+    "both stepped": BOTH_STEPPED,
+    "Muon and AdamW": MATRICES_AND_VECTORS,
+    "each clears its own": EACH_CLEARS_ITS_OWN,
+    "actor and critic": ACTOR_AND_CRITIC,
+    "a codebook": CODEBOOK,
+    "a temperature": ALPHA,
+    "an average": AVERAGED,
+}
+
+
+def found(
+    script: str, folder: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[list[dict[str, Any]], str]:
+    """What `graphviz-torch run` finds in a script, and what it says of it."""
+    path = folder / "train.py"
+    path.write_text(MODEL + script)
+    main(["run", "--format", "json", *options, str(path)])
+    out, said = capsys.readouterr()
+    return json.loads(out.splitlines()[-1])["findings"], said
+
+
+@pytest.mark.parametrize("steps", ["3", "0"])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_over_several_steps_is_told_once_with_its_line(
+    name: str, steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, rule = MISTAKES[name]
+    findings, _ = found(script, tmp_path, capsys, "--steps", steps)
+    loud = [each for each in findings if each["severity"] != "info"]
+    assert [each["rule"] for each in loud] == [rule], loud
+    lines = (MODEL + script).splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if text.endswith("# cause"))
+    told = f"{loud[0]['where']} {loud[0]['message']}"
+    assert f"train.py:{line}" in told
+
+
+def test_a_missing_zero_grad_is_told_where_steps_in_between_are_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--steps", "2", "--every", "4")
+    findings, _ = found(NO_ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)
+    assert [each["rule"] for each in findings] == ["uncleared-gradient"]
+    assert found(ZERO_GRAD.format(kind="SGD"), tmp_path, capsys, *options)[0] == []
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_said_of_healthy_steps(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings, _ = found(HEALTHY[name], tmp_path, capsys, "--steps", "0")
+    assert [each for each in findings if each["severity"] != "info"] == []
+
+
+ONCE_CUT = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(6):
+    x, y = batch()
+    h = model[0](x)
+    h = h.detach() if i < 2 else h
+    optimizer.zero_grad()
+    F.mse_loss(model[2](h.tanh()), y).backward()
+    optimizer.step()
+"""
+
+
+def test_a_report_is_printed_once_and_says_in_which_steps_a_finding_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(MODEL + ONCE_CUT)
+    main(["run", "--steps", "6", str(path)])
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("got no gradient") == 1
+    assert "In step 1 to 2 of 6, and no longer." in said
+    path.write_text(MODEL + NO_ZERO_GRAD.format(kind="SGD"))
+    main(["run", "--steps", "2", str(path)])
+    said = capsys.readouterr().err
+    assert said.count("they were not cleared") == 1
+    assert said.splitlines()[-1] == (
+        "warning, as said above: uncleared-gradient train.py:11, in step 2 of 2"
+    )
+
+
+def test_silence_is_told_apart_from_health(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(MODEL + CLIPPED)
+    main(["run", str(path)])
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "graphviz-torch: 3 steps recorded",
+        "nothing found (no experiment)",
+    ]
+
+
+def training(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).square().mean().backward()
+        optimizer.step()
+
+
+def ours() -> Counter[str]:
+    """How many objects there are of each class of the package."""
+    gc.collect()
+    kinds = [type(each) for each in gc.get_objects()]
+    names = [(str(getattr(kind, "__module__", "")), kind.__qualname__) for kind in kinds]
+    return Counter(name for module, name in names if module.startswith("graphviz_torch"))
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_run_keeps_no_more_the_longer_it_is(every: int) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = LoopSteps(due_steps(every=every), lambda step, found: None)
+    training(model, optimizer, 770)  # a hundred steps are remembered
+    early = ours()
+    training(model, optimizer, 140)
+    late = ours()
+    steps.close()
+    assert late == early
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_parameters_are_bit_equal_and_nothing_is_left(every: int) -> None:
+    ends = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        steps = LoopSteps(due_steps(every=every), lambda s, f: None) if recorded else None
+        training(model, optimizer, 12)
+        if steps is not None:
+            steps.close()
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *ends))
+    assert torch._C._len_torch_function_stack() == 0
+    assert "graphviz_torch" not in nn.modules.module._global_forward_pre_hooks
+
+
+def test_a_step_ends_where_the_next_one_begins_and_its_tail_belongs_to_it() -> None:
+    order: list[str] = []
+    model = nn.Linear(3, 1)
+    data = torch.utils.data.DataLoader(torch.ones(6, 3), batch_size=2)
+    optimizers = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()]
+    average = torch.zeros(1, 3)
+    with StepBorders(lambda: order.append("end")):
+        for x in data:
+            order.append("batch")
+            model(x).sum().backward()
+            first, last = optimizers
+            first.step()
+            first.zero_grad()
+            last.step()
+            order.append("stepped")
+            with torch.no_grad():
+                average.lerp_(model.weight, 0.1)
+            order.append("tail")
+            last.zero_grad()
+            order.append("cleared")
+    assert order == ["batch", "stepped", "tail", "cleared", "end"] * 3
