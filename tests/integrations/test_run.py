@@ -164,7 +164,8 @@ def test_with_all_steps_recorded_what_is_new_is_said_at_once(
     _, _, said = command("--steps", "0", "train.py")
     assert said.startswith("graphviz-torch: 1 step recorded, and the script goes on\nwarning: ")
     assert said.count("goes on") == 1
-    assert "graphviz-torch: 5 steps recorded\nwarning: " in said
+    last = "warning, as said above: cut-gradient train.py:10, in each of 5 steps"
+    assert said.endswith(f"graphviz-torch: 5 steps recorded\n{last}\n")
 
 
 def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(

@@ -107,6 +107,7 @@ class Outputs:
                 news = [each for each in self._found if _is_among(each, self._news)]
                 new, _ = judged(self._parsed, _sorted(news), self._known)
                 lines = to_lines(new, wide=self._parsed.wide, steps=self._recorded)
+                lines += "" if new else " so far"
                 self._say(f"{self._count()}, and the script goes on", lines)
                 self._said += new
                 self._news = []
