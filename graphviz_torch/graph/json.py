@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from .argument import GraphLike, graph_of
-from .files.file import MAX_BYTES, read, text_of, value_of
+from .files.file import read, text_of, value_of
+from .files.limits import MAX_BYTES
 from .graph import Graph
 from .training.file import is_training, read_steps
 from .training.training import Training
@@ -40,7 +41,8 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Graph | Training:
 
     Args:
         path: the file.
-        max_bytes: refuse a file with more text than this, once uncompressed and written out.
+        max_bytes: refuse a file with more text than this, uncompressed. With it grow the numbers
+            of lists and values that a small file may hold, which docs/limits.md names.
 
     Raises:
         ValueError: for a file that is neither: a truncated graph, of a newer version, with a wrong

@@ -8,7 +8,6 @@ import re
 import socket
 import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -24,8 +23,9 @@ from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-
 )
 
 from ..graph import Graph
+from ..graph.files.file import packed_value
 from ..graph.files.replacement import replacement
-from ..graph.json import MAX_BYTES, from_json, to_json
+from ..graph.json import to_json
 from ..graph.text import type_text
 from .checksum import checksum
 
@@ -184,11 +184,7 @@ def pack(graph: Graph) -> bytes:
 
 def unpack(content: bytes) -> Graph:
     """The graph that `pack` was given. Raises ValueError for anything else."""
-    stream = zlib.decompressobj(wbits=31)
     try:
-        text = stream.decompress(content, MAX_BYTES)
-    except zlib.error as error:
-        raise ValueError("the graph in the event file is damaged.") from error
-    if not stream.eof:
-        raise ValueError(f"the graph in the event file is cut short, or above {MAX_BYTES:,} bytes.")
-    return from_json(text.decode())
+        return packed_value(content, Graph)
+    except ValueError as error:
+        raise ValueError(f"the graph in the event file is unreadable: {error}") from None

@@ -15,7 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ..graph import Graph, GraphLike, TensorMeta, graph_of
-from ..graph.json import from_json, to_json
+from ..graph.files.file import packed_value
+from ..graph.json import to_json
 from ..internals.process_groups import group_store
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
@@ -123,6 +124,6 @@ def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dic
 
 def _read(content: bytes, rank: int) -> Graph:
     try:
-        return from_json(zlib.decompress(content).decode())
-    except (ValueError, zlib.error) as error:
+        return packed_value(content, Graph)
+    except ValueError as error:
         raise ValueError(f"gather: the graph of rank {rank} can't be read: {error}") from error

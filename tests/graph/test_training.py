@@ -331,19 +331,35 @@ def test_what_is_no_training_is_refused_with_its_reason(
     assert str(refused.value).startswith(str(path))
 
 
+def steps_of_one_graph(training: Training, change: str, count: int, folder: Path) -> str:
+    """A training's file: its first graph, and steps that change this of it."""
+    head = "".join(json.dumps(row) + "\n" for row in lines_of(training, folder)[:2])
+    row = f',"graphs":[{{"like":0,"change":{change}}}]}}\n'
+    return head + "".join(f'{{"step":{i}{row}' for i in range(1, count))
+
+
 def test_a_small_file_of_many_large_steps_is_refused(training: Training, tmp_path: Path) -> None:
-    rows = lines_of(training, tmp_path)
-    head = "".join(json.dumps(row) + "\n" for row in rows[:2])
-    same = "".join(f'{{"step":{i},"graphs":[{{"like":0,"change":null}}]}}\n' for i in range(1, 900))
-    path = tmp_path / "many.json"
-    path.write_text(head + same)
-    assert len(head + same) < 70_000
-    with pytest.raises(ValueError, match="more than 500,000 bytes of text"):
-        load(path, max_bytes=500_000)
+    text = steps_of_one_graph(training, "{}", 9_000, tmp_path)
+    path = tmp_path / "many.json.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    assert path.stat().st_size < 60_000
+    with pytest.raises(ValueError, match="more than 524,288 values"):
+        load(path)
+    head = text[:9_000]
     packed = tmp_path / "bomb.json.gz"
     packed.write_bytes(gzip.compress(head.encode() + b" " * 10_000_000))
     with pytest.raises(ValueError, match="more than 500,000 bytes of text"):
         load(packed, max_bytes=500_000)
+
+
+def test_steps_in_which_nothing_changed_have_one_graph(training: Training, tmp_path: Path) -> None:
+    path = tmp_path / "same.json.gz"
+    path.write_bytes(gzip.compress(steps_of_one_graph(training, "null", 9_000, tmp_path).encode()))
+    read = load(path)
+    assert isinstance(read, Training)
+    assert {len(step.backwards) for step in read.steps} == {1}
+    assert len({id(step.graph) for step in read.steps}) == 1
+    assert read.steps[8_999].graph == training.steps[0].backwards[0]
 
 
 def test_a_damaged_gzip_file_is_refused(training: Training, tmp_path: Path) -> None:

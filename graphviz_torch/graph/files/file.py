@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,12 +18,12 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from ..gc import uncollected
 from .columns import codec
+from .limits import MAX_BYTES, Limits
 from .replacement import replacement
 from .versions import upgraded
 
 FORMAT = "graphviz_torch"
 VERSION = 3
-MAX_BYTES = 1 << 28  # of JSON text: about four million nodes
 
 _CHUNK = 1 << 20
 
@@ -57,22 +58,21 @@ def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
     """The value of class `kind` that `write` wrote to `path`, compressed or not.
 
     Raises:
-        ValueError: for a file that holds none, or more than `max_bytes` of text.
+        ValueError: for a file that holds none, or more than its `Limits`.
         OSError: as `open` does.
     """
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            data = _read(gzip.GzipFile(fileobj=raw) if packed else raw, max_bytes)
+            limits = Limits(os.fstat(raw.fileno()).st_size, max_bytes)
+            text = _read(gzip.GzipFile(fileobj=raw) if packed else raw, limits)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: the compressed data is damaged or cut short.") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     try:
-        return value_of(data.decode(), kind)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: this is not JSON text.") from None
+        return _value(text, kind)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -82,13 +82,36 @@ def text_of(value: Checked) -> str:
     return "".join(_parts(value))
 
 
-@uncollected
 def value_of(text: str, kind: type[Kind]) -> Kind:
     """The value of class `kind` that `text_of` gave.
 
     Raises:
         ValueError: for any other text.
     """
+    Limits(len(text), max(MAX_BYTES, len(text))).check(text)
+    return _value(text, kind)
+
+
+def packed_value(content: bytes, kind: type[Kind]) -> Kind:
+    """The value whose text, that of `text_of`, was compressed by gzip or zlib.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    limits = Limits(len(content))
+    stream = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    try:
+        text = stream.decompress(content, limits.text + 1)
+    except zlib.error:
+        raise ValueError("the compressed data is damaged.") from None
+    limits.check(text)
+    if not stream.eof:
+        raise ValueError("the compressed data is cut short.")
+    return _value(_decoded(text), kind)
+
+
+@uncollected
+def _value(text: str, kind: type[Kind]) -> Kind:
     values = json_of(text)
     version = take_version(values, FORMAT)
     value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
@@ -147,23 +170,23 @@ def _parts(value: Checked) -> Iterator[str]:
     yield "}\n"
 
 
-def _read(file: Any, limit: int) -> bytes:
+def _read(file: Any, limits: Limits) -> str:
+    """The text of a file, which is read no further than it is allowed to be large."""
     chunks = []
     size = 0
     while chunk := file.read(_CHUNK):
         size += len(chunk)
-        if size > limit:
-            raise too_large(limit)
+        limits.check_text(size)
         chunks.append(chunk)
-    return b"".join(chunks)
+    limits.check(*chunks)
+    return _decoded(b"".join(chunks))
 
 
-def too_large(limit: int) -> ValueError:
-    """The error for a file with more text than this."""
-    return ValueError(
-        f"it holds more than {limit:,} bytes of text. "
-        "If you trust it, raise the limit: load(path, max_bytes=...)."
-    )
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise ValueError("this is not JSON text.") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

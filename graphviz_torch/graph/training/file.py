@@ -5,7 +5,8 @@ as `files` writes them, or only what changed since a graph before with the same 
 that the steps after the first measured are within 1.5 % (numbers.py).
 Compressed, each writing is a gzip member of its own.
 
-The last line may be cut short, by a kill or a full disk: it is not read.
+The last line may be cut short, by a kill or a full disk: it is not read. A graph in which nothing
+has changed is read once, however many steps have it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..files.columns import codec
-from ..files.file import VERSION, json_of, take_version, too_large
+from ..files.file import VERSION, json_of, take_version
+from ..files.limits import Limits
 from ..files.lists import members, rows
 from ..files.replacement import replacement
 from ..files.versions import upgraded
@@ -143,11 +145,11 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
     """The steps in a file, as far as they were written.
 
     Raises:
-        ValueError: for a file that holds none, or more than `max_bytes` of text, written out.
+        ValueError: for a file that holds none, or more than its `Limits`, written out.
         OSError: as `open` does.
     """
     try:
-        return tuple(_steps(path, max_bytes))
+        return tuple(_steps(path, Limits(os.path.getsize(path), max_bytes)))
     except zlib.error:
         raise ValueError(f"{path}: the compressed data is damaged.") from None
     except RecursionError:
@@ -156,24 +158,31 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _steps(path: str | Path, limit: int) -> Iterator[TrainingStep]:
-    lines = _lines(path, limit)
+def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
+    lines = _lines(path, limits)
     head = json_of(next(lines, b""))
     version = take_version(head, FORMAT)
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
     shapes, size = _Shapes(), 0
+    known: list[tuple[Any, Graph]] = []  # columns of `shapes`, and the graph in them
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
         if type(number) is not int:
             raise ValueError(f"the number of a step is {number!r:.40}.")
-        graphs = []
+        graphs: list[Graph] = []
+        size += 1 + extent(written)
+        limits.check_values(size)
         for row in rows(written, None, f"step {number}"):
             columns = _columns(row, shapes)
-            size += 2 * extent(columns)
-            if size > limit:
-                raise too_large(limit)
-            graphs += codec(Graph).decode(upgraded(columns, version), 1, "graph")
+            graph = next((graph for same, graph in known if same is columns), None)
+            if graph is None:  # else it is a graph of before, in which nothing has changed
+                size += extent(columns)
+                limits.check_values(size)
+                [graph] = codec(Graph).decode(upgraded(columns, version), 1, "graph")
+                known = [each for each in known if any(each[0] is own for own in shapes.columns)]
+                known.append((columns, graph))
+            graphs.append(graph)
         yield TrainingStep(number, tuple(graphs))
 
 
@@ -192,15 +201,19 @@ def _columns(row: Any, shapes: _Shapes) -> Any:
     return columns
 
 
-def _lines(path: str | Path, limit: int) -> Iterator[bytes]:
+def _lines(path: str | Path, limits: Limits) -> Iterator[bytes]:
     """The lines of a file; one that has no end is left out."""
-    rest, size = b"", 0
+    pieces: list[bytes] = []
+    size = 0
     for text in _unpacked(path, _CHUNK):
         size += len(text)
-        if size > limit:
-            raise too_large(limit)
-        *lines, rest = (rest + text).split(b"\n")
-        yield from lines
+        limits.check_text(size)
+        first, *others = text.split(b"\n")
+        pieces.append(first)
+        for piece in others:
+            limits.check(*pieces)
+            yield b"".join(pieces)
+            pieces = [piece]
 
 
 def _unpacked(path: str | Path, most: int) -> Iterator[bytes]:

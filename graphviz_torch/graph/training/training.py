@@ -77,8 +77,9 @@ class Training:
         for step in self.steps:
             if not step.backwards:
                 raise ValueError(f"step {step.number} has no graph.")
-            for graph in step.backwards:
-                graph.check()
+        graphs = {id(graph): graph for step in self.steps for graph in step.backwards}
+        for graph in graphs.values():  # steps in which nothing changed have one of them
+            graph.check()
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file, compressed if `path` ends in ".gz". Returns the path.

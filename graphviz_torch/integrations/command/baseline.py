@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ... import Finding
+from ...graph.files.limits import Limits
 from ...graph.files.replacement import replacement
 
 FORMAT, VERSION = "graphviz_torch baseline", 1
@@ -54,7 +55,9 @@ def read_baseline(path: Path) -> Counter[str]:
         OSError: as `open` does.
     """
     try:
-        data = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        Limits(len(text)).check(text)
+        data = json.loads(text)
         if data["format"] != FORMAT or data["version"] != VERSION:
             raise ValueError
         return Counter(str(row["fingerprint"]) for row in data["findings"])
