@@ -6,8 +6,10 @@ compared with it, and where strict loading would fail nothing is changed at all.
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,10 @@ from .safetensors import load_safetensors, save_safetensors
 
 # What torch.load(weights_only=True) reads back beside tensors and containers of these.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+# PyTorch compresses nothing. Of a file that is compressed, all parts together may have so many times
+# its bytes, or these; the part with the names, which becomes objects, its bytes, or these.
+_UNPACKED, _LEAST, _NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
 
@@ -136,9 +142,13 @@ def load_checkpoint(
         What is in the file.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is not a checkpoint, wants to run code, or does not fit and
-            `strict`.
+        OSError: as `open` does: FileNotFoundError if there is no such file.
+        ValueError: if the file is not a checkpoint, wants to run code, unpacks to many times its
+            size, or does not fit and `strict`, before anything is changed; or if an optimizer or a
+            module does not take its state, optimizers first.
+        TypeError: if `into` holds something that has no state.
+        RuntimeError: for a device that is not here.
+        ImportError: for a ".safetensors" file, where that package is missing.
 
     >>> import torch
     >>> from graphviz_torch import save_checkpoint
@@ -160,24 +170,32 @@ def load_checkpoint(
         report(found)
     if strict and not found.fits:
         raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
-    for name, target in targets.items():
+    # Modules last: what could go wrong with them is compared before.
+    for name, target in sorted(targets.items(), key=lambda pair: _is_module(pair[1])):
         state = value if name == "" else value.get(name)
-        if isinstance(target, torch.nn.Module):
-            unfit = {triple[0] for triple in found.shapes}
-            fitting = {k: v for k, v in (state or {}).items() if join(name, k) not in unfit}
-            target.load_state_dict(fitting, strict=strict)
-        elif state is not None and not found.optimizers:
-            target.load_state_dict(state)
+        try:
+            if _is_module(target):
+                unfit = {triple[0] for triple in found.shapes}
+                fitting = {k: v for k, v in (state or {}).items() if join(name, k) not in unfit}
+                target.load_state_dict(fitting, strict=strict)
+            elif state is not None and not found.optimizers:
+                target.load_state_dict(state)
+        except Exception as error:  # of all kinds, for a value that is not of its form
+            kind = name or type(target).__name__
+            raise ValueError(f"{path}: {kind} does not take its state: {error}") from error
     return value
+
+
+def _is_module(target: Any) -> bool:
+    return isinstance(target, torch.nn.Module)
 
 
 def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     """How a loaded state differs from the modules and optimizers that shall take it.
 
     Raises:
-        TypeError: if `into` holds something that has no state, or the state is not a dict of
-            tensors.
-        ValueError: if a tensor of the file has no values.
+        TypeError: if `into` holds something that has no state.
+        ValueError: if the state is not a dict of tensors by name, or one has no values.
 
     >>> from torch import nn
     >>> print(compare_checkpoint(nn.Linear(2, 1), nn.Linear(3, 1).state_dict()))
@@ -186,7 +204,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)
     if not isinstance(value, Mapping):
-        raise TypeError(f"The file holds {type_text(value)}, not a dict with {list(into)}.")
+        raise ValueError(f"The file holds {type_text(value)}, not a dict with {list(into)}.")
     parts = []
     for name, target in into.items():
         if isinstance(target, torch.nn.Module):
@@ -203,18 +221,25 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
 
 def _compare_module(name: str, module: torch.nn.Module, state: Any) -> CheckpointDiff:
     if not isinstance(state, Mapping):
-        raise TypeError(
+        raise ValueError(
             f"The file holds {type_text(state)} for {name or type(module).__name__}, "
-            "no dict of tensors by name."
+            "not a dict of tensors by name."
         )
+    for key in state:
+        if not isinstance(key, str):
+            raise ValueError(
+                f"The file holds {type_text(key)} as a name for {name or type(module).__name__}."
+            )
     ours = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     for k in ours:
         if k in state and not isinstance(state[k], torch.Tensor):
-            raise TypeError(
+            raise ValueError(
                 f"The file holds {type_text(state[k])} for {join(name, k)}, not a tensor."
             )
         if k in state and state[k].is_meta and not ours[k].is_meta:
             raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
+        if k in state and state[k].layout != ours[k].layout:
+            raise ValueError(f"{join(name, k)} is {state[k].layout} in the file.")
     both = [
         (join(name, k), tensor_meta(state[k]), tensor_meta(v))
         for k, v in ours.items()
@@ -233,8 +258,13 @@ def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) 
     if not isinstance(state, Mapping) or "param_groups" not in state:
         return (f"missing in the file: the state of {name}",)
     try:
-        sizes = [len(group["params"]) for group in state["param_groups"]]
+        groups = [isinstance(group, Mapping) and group["params"] for group in state["param_groups"]]
+        sizes: list[int | None] = [
+            len(group) if isinstance(group, list) else None for group in groups
+        ]
     except (KeyError, TypeError):
+        sizes = [None]
+    if None in sizes:
         return (f"the file's state of {name} has groups without a list of parameters",)
     ours = [len(group["params"]) for group in optimizer.param_groups]
     if sizes == ours:
@@ -273,17 +303,34 @@ def _read(path: Path, map_location: Any) -> Any:
         value = load_safetensors(path, place)
     else:
         try:
-            value = torch.load(path, map_location=place, weights_only=True)
+            with open(path, "rb") as file:
+                _refuse_bombs(file)
+                value = torch.load(file, map_location=place, weights_only=True)
         except pickle.UnpicklingError as error:
             raise ValueError(_refusal(path, str(error))) from None
-        except (
-            *(RuntimeError, EOFError, KeyError, UnicodeDecodeError),
-            *(AttributeError, AssertionError, IndexError, OverflowError, RecursionError),
-        ) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # unpickling a broken file raises of nearly all kinds
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that: a place before 0
+                raise
             if "deserialize object on" in str(error):  # a device that is absent: torch says it well
                 raise
             raise ValueError(f"{path} is not a checkpoint of PyTorch's: {error}") from error
     return to_device(value, map_location) if simulated else value
+
+
+def _refuse_bombs(file: BinaryIO) -> None:
+    """Raises ValueError for an archive whose parts have many times its bytes."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            parts = archive.infolist()
+        unpacked = sum(part.file_size for part in parts)
+        names = max([p.file_size for p in parts if p.filename.endswith(".pkl")], default=0)
+        if unpacked > max(_UNPACKED * size, _LEAST) or names > max(size, _NAMES):
+            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}.")
+    file.seek(0)
 
 
 def _refusal(path: Path, message: str) -> str:
