@@ -29,8 +29,8 @@ from .safetensors import load_safetensors, save_safetensors
 # What torch.load(weights_only=True) reads back beside tensors and containers of these.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
-# PyTorch compresses nothing. Of a file that is compressed, all parts together may have so many times
-# its bytes, or these; the part with the names, which becomes objects, its bytes, or these.
+# PyTorch compresses nothing. Of a file that is compressed, all parts together may have so many
+# times its bytes, or these; the part with the names, which becomes objects, its bytes, or these.
 _UNPACKED, _LEAST, _NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]

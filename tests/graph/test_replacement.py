@@ -71,6 +71,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "save_checkpoint": (".pt", lambda path: save_checkpoint(STATE, path)),
     "safetensors": (".safetensors", lambda path: save_checkpoint(STATE, path)),
     "render": (".svg", lambda path: picture().render(outfile=path)),
+    "a picture's text": (".gv", lambda path: picture().save(path)),
     "the command's text": (".txt", lambda path: write_text("text\n" * 1000, path)),
     "a baseline": (".json", lambda path: write_baseline(path, [])),
 }

@@ -67,6 +67,29 @@ def test_at_a_prompt_a_picture_says_its_size_and_how_to_save_it(
     assert repr(late_one) == "Picture(5 nodes, not drawn: dot took too long)"
 
 
+def test_every_door_of_a_digraph_that_writes_a_file_is_the_pictures_own_or_not_offered() -> None:
+    picture, doors = draw_graph(torch.ones(3, requires_grad=True).sum()), set()
+    for name in filter(lambda name: not name.startswith("_"), dir(graphviz.Digraph)):
+        module = getattr(getattr(graphviz.Digraph, name), "__module__", "")
+        if module in ("graphviz.saving", "graphviz.rendering", "graphviz.unflattening"):
+            doors.add(name)
+            own = getattr(type(picture), name).__module__ if hasattr(picture, name) else None
+            # `view` calls `render`, and nothing else.
+            assert own in (None, "graphviz_torch.render.dot.picture") or name == "view"
+    assert doors == {"save", "render", "view", "unflatten"}
+
+
+def test_save_writes_the_text_that_graphviz_would(tmp_path: Path) -> None:
+    picture = draw_graph(torch.ones(3, requires_grad=True).sum())
+    plain = graphviz.Source(picture.source).save(tmp_path / "plain.gv")
+    path = picture.save("own.gv", tmp_path / "new")
+    assert path == str(tmp_path / "new" / "own.gv")
+    assert Path(path).read_text() == Path(plain).read_text() == picture.source
+    Path(path).write_text("old")
+    picture.save(path, skip_existing=True)
+    assert Path(path).read_text() == "old"
+
+
 def test_a_notebook_shows_an_svg() -> None:
     y = worked_example()["y"]
     bundle = draw_graph(y)._repr_mimebundle_()

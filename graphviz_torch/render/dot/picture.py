@@ -187,6 +187,35 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             graphviz.view(path)
         return str(path)
 
+    def save(
+        self,
+        filename: str | PathLike[str] | None = None,
+        directory: str | PathLike[str] | None = None,
+        *,
+        skip_existing: bool | None = False,
+    ) -> str:
+        """Write the DOT text, as graphviz does, and return its path: whole, or not at all.
+
+        Args:
+            filename: "graph.gv" if not given. Its folder is made.
+            directory: where a relative path starts.
+            skip_existing: leave a file that exists as it is.
+
+        Raises:
+            OSError: as `open` does; what stood there stays.
+        """
+        path = Path(directory or self.directory, filename or self.filename)
+        if not (skip_existing and path.exists()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacement(path) as file:
+                file.write(self.source.encode())
+        return str(path)
+
+    @property
+    def unflatten(self) -> Any:
+        """Not offered: its result is not a `Picture`, and would write files in its own way."""
+        raise AttributeError("a Picture has no unflatten: draw a graph with other options instead.")
+
     def _complete(self, source: str) -> str:
         """The DOT text of the drawing with what was added to the picture."""
         defaults = [
