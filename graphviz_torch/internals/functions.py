@@ -19,8 +19,9 @@ UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
 UPDATE_SCALE: Any = torch._amp_update_scale_
 # The class that has the methods that Python's operators call.
 TENSOR_BASE: Any = torch._C.TensorBase
-# Norms of many tensors in one call.
+# Norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
+foreach_max: Any = torch._foreach_max
 # What behaves otherwise in training than in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm
 DROPOUT: type[Any] = _DropoutNd

@@ -58,20 +58,20 @@ class Events:
     """The events of a recording."""
 
     def __init__(self) -> None:
-        self._backwards = 0  # that have begun
+        self.backwards = 0  # that have begun
         self._records: dict[tuple[Event, Place | None], EventRecord] = {}
         self._times: dict[tuple[Event, Place | None], int] = {}  # in earlier steps
 
     def begin_backward(self) -> None:
         """Backward is about to run."""
-        self._backwards += 1
+        self.backwards += 1
 
     def begin_step(self) -> None:
         """What was seen belongs to a step that is over."""
         self._times |= {key: record.times for key, record in self._records.items()}
         while len(self._times) > _REMEMBERED:
             del self._times[next(iter(self._times))]
-        self._backwards, self._records = 0, {}
+        self.backwards, self._records = 0, {}
 
     def note(
         self,
@@ -79,6 +79,7 @@ class Events:
         place: Place | None = None,
         numbers: Iterable[int] = (),
         leaves: Iterable[int] = (),
+        since: int | None = None,
         **latest: Any,
     ) -> None:
         """Note an event; one that was seen before is counted.
@@ -87,12 +88,14 @@ class Events:
             event: without its line and nodes; equal ones of one place are one.
             place: that it is at.
             numbers, leaves: of the nodes that it is about, as of the last time.
+            since: how many backwards had begun when it happened; None: as many as now.
             latest: fields that may differ from time to time; they have their last values. A
                 `TensorRecord` becomes an Operand, a `NodeLine` a text.
         """
         record = self._records.get((event, place))
         if record is None:
-            record = self._records[event, place] = EventRecord(event, place, self._backwards)
+            first = self.backwards if since is None else since
+            record = self._records[event, place] = EventRecord(event, place, first)
             record.times = self._times.pop((event, place), 0)
         record.numbers, record.leaves, record.latest = tuple(numbers), tuple(leaves), latest
         record.times += 1

@@ -21,7 +21,6 @@ from ...graph.events import (
     EvalMode,
     GradientRead,
     LeafBackward,
-    NonfiniteValue,
     OptimizerStep,
     ParameterFreeze,
 )
@@ -31,15 +30,13 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
-from ...tracing.nodes import operation
 from ..backward import Backward
 from ..listener import Began, BlockRaised, Ended, Resumed
-from ..live import Live
 from ..program import Program
 from ..source_lines import Place, assigned, source_text
-from .events import NodeLine, TensorRecord
+from .events import TensorRecord
 from .gradient_life import GradientLife
-from .nonfinite import birth
+from .nonfinite import NonfiniteValues
 from .pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
 from .training import (
     Schedules,
@@ -66,7 +63,7 @@ class EventListener(PairListener):
         self._light = light
         self._schedules = Schedules(program.frame)
         self._scaled = False  # has a loss been multiplied by a loss scale
-        self._loss_is_nonfinite = False  # is a loss NaN or Inf: what is so later follows
+        self._values = NonfiniteValues(self.events)
         self._leaves: dict[int, tuple[Ref, Place | None, str]] = {}
         # Of the last backward, if it was in eval mode: an attack runs one, and steps in train mode.
         self._eval_mode: tuple[EvalMode, list[int]] | None = None
@@ -88,9 +85,9 @@ class EventListener(PairListener):
             if event.live.call.accumulates:
                 self._look_at_modes(event.outputs)
             look_for_strangers(self.events, self.program, event.live.variables())
-            self._look_at_values(event.outputs, event.live)
+            self._values.backward_began(event.outputs, event.live)
         elif event.live.notes:
-            self._look_at_values(event.outputs, event.live)
+            self._values.backward_began(event.outputs, event.live)
 
     def backward_ended(self, event: Ended) -> None:
         backward, call = event.backward, event.backward.call
@@ -100,12 +97,14 @@ class EventListener(PairListener):
             self.life.backward(set(reached), call.loss_scale is not None, call.place)
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        self._values.conclude()
         look_at_attributes(self.events, self.program)
         look_for_steps(self.events, self.program, backwards, self._first)
 
     def step_ended(self, event: None) -> None:
         self.events.begin_step()
-        self._loss_is_nonfinite, self._eval_mode = False, None
+        self._values.begin_step()
+        self._eval_mode = None
 
     def resumed(self, event: Resumed) -> None:
         self.life.forget()
@@ -181,29 +180,6 @@ class EventListener(PairListener):
                 elif "Variable(" in source_text(place):
                     name = "Variable"
             self.events.note(LeafBackward(label=label, maker=name), place, leaves=[id(tensor)])
-
-    def _look_at_values(self, outputs: Sequence[Any], live: Live) -> None:
-        """Has the forward made NaN or Inf?"""
-        if self._loss_is_nonfinite:
-            return
-        found = birth(live.ids, outputs, live.memory.activations)
-        # A scaled loss may overflow: the scaler skips that step.
-        if found is None or not (found.nan or live.call.loss_scale is None):
-            return
-        self._loss_is_nonfinite = found.in_loss
-        nan, inf = (
-            count and (count if found.counted else None) for count in (found.nan, found.inf)
-        )
-        event = NonfiniteValue(
-            operation=operation(found.fn.name().rpartition("::")[2]),
-            nan=nan,
-            inf=inf if (nan, inf) != (0, 0) else None,
-            origin=found.origin,
-            reason=found.reason,
-            in_loss=found.in_loss,
-        )
-        number = int(found.fn._sequence_nr())
-        self.events.note(event, numbers=[number], where=NodeLine(number))
 
     def grad_read(self, event: Called) -> None:
         """`x.grad`."""
