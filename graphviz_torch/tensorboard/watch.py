@@ -16,6 +16,7 @@ import torch
 from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
+from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..recording.health.health import Health
 from ..recording.health.signs import WatchReport
@@ -24,6 +25,21 @@ from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
 _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
+
+
+class _Seams:
+    """What tells of the steps and backwards of a training."""
+
+    def __init__(self, *seams: StepWatch | EngineWatch) -> None:
+        self._seams = seams
+
+    def open(self) -> None:
+        for seam in self._seams:
+            seam.open()
+
+    def close(self) -> None:
+        for seam in self._seams:
+            seam.close()
 
 
 class Watching:
@@ -43,7 +59,10 @@ class Watching:
         self._thread = get_ident()
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
-        self._watch = StepWatch(self._before_step, self._after_step)
+        self._watch = _Seams(
+            StepWatch(self._before_step, self._after_step),
+            EngineWatch(self._before_backward, self._after_backward),
+        )
         self._watch.open()
 
     @property
@@ -65,6 +84,18 @@ class Watching:
             self._recording = None
         if self._norms is not None:
             self._norms.flush()
+
+    def _before_backward(self, event: BackwardBegan) -> None:
+        try:
+            self._health.backward_began(event)
+        except Exception as error:
+            self._miss(error)
+
+    def _after_backward(self, event: BackwardEnded) -> None:
+        try:
+            self._health.backward_ended(event)
+        except Exception as error:
+            self._miss(error)
 
     def _before_step(self, event: Stepping) -> None:
         if self._norms is not None:

@@ -127,10 +127,10 @@ def test_a_late_fault_is_told_with_its_step(
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(rate(20, 0.0), "no-update"), (rate(60, 3.0), "large-update")],
+    [(rate(20, 0.0), "learning-rate"), (rate(60, 3.0), "large-update")],
     ids=["a rate of zero", "a rate that ran off"],
 )
-def test_a_weight_that_changes_no_more_or_too_much_is_told(fault: Fault, kind: str) -> None:
+def test_a_rate_that_changes_weights_no_more_or_too_much_is_told(fault: Fault, kind: str) -> None:
     reports, _ = train(fault, steps=1000)
     assert kind in {each.kind for each in reports}
 
@@ -257,7 +257,7 @@ def test_a_loss_that_is_not_finite_is_told_in_its_step_though_all_take_too_long_
             optimizer.step()
     # The first parameter is read in every step; of 6 the others in every fourth, of 80 a part.
     assert set(counts[200:220]) == ({10, 11} if wide else {1, 6})
-    [report] = watching.reports
+    [report] = [each for each in watching.reports if each.kind == "nonfinite-gradient"]
     assert (report.kind, report.step) == ("nonfinite-gradient", 221)
     assert len(report.parameters) == (80 if wide else 6)
 

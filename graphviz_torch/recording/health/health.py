@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -21,13 +21,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.optim import Optimizer
 
+from ...internals.hooks.engine import BackwardBegan, BackwardEnded
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
 from ...internals.tensors.norms import Norms, quick_norms
-from .signs import Signs, WatchReport
+from .averages import Averages
+from .living_graphs import LivingGraphs
+from .model_parameters import ModelParameters
+from .optimizer_past import OptimizerPast
+from .signs import Signs, WatchReport, line_of
+from .stillness import Still, Stillness
 
 _SHARE = 0.04  # of a step, for all of this
 _LEAST = 1e-4  # seconds that may be spent in any case
@@ -37,7 +42,10 @@ _FEW = 4  # steps from one look to the next at parameters that make no parts
 _SAMPLE_EVERY = 16  # steps
 _MEMORY_EVERY = 32
 _SAMPLE = 4096  # values of a weight
-_RENEW = 100  # steps after which parameters are looked up again
+_AVERAGES_EVERY = 128
+_RENEW = 100  # steps after which the parameters of an optimizer are looked up again
+_OPTIMIZERS = 64  # that are remembered
+_RENEWED = 5  # that were made for one step each, in a row
 
 
 class _Sample(NamedTuple):
@@ -46,7 +54,7 @@ class _Sample(NamedTuple):
     parameter: int
     tensor: Tensor
     before: Tensor
-    gradient: float | None
+    has_gradient: bool
 
 
 class Health:
@@ -58,11 +66,15 @@ class Health:
     """
 
     def __init__(self, model: Module, tell: Callable[[WatchReport], object]) -> None:
-        self._model, self._tell = model, tell
-        self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        self._signs = Signs([name for name, _ in self._parameters])
-        self._own: dict[int, list[int]] = {}  # by id() of an optimizer: its parameters
+        self._tell = tell
+        self._parameters = ModelParameters(model)
+        self._signs = Signs(self._parameters.names)
+        self._graphs, self._stillness = LivingGraphs(), Stillness()
+        self._averages = Averages(model)
+        self._pasts: dict[int, OptimizerPast] = {}  # by id() of an optimizer
         self._stepped: set[int] = set()  # optimizers, in this step
+        self._last: OptimizerPast | None = None  # that stepped
+        self._renewed = 0  # steps in a row that an optimizer made anew takes
         self._sample: _Sample | None = None
         self._waiting: list[Callable[[], None]] = []  # readings of a device, for the next step
         self._parts = 1  # that the parameters are looked at in
@@ -71,43 +83,108 @@ class Health:
         self._mean = 0.0  # of what was spent in the last steps, in shares of what may be
         self.step = -1
 
+    def backward_began(self, event: BackwardBegan) -> None:
+        """Backward is about to run."""
+        began = perf_counter()
+        with unseen_calls():
+            if event.accumulates:
+                for past in self._pasts.values():
+                    past.backward_began()
+            self._graphs.backward_began(self.step + 1, event.outputs)
+        self._cost += perf_counter() - began
+
+    def backward_ended(self, event: BackwardEnded) -> None:
+        """It has run."""
+        began = perf_counter()
+        with unseen_calls():
+            for past in self._pasts.values():
+                past.backward_ended()
+        self._cost += perf_counter() - began
+
     def stepping(self, event: Stepping) -> None:
         """An optimizer is about to step."""
         began = perf_counter()
-        own = self._parameters_in(event.optimizer)
-        if own:
-            if not self._stepped or id(event.optimizer) in self._stepped:
-                self._stepped.clear()
-                self.step += 1
-            self._stepped.add(id(event.optimizer))
+        with unseen_calls():
+            past = self._past_of(event)
+            if past.own:
+                self._begin(past, event)
+                self._pass(self._reports(past, event))
+            if self._parameters.waits:
+                pasts = list(self._pasts.values())
+                self._pass(self._parameters.reports(self.step, pasts, event.frame))
+        if past.own:
             with suppress(RuntimeError):  # a device that has failed, or what has no norm
-                self._look(own)
+                self._look(past)
         self._cost += perf_counter() - began
 
     def stepped(self, event: Stepped) -> bool:
         """It has stepped; is it one of the model's?"""
         began = perf_counter()
-        if not self._own.get(id(event.optimizer)):
+        past = self._pasts.get(id(event.optimizer))
+        if past is None or past.ref() is not event.optimizer or not past.own:
             return False
         with suppress(RuntimeError):
-            self._compare()
+            past.keeps = past.keeps or bool(event.optimizer.state)
+            self._compare(past)
+            if past.closure:
+                self._pass(past.used(self.step, self._parameters.tensors, None))
             if self.step % _MEMORY_EVERY == 0:
                 self._pass(self._signs.memory(self.step, _memory()))
         self._cost += perf_counter() - began
         self._ration()
         return True
 
-    def _parameters_in(self, optimizer: Optimizer) -> list[int]:
-        """The model's parameters that an optimizer has."""
-        key = id(optimizer)
-        if key not in self._own or self.step % _RENEW == 0:
-            held = set(map(id, parameters_of(optimizer)))
-            now = dict(self._model.named_parameters())
-            self._parameters = [(name, now.get(name, p)) for name, p in self._parameters]
-            self._own[key] = [i for i, (_, p) in enumerate(self._parameters) if id(p) in held]
-        return self._own[key]
+    def _past_of(self, event: Stepping) -> OptimizerPast:
+        """What is known of an optimizer, and which of the model's parameters it has now."""
+        key, optimizer = id(event.optimizer), event.optimizer
+        past = self._pasts.get(key)
+        if past is None or past.ref() is not optimizer:
+            self._pasts = {k: p for k, p in self._pasts.items() if p.ref() is not None}
+            while len(self._pasts) >= _OPTIMIZERS:
+                del self._pasts[next(iter(self._pasts))]
+            past = self._pasts[key] = OptimizerPast(optimizer, self.step)
+        if not self._stepped or key in self._stepped:
+            self._parameters.look(self.step + 1)
+        known = past.looked_up == self._parameters.version and not self._parameters.waits
+        if not known or self.step % _RENEW == 0:
+            past.looked_up = self._parameters.version
+            past.held = set(map(id, parameters_of(optimizer)))
+            tensors = self._parameters.tensors
+            past.own = [i for i, (_, p) in enumerate(tensors) if id(p) in past.held]
+        return past
 
-    def _look(self, own: list[int]) -> None:
+    def _begin(self, past: OptimizerPast, event: Stepping) -> None:
+        """Does a step of the training begin with this one of an optimizer."""
+        last, self._last = self._last, past
+        again = not self._stepped or id(event.optimizer) in self._stepped
+        if last is not None and past is not last and not past.steps:  # made anew
+            shared = last.own[:1] == past.own[:1]
+            again = again or (shared and last.backward_since)
+            self._renewed = self._renewed + 1 if shared and last.steps == 1 and last.keeps else 0
+        elif past is last:
+            self._renewed = 0
+        if again:
+            self._stepped.clear()
+            self.step += 1
+        self._stepped.add(id(event.optimizer))
+
+    def _reports(self, past: OptimizerPast, event: Stepping) -> Iterator[WatchReport]:
+        """What an optimizer's step tells that is about to be."""
+        step, frame = self.step, event.frame
+        yield from past.rates(step, event.optimizer.param_groups, frame)
+        past.closure = any(map(callable, event.args))
+        if not past.closure:
+            yield from past.used(step, self._parameters.tensors, frame)
+        yield from self._graphs.stepping(step, frame)
+        if self._renewed == _RENEWED:
+            text = f"{past.name}{line_of(frame)} is made anew for each step, from step "
+            text += f"{step - _RENEWED} on: what it keeps of its steps is lost."
+            yield WatchReport(step, "new-optimizer", text)
+        if step % _AVERAGES_EVERY == 0:
+            yield from self._averages.look(step, frame)
+
+    def _look(self, past: OptimizerPast) -> None:
+        own = past.own
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for read in waiting:
@@ -133,11 +210,16 @@ class Health:
             self._read(
                 partial(self._judge, self.step, absent, Norms(gradients)), gradients.values()
             )
-        if self.step % _SAMPLE_EVERY == 0:
-            self._take(own, norms)
+        wanted = self._stillness.wanted(own)
+        if wanted is not None or self.step % _SAMPLE_EVERY == 0:
+            if wanted is None:
+                turn = self.step // _SAMPLE_EVERY
+                wide = [i for i in own if self._parameters.tensors[i][1].dim() > 1] or own
+                wanted = wide[turn % len(wide)]
+            self._take(wanted, norms)
 
     def _gradients(self, parameters: list[int]) -> dict[int, Tensor]:
-        found = self._parameters
+        found = self._parameters.tensors
         with unseen_calls():
             return {i: g for i in parameters if (g := found[i][1].grad) is not None}
 
@@ -152,37 +234,51 @@ class Health:
         there = {i: each.norm for i, each in norms.fetch().items()}
         self._pass(self._signs.gradients(step, {**absent, **there}))
 
-    def _take(self, own: list[int], norms: Mapping[int, float | None]) -> None:
-        """Take a sample of one weight, in turn."""
-        i = own[self.step // _SAMPLE_EVERY % len(own)]
+    def _take(self, i: int, norms: Mapping[int, float | None]) -> None:
+        """Take a sample of one weight."""
         with unseen_calls(), torch.no_grad():
-            tensor = self._parameters[i][1]
+            tensor = self._parameters.tensors[i][1]
             if tensor.dim() > 1 and tensor.is_contiguous() and with_memory([tensor]):
                 values = tensor.detach().view(-1)[:_SAMPLE]
-                self._sample = _Sample(i, values, values.clone(), norms.get(i))
+                has_gradient = bool(norms[i]) if i in norms else tensor.grad is not None
+                self._sample = _Sample(i, values, values.clone(), has_gradient)
+            else:
+                self._tell_still(self._stillness.skip(i))
 
-    def _compare(self) -> None:
+    def _compare(self, past: OptimizerPast) -> None:
         sample, self._sample = self._sample, None
         if sample is not None:
             with unseen_calls(), torch.no_grad():
                 pair = Norms({0: sample.before, 1: sample.tensor - sample.before})
-            self._read(partial(self._weigh, self.step, sample, pair), (sample.before,))
+            judged = sample.has_gradient and not past.decayed
+            self._read(
+                partial(self._weigh, self.step, sample, pair, past.own, judged), (sample.before,)
+            )
 
-    def _weigh(self, step: int, sample: _Sample, norms: Norms) -> None:
+    def _weigh(
+        self, step: int, sample: _Sample, norms: Norms, own: Sequence[int], judged: bool
+    ) -> None:
         found = norms.fetch()
         if len(found) == 2:
-            weight, change = found[0].norm, found[1].norm
-            told = self._signs.update(step, sample.parameter, weight, change, sample.gradient)
-            self._pass(told)
+            i, weight, change = sample.parameter, found[0].norm, found[1].norm
+            self._pass(self._signs.update(step, i, weight, change))
+            still = change == 0 and weight > 0
+            self._tell_still(self._stillness.sample(step, i, own, still=still, judged=judged))
+
+    def _tell_still(self, found: Iterable[Still]) -> None:
+        for each in found:
+            parameters, since, everything = each
+            self._pass(self._signs.still(self.step, parameters, since, all_of_them=everything))
 
     def _pass(self, reports: Iterable[WatchReport]) -> None:
         for report in reports:
             if report.kind != "no-gradient" or not self._any(report.parameters):
-                self._tell(report)
+                for each in self._signs.judge(report):
+                    self._tell(each)
 
     def _any(self, names: tuple[str, ...]) -> bool:
         """Has one of them a gradient, though its norm is too small to be told from zero."""
-        gradients = (p.grad for name, p in self._parameters if name in names)
+        gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(g.any()) for g in gradients)
 
@@ -192,7 +288,7 @@ class Health:
         share = self._cost / max(_LEAST, _SHARE * (now - self._ended))
         self._ended, self._cost = now, 0.0
         self._mean += (min(share, _MOST_SHARE) - self._mean) * _WEIGHT
-        few = self._parts >= _FEW and len(self._parameters) < 2 * _PART * self._parts
+        few = self._parts >= _FEW and len(self._parameters.names) < 2 * _PART * self._parts
         if self._mean > 1 and self._parts < _MOST_PARTS and not few:
             self._parts, self._mean = 2 * self._parts, self._mean / 2
         elif self._mean < 1 / 4 and self._parts > 1:

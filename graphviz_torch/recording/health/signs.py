@@ -11,13 +11,27 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
+from ...internals.frames import user_frame
 
 Kind = Literal[
-    "nonfinite-gradient", "no-gradient", "spike", "large-update", "no-update", "growing-memory"
+    "nonfinite-gradient",
+    "no-gradient",
+    "spike",
+    "large-update",
+    "no-update",
+    "growing-memory",
+    "learning-rate",
+    "uncleared-gradient",
+    "new-optimizer",
+    "replaced-parameters",
+    "growing-graphs",
+    "still-average",
 ]
 
 PATIENCE = 20  # steps without a gradient
@@ -26,6 +40,16 @@ _SPIKE = 10.0  # times the largest of them
 _NOTABLE = 0.01  # of the largest norm that the training began with: below, it has converged
 _LARGE = 0.1  # of a weight's norm, in one step
 _AGAIN = 3  # samples in a row
+# What follows from what, and is not said in the steps after it.
+_EFFECTS: dict[Kind, set[Kind]] = {
+    "learning-rate": {"spike", "large-update", "no-update", "nonfinite-gradient"},
+    "uncleared-gradient": {"spike", "large-update", "nonfinite-gradient"},
+    "nonfinite-gradient": {"spike", "large-update", "no-update"},
+    "replaced-parameters": {"no-gradient", "no-update", "spike"},
+    "new-optimizer": {"spike", "large-update"},
+    "growing-graphs": {"growing-memory"},
+}
+_FOLLOWS = 1000  # steps
 _SAMPLES = 8  # of the memory, each larger than the one before
 _GROWTH, _LEAST_GROWTH = 1.1, 64 << 20
 
@@ -55,9 +79,10 @@ class Signs:
         self._names = names
         self._idle: dict[int, tuple[int, int, bool]] = {}  # first step, how many, is it None
         self._known: set[tuple[Kind, int]] = set()  # what was said
+        self._causes: dict[Kind, int] = {}  # what was said, and when
         self._largest = 0.0  # norm of the gradients in the first steps
         self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
-        self._updates: dict[tuple[Kind, int], int] = {}  # samples in a row
+        self._updates: dict[int, int] = {}  # samples in a row
         self._memory: deque[int] = deque(maxlen=_SAMPLES)
 
     def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
@@ -106,24 +131,24 @@ class Signs:
         past.append(total)
 
     def update(
-        self, step: int, parameter: int, weight: float, change: float, gradient: float | None
+        self, step: int, parameter: int, weight: float, change: float
     ) -> Iterator[WatchReport]:
-        """Take a sample of a parameter: its norm, that of its change, and that of its gradient."""
-        still = change == 0 and bool(gradient) and weight > 0
+        """Take a sample of a parameter: its norm, and that of its change."""
         large = step > _PAST and weight > 0 and change > _LARGE * weight
-        for kind, holds, said in (
-            ("no-update", still, "{} has a gradient, and the steps do not change it any more."),
-            (
-                "large-update",
-                large,
-                f"A step changes {{}} by {change / weight if weight else 0:.0%} of its norm, in "
-                f"{_AGAIN} samples in a row.",
-            ),
-        ):
-            key: tuple[Kind, int] = (kind, parameter)  # type: ignore[assignment]
-            self._updates[key] = self._updates.get(key, 0) + 1 if holds else 0
-            if self._updates[key] == _AGAIN:
-                yield from self._say(step, key[0], (parameter,), said)
+        self._updates[parameter] = self._updates.get(parameter, 0) + 1 if large else 0
+        if self._updates[parameter] == _AGAIN:
+            said = f"A step changes {{}} by {change / weight:.0%} of its norm, in {_AGAIN} samples "
+            yield from self._say(step, "large-update", (parameter,), f"{said}in a row.")
+
+    def still(
+        self, step: int, parameters: Sequence[int], since: tuple[int, int], *, all_of_them: bool
+    ) -> Iterator[WatchReport]:
+        """Take parameters that the steps change no more, since a step that lies between two."""
+        what = "no weight" if all_of_them else "{}"
+        first, last = since
+        when = f"step {last}" if first >= last - 1 else f"a step between {first + 1} and {last}"
+        text = f"There are gradients, and the steps change {what} any more, from {when} on."
+        yield from self._say(step, "no-update", parameters, text)
 
     def memory(self, step: int, nbytes: int) -> Iterator[WatchReport]:
         """Take how much memory the process or the device has in use."""
@@ -147,3 +172,19 @@ class Signs:
         self._known |= keys
         names = tuple(self._names[i] for i in parameters)
         yield WatchReport(step, kind, text.format(listing(names)), names)
+
+    def judge(self, report: WatchReport) -> Iterator[WatchReport]:
+        """A report, if it does not follow from an earlier one."""
+        if any(
+            report.kind in _EFFECTS.get(kind, ()) and report.step - step < _FOLLOWS
+            for kind, step in self._causes.items()
+        ):
+            return
+        self._causes[report.kind] = report.step
+        yield report
+
+
+def line_of(frame: FrameType | None) -> str:
+    """Where the user's own code is in a call: " at train.py:36"."""
+    here = user_frame(frame)
+    return "" if here is None else f" at {Path(here.f_code.co_filename).name}:{here.f_lineno}"

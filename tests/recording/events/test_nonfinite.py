@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
+from graphviz_torch.graph.events import NonfiniteValue
 from graphviz_torch.recording.events import nonfinite
 from graphviz_torch.recording.events.nonfinite import look, read
 from graphviz_torch.tracing.tracer import connected
@@ -96,5 +97,5 @@ def test_what_follows_a_loss_that_is_not_finite_is_not_told_again(waiting: None)
     with record() as recording:
         for _ in range(3):
             (weight * 1 - 5).log().mean().backward()
-    events = [e for e in recording.graph.events if type(e).__name__ == "NonfiniteValue"]
+    events = [e for e in recording.graph.events if isinstance(e, NonfiniteValue)]
     assert [(event.operation, event.times) for event in events] == [("log", 1)]

@@ -1,0 +1,130 @@
+"""An average of the weights, or a target network, that does not move while the model does.
+
+Looked for among the variables of the functions that train, by name: "ema", "average", "shadow",
+"target". A frozen copy is no fault, so one is told where it is written and stays as it was, or
+after so many steps that no schedule of updates is left. Looked at: a few values of one weight.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.tensors.memory import has_memory
+from .signs import WatchReport
+
+_NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
+_FRAMES = 4  # from the step outwards
+_VALUES = 64  # of one weight
+_WRITTEN = 16  # times, and still the same
+_STEPS, _TARGET_STEPS = 1000, 20_000  # without a change
+
+
+@dataclass(slots=True)
+class _Average:
+    """Values of one of its weights and of the model's of the same name, in a step."""
+
+    name: str
+    ids: tuple[int, int]  # of the two
+    step: int
+    version: int
+    values: Tensor
+    source_values: Tensor
+
+
+class Averages:
+    """What follows the weights of a model, as far as it is found.
+
+    Args:
+        model: whose.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._model = weakref.ref(model)
+        self._known: dict[str, _Average] = {}
+        self._told: set[str] = set()
+
+    def look(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
+        """Look whether they move."""
+        model = self._model()
+        if model is None:
+            return
+        own: dict[str, Tensor] = dict(model.named_parameters())
+        for name, weights in _candidates(frame, model):
+            if name not in self._told:
+                yield from self._compare(step, name, weights, own)
+
+    def _compare(
+        self, step: int, name: str, weights: dict[str, Tensor], own: dict[str, Tensor]
+    ) -> Iterator[WatchReport]:
+        key, weight, source = next(_pairs(weights, own), ("", None, None))
+        if weight is None or source is None:
+            return
+        known = self._known.get(name)
+        values, source_values = _values(weight), _values(source)
+        ids = id(weight), id(source)
+        if known is None or ids != known.ids or not torch.equal(values, known.values):
+            version = weight._version
+            self._known[name] = _Average(name, ids, step, version, values, source_values)
+            return
+        if torch.equal(source_values, known.source_values):
+            return  # nor does the model
+        written = weight._version - known.version >= _WRITTEN
+        most = _TARGET_STEPS if "target" in name.lower() else _STEPS
+        if written or step - known.step >= most:
+            self._told.add(name)
+            text = f"{name} has the weights that it had in step {known.step}"
+            text += ", though it is written again and again" if written else ""
+            text += f": the steps up to {step} changed {key} of the model, and not its own."
+            yield WatchReport(step, "still-average", text)
+
+
+def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """What is called like an average or a target, and its weights by name."""
+    for outer in outwards(user_frame(frame))[:_FRAMES]:
+        for name, value in local_variables(outer).items():
+            parts = [(name, value)]
+            inside = getattr(value, "__dict__", None) if value is not model else None
+            if type(inside) is dict and type(value).__module__.partition(".")[0] != "torch":
+                parts += [(f"{name}.{key}", part) for key, part in inside.items()]
+            for called, part in parts:
+                kind = type(part).__name__
+                if part is not model and any(map(_NAMES.search, (*called.split("."), kind))):
+                    yield called, _weights(part)
+
+
+def _weights(value: Any) -> dict[str, Tensor]:
+    if isinstance(value, Module):
+        inner = getattr(value, "module", value)
+        count = getattr(value, "n_averaged", None)  # of torch's AveragedModel, which may start late
+        late = isinstance(count, Tensor) and count.is_cpu and not int(count)
+        return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
+    if isinstance(value, dict):
+        return {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    return {}
+
+
+def _pairs(
+    weights: dict[str, Tensor], own: dict[str, Tensor]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Weights that the model has too, under the same name and of the same shape, on the CPU."""
+    for name, weight in weights.items():
+        other = own.get(name)
+        if other is not None and other is not weight and other.requires_grad:
+            alike = weight.shape == other.shape and weight.dtype is other.dtype
+            if alike and all(has_memory(t) and t.is_cpu for t in (weight, other)):
+                yield name, weight, other
+
+
+def _values(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        return tensor.detach().reshape(-1)[:_VALUES].clone()

@@ -1,0 +1,70 @@
+"""Whether the graphs of a training's steps stay alive: a list of losses, a sum with its history.
+
+The node that each backward starts from is marked, as in steps/history.py: the mark dies with it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.hooks.nodes import hook_dictionaries
+from .signs import WatchReport
+
+_EVERY = 8  # steps from one look to the next
+_MANY = 24  # steps whose graphs are alive
+_FRAMES = 4  # in which the name of what holds them is looked for
+
+_Mark = weakref.ref[Any]
+
+
+class LivingGraphs:
+    """The graphs of the steps so far that are alive."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, _Mark]] = deque()
+        self._told = False
+
+    def backward_began(self, step: int, outputs: Sequence[Any]) -> None:
+        """Mark the graph of a backward."""
+        if self._told:
+            return
+        for output in outputs:
+            fn = output.grad_fn if isinstance(output, Tensor) else None
+            if fn is not None:
+                self._marks.append((step, weakref.ref(hook_dictionaries([fn])[0])))
+                return
+
+    def stepping(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
+        """Look which are alive, now and then."""
+        if self._told or step % _EVERY:
+            return
+        self._marks = deque((when, mark) for when, mark in self._marks if mark() is not None)
+        steps = {when for when, _ in self._marks if when < step}
+        if len(steps) < _MANY:
+            return
+        self._told = True
+        name, place = self._holder(frame)
+        self._marks.clear()
+        what = f"{name}{place} holds" if name else "Something holds"
+        text = f"{what} the graphs of {len(steps)} steps, from step {min(steps)} on, and more with "
+        yield WatchReport(step, "growing-graphs", f"{text}each step.")
+
+    def _holder(self, frame: FrameType) -> tuple[str, str]:
+        """What a variable of the program that holds them is called, and where it is."""
+        marked = {id(mark()) for _, mark in self._marks}
+        for outer in outwards(user_frame(frame))[:_FRAMES]:
+            for name, value in local_variables(outer).items():
+                held = value[-2:] if isinstance(value, list) else [value]
+                fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
+                if not isinstance(value, list):  # a sum: of a graph that was marked and its past
+                    fns = [f for fn in fns for f, _ in fn.next_functions if f is not None]
+                if any(id(each) in marked for each in hook_dictionaries(fns)):
+                    return name, f" in {outer.f_code.co_name}()" if outer.f_back else ""
+        return "", ""

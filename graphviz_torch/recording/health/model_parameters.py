@@ -1,0 +1,109 @@
+"""The parameters of a model that is trained, and those that were replaced under an old optimizer.
+
+Each step asks whether the modules still hold what they held, by identity; a large model's are asked
+a part in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import getitem, is_
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import Module
+
+from ...graph.text import listing
+from .optimizer_past import OptimizerPast
+from .signs import WatchReport, line_of
+
+_LINKS = 128  # in one step
+_PATIENCE = 3  # steps in which an optimizer may still be given what is new
+_AGAIN = 100  # steps after which all are looked up again
+
+
+class _Replaced(NamedTuple):
+    step: int
+    gone: set[int]  # id() of what was there
+    new: list[int]  # numbers of what is there now
+
+
+class ModelParameters:
+    """The parameters that learn, by number: one that is replaced keeps its number with its name."""
+
+    def __init__(self, model: Module) -> None:
+        self._model = model
+        self.names: list[str] = []
+        self.tensors: list[tuple[str, Tensor]] = []
+        self.version = 0  # how many times they were looked up and found to be others
+        self._numbers: dict[str, int] = {}
+        self._replaced: list[_Replaced] = []
+        self._links: list[tuple[list[Any], list[str], list[Any]]] = []
+        self._part = 0
+        self._look_up(0)
+
+    def look(self, step: int) -> None:
+        """Are they still what they were?"""
+        dicts, keys, objects = self._links[self._part]
+        self._part = (self._part + 1) % len(self._links)
+        try:
+            same = all(map(is_, map(getitem, dicts, keys), objects))
+        except KeyError:
+            same = False
+        if not same or step % _AGAIN == _AGAIN - 1:
+            self._look_up(step)
+
+    def reports(
+        self, step: int, pasts: Sequence[OptimizerPast], frame: FrameType
+    ) -> Iterator[WatchReport]:
+        """What was replaced, and no optimizer that steps has."""
+        for each in list(self._replaced):
+            tensors = [self.tensors[i][1] for i in each.new]
+            held = any(id(tensor) in past.held for tensor in tensors for past in pasts)
+            old = next((past for past in pasts if not past.held.isdisjoint(each.gone)), None)
+            if held or old is None or step - each.step >= 2 * _AGAIN:
+                self._replaced.remove(each)
+            elif step - each.step >= _PATIENCE and any(t.grad is not None for t in tensors):
+                self._replaced.remove(each)
+                names = tuple(self.names[i] for i in each.new)
+                are = "is" if len(names) == 1 else "are"
+                text = f"{listing(names)} {are} new from step {each.step} on, and {old.name}"
+                text += f"{line_of(frame)} still has what was there before."
+                yield WatchReport(step, "replaced-parameters", text, names)
+
+    @property
+    def waits(self) -> bool:
+        """Was anything replaced that no report was made of so far."""
+        return bool(self._replaced)
+
+    def _look_up(self, step: int) -> None:
+        before = {id(tensor) for _, tensor in self.tensors}
+        known = len(self.tensors)
+        found = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
+        new = [(name, tensor) for name, tensor in found if id(tensor) not in before]
+        there = {id(tensor) for tensor in self._model.parameters()}
+        gone = before - there
+        for name, tensor in new:
+            if name in self._numbers:
+                self.tensors[self._numbers[name]] = name, tensor
+            else:
+                self._numbers[name] = len(self.names)
+                self.names.append(name)
+                self.tensors.append((name, tensor))
+        if new and gone and known:
+            numbers = [self._numbers[name] for name, _ in new]
+            self._replaced.append(_Replaced(step, gone, numbers))
+        self.version += bool(new or gone)
+        links = [
+            (holder, key, value)
+            for module in self._model.modules()
+            for holder in (module._modules, module._parameters)
+            for key, value in holder.items()
+        ]
+        parts = [links[i : i + _LINKS] for i in range(0, len(links), _LINKS)] or [[]]
+        self._links = [
+            ([d for d, _, _ in part], [k for _, k, _ in part], [v for _, _, v in part])
+            for part in parts
+        ]
+        self._part = 0

@@ -1,0 +1,139 @@
+"""What one optimizer of a training did so far: its rates, and whether its gradients are cleared.
+
+A gradient tells of all: the first that the optimizer has. It is looked at when the optimizer steps,
+and before and after each backward; what changes it outside of backward has cleared it. A rate is
+held against those before: it may rise from nothing, or fall to nothing at the end.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...graph.units import number_text
+from .signs import WatchReport, line_of
+
+_ZERO_FOR = 10  # steps with a rate of zero
+_RATE_JUMP, _RATE_AFTER = 500.0, 10  # times the largest so far, after so many steps
+_UNCLEARED = 5  # steps in a row
+
+
+class OptimizerPast:
+    """The steps of an optimizer. It holds none of its gradients.
+
+    Args:
+        optimizer: whose.
+        step: the first that it takes.
+    """
+
+    def __init__(self, optimizer: Optimizer, step: int) -> None:
+        self.ref = weakref.ref(optimizer)
+        self.name = type(optimizer).__name__
+        self.first = step
+        self.own: list[int] = []  # the model's parameters that it has
+        self.held: set[int] = set()  # id() of all that it has
+        self.looked_up = -1  # the step in which these were
+        self.steps = 0
+        self.closure = False  # is its step given one that computes the gradients
+        self.keeps = False  # does it keep anything of its steps
+        self.backward_since = False  # has one added to its gradients since it stepped
+        self._rates: list[float | None] = []
+        self._largest: list[float] = []  # rates so far, by group
+        self._zero = 0  # steps in a row
+        self._gradient: tuple[int, int] | None = None  # id() and version, as it was used last
+        self._sample: Tensor | None = None  # the parameter that has it
+        self._cleared = True  # since then
+        self._uncleared = 0  # steps in a row
+        self._since = 0
+
+    def rates(
+        self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
+    ) -> Iterator[WatchReport]:
+        """Look at the rates with which it is about to step."""
+        self.steps += 1
+        rates = [_rate(group.get("lr")) for group in groups]
+        if rates == self._rates and not self._zero:
+            return
+        zero = bool(rates) and all(rate == 0 for rate in rates) and any(self._largest)
+        self._zero = self._zero + 1 if zero else 0
+        if self._zero == _ZERO_FOR:
+            text = f"The learning rate of {self.name}{line_of(frame)} is 0 from step "
+            text += f"{step - _ZERO_FOR + 1} on: its steps change nothing."
+            yield WatchReport(step, "learning-rate", text)
+        if rates != self._rates:
+            yield from self._jump(step, rates, groups, frame)
+            self._rates = rates
+
+    def _jump(
+        self,
+        step: int,
+        rates: Sequence[float | None],
+        groups: Sequence[dict[str, Any]],
+        frame: FrameType,
+    ) -> Iterator[WatchReport]:
+        largest = self._largest + [0.0] * (len(rates) - len(self._largest))
+        told = self.steps <= _RATE_AFTER
+        for i, rate in enumerate(rates):
+            usual = max(largest[i], _rate(groups[i].get("initial_lr")) or 0.0)
+            largest[i] = max(largest[i], rate or 0.0)
+            if rate is not None and usual and rate > _RATE_JUMP * usual and not told:
+                text = (
+                    f"The learning rate of {self.name}{line_of(frame)} is {number_text(rate)} in "
+                )
+                text += f"step {step}: the largest before was {number_text(usual)}."
+                yield WatchReport(step, "learning-rate", text)
+                told = True
+        self._largest = largest
+
+    @property
+    def decayed(self) -> bool:
+        """Are its rates next to nothing of what they were."""
+        pairs = zip(self._rates, self._largest, strict=False)
+        return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
+
+    def used(
+        self, step: int, parameters: Sequence[tuple[str, Tensor]], frame: FrameType | None
+    ) -> Iterator[WatchReport]:
+        """It steps with the gradients of now."""
+        uncleared = not self._cleared and self.backward_since
+        self._uncleared = self._uncleared + 1 if uncleared else 0
+        if self._uncleared == 1:
+            self._since = step
+        if self._uncleared == _UNCLEARED:
+            text = f"The gradients are not cleared from step {self._since} on: {self.name}"
+            text += f"{line_of(frame)} steps with their sum."
+            yield WatchReport(step, "uncleared-gradient", text)
+        self._sample = next((p for i in self.own if (p := parameters[i][1]).grad is not None), None)
+        self._gradient = self._look()
+        self._cleared = self._gradient is None
+        self.backward_since = False
+
+    def backward_began(self) -> None:
+        """Backward is about to add to gradients, maybe to those of this one."""
+        if not self._cleared and self._look() != self._gradient:
+            self._cleared = True
+
+    def backward_ended(self) -> None:
+        """It has."""
+        if not self.backward_since and self._sample is not None:
+            self.backward_since = self._cleared or self._look() != self._gradient
+
+    def _look(self) -> tuple[int, int] | None:
+        gradient = None if self._sample is None else self._sample.grad
+        if gradient is None or gradient.is_inference():
+            return None
+        return id(gradient), gradient._version
+
+
+def _rate(rate: object) -> float | None:
+    """A learning rate; None where it is not known without waiting for a device."""
+    if type(rate) is float:
+        return rate
+    if isinstance(rate, Tensor):
+        return float(rate) if type(rate) is Tensor and rate.is_cpu and rate.numel() == 1 else None
+    return float(rate) if isinstance(rate, (int, float)) else None
