@@ -39,7 +39,7 @@ def main() -> None:
         show(findings, 99)
     if chosen.names:
         return
-    for name in ("before", "after", "blind"):
+    for name in ("before", "after", "blind", "tuning", "holdout"):
         scores, misled = [], 0
         for row in rows(name):
             findings = cases.play(row.program, row.raises, run=chosen.run)
@@ -54,6 +54,15 @@ def main() -> None:
             f"{name}: {sum(scores):g} of {len(scores)} ({sum(scores) / len(scores):.0%}): {full} "
             f"named, {part} hinted at, {len(scores) - full - part} silent, {misled} misleading\n"
         )
+    repaired = {row.name: row.repaired for row in cases.REPORTED.values() if row.repaired}
+    false = 0
+    for name, program in repaired.items():
+        loud = [f for f in cases.play(program) if f.severity != "info"]
+        false += bool(loud)
+        if loud:
+            print(f"false alarm, repaired: {name}")
+            show(loud, 2)
+    print(f"repaired: {false} of {len(repaired)} with a false alarm")
     false = 0
     for name, program in cases.HEALTHY.items():
         loud = [f for f in cases.play(program, run=chosen.run) if f.severity != "info"]

@@ -223,7 +223,9 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
     if parent_trains:
         first, _, last = done.stderr.partition("nothing found so far\n")
         assert first.endswith("graphviz-torch: 3 steps recorded, and the script goes on\n")
-        expected = f"graphviz-torch: 3 steps recorded; {told}nothing found (no experiment)\ng.json\n"
+        expected = (
+            f"graphviz-torch: 3 steps recorded; {told}nothing found (no experiment)\ng.json\n"
+        )
         assert last == plain.stderr + expected
         assert node_counts(tmp_path / "g.json") == [5] * 3
     else:

@@ -5,7 +5,7 @@ A row is a small program: it takes `record` and uses it as a user would. `play` 
 A reported bug tells the thread in which it was reported, its true cause in one sentence, and the
 words by which one recognises that a finding names it. In its source, the line to be named ends with
 `# cause`. Where two lines can rightly be named (what was made wrongly, and where it is used), both
-end so.
+end so. A program that takes `repaired` is, with it, what the thread made of it: a near miss.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from graphviz_torch import record as start
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
 Record = Any  # graphviz_torch.record, or a Recorder
-Program = Callable[[Record], object]
+Program = Callable[..., object]  # takes `record`, and some of them `repaired`
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,15 @@ class Reported:
     @property
     def set(self) -> str:
         """ "before", "after" or "blind": written before the rules that it hits, kept apart while
-        they were written, or written later by one who had not looked at them."""
+        they were written, or written later by one who had not looked at them. Of other rules,
+        "tuning" and "holdout": both written before them, the second kept apart."""
         return self.program.__module__.rpartition(".")[2].partition("_")[0]
+
+    @property
+    def repaired(self) -> Program | None:
+        """The program without the bug; None where it has no such half."""
+        known = "repaired" in inspect.signature(self.program).parameters
+        return partial(self.program, repaired=True) if known else None
 
     @property
     def lines(self) -> frozenset[str]:
