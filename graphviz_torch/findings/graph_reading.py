@@ -11,6 +11,7 @@ from ..graph.events import LeafBackward, Occurrence, OptimizerStep
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
+_SINK = "_DDPSinkBackward"
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -155,6 +156,14 @@ class Reading:
                 elif edge.target in found:
                     found[node.id] = found[edge.target]
         return found
+
+    @cached_property
+    def dropped(self) -> dict[int, int]:
+        """The same, less nodes that pass on each gradient as it is: DDP's, around all results of a
+        model, has none for what the loss does not use."""
+        nodes = self.graph.nodes
+        found = self.last_with_gradient.items()
+        return {node: last for node, last in found if nodes[last].name != _SINK}
 
     def events(self, kind: type[Kind]) -> list[Kind]:
         """What the program did of one kind."""

@@ -26,7 +26,6 @@ from tests.findings.by_hand.graphs import (
     mixed,
     model,
     parameter,
-    saved,
     stats,
     told,
 )
@@ -35,6 +34,7 @@ from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
 
+FACTS = {"frozen", "most-memory"}  # they stand alone: what to do depends on what is meant
 TOLD = Path(__file__).parents[1] / "golden" / "findings.json"
 
 
@@ -60,7 +60,7 @@ def test_the_rule_finds_what_it_is_for(rule: str) -> None:
     (found,) = only(rule, case.graph)
     assert (found.severity, found.message) == (case.severity, case.message)
     assert found.cause
-    assert found.advice[0].isupper()
+    assert found.advice[:1].isupper() or rule in FACTS
     assert all(0 <= node < len(case.graph.nodes) for node in found.nodes)
     assert all(0 <= transfer < len(case.graph.transfers) for transfer in found.transfers)
 
@@ -419,14 +419,3 @@ def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
     edges = [Edge(node.id - 1, node.id) for node in idle[1:]]
     more = replace(graph, nodes=(*graph.nodes, *idle), edges=(*graph.edges, *edges))
     assert only("vanishing-gradient", more) == only("vanishing-gradient", graph)
-
-
-def test_to_run_a_block_again_is_advised_where_two_of_its_nodes_keep_activations() -> None:
-    graph = chain("w", *["MulBackward0"] * 3)
-    activation = saved(4 * MIB, MIB)
-    for second, advised in ((activation, True), (saved(MIB, MIB // 4, kind="parameter"), False)):
-        keeping = graph.annotate(
-            saved={1: (activation,), 2: (second,)}, module=dict.fromkeys((1, 2), "body.fc")
-        )
-        (found,) = only("most-memory", keeping)
-        assert ("run body.fc under torch.utils.checkpoint" in found.advice) is advised

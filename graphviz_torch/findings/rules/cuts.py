@@ -1,4 +1,9 @@
-"""Cuts: parameters whose way to the loss was cut."""
+"""Cuts: parameters whose way to the loss was cut.
+
+What to do is said where it was seen to help. What people cut on purpose stands as a fact alone: a
+straight-through estimator, a target, a weight or a drawn action that goes to the loss as it is, a
+network that ran without gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,9 @@ from ..words import at, grouped, names_of, nodes_of
 
 _MODES = ("no_grad", "inference_mode")
 PLAIN = ("detach", "detach_", "data", *_MODES)
+_DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
+# They hand on a weight as it is, in another shape.
+_VIEWS = ("t", "transpose", "permute", "view", "expand", "to_copy", "unsqueeze", "slice", "select")
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
 _INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
@@ -68,7 +76,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         if _ran_inside(cut, {p.node for p in parameters}):
             happened = f"{_around(parameters)} ran under"
         before = [] if cut.before is None else [cut.before]
-        severity = "error" if reading.blocked else _meant(cut, parameters)
+        severity = "error" if reading.blocked else _meant(reading, cut, parameters)
         if all(p.stepped is False for p in parameters) and not reading.blocked:
             severity = "info"  # what lies before it learns, as far as that goes
         why = ", probably because" if cut.before is None else ":"
@@ -76,7 +84,9 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
             severity,
             f"{names} got no gradient{why} {happened} {how}{line}.",
             cause=f"cut by {how}",
-            advice=_advice(cut, severity).format(at=line, names=names, how=how),
+            advice=_advice(reading, cut, parameters, severity).format(
+                at=line, names=names, how=how
+            ),
             where=cut.where,
             nodes=tuple(dict.fromkeys((*nodes_of(parameters), *before, *cut.after))),
         )
@@ -114,8 +124,7 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     lost = [
         p
         for p in without_gradient(reading)
-        if (p.module_called is not False or p.node is not None)
-        and p.node not in reading.last_with_gradient
+        if (p.module_called is not False or p.node is not None) and p.node not in reading.dropped
     ]
     owned = {p.node for p in lost}
     firsts: dict[tuple[str, str], Cut] = {}
@@ -172,6 +181,8 @@ def _that_matter(reading: Reading) -> list[Cut]:
     cuts = reading.graph.cuts
     if not reading.ran or reading.graph.failure is not None:
         return list(cuts)
+    losses = {node for node, _ in reading.graph.outputs}  # a number read of one is to be printed
+    cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)
     alive = {node.id for node in reading.graph.nodes if node.order is not None}
     found: set[int] = set()  # positions in `cuts`
     before = -1
@@ -185,11 +196,15 @@ def _that_matter(reading: Reading) -> list[Cut]:
     return [cuts[i] for i in sorted(found)]
 
 
-def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
+def _meant(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
     """How bad a cut is by itself: people write some on purpose."""
     # A block around a whole module is a target network or a fixed encoder, unless it should learn.
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.stepped for p in parameters):
+        return "info"
+    # So is a copy of what learns, and a teacher, though an optimizer holds it: its result is a
+    # target of the loss.
+    if (whole or _is_copy(reading, parameters)) and _is_used_as_it_is(reading, cut):
         return "info"
     # So is what is written out for a leaf of no module.
     plain = all(p.module_called is None and p.node is not None for p in parameters)
@@ -200,10 +215,73 @@ def _meant(cut: Cut, parameters: list[Parameter]) -> Severity:
     return "warning" if unsure or cut.how in mild else "error"
 
 
-def _advice(cut: Cut, severity: Severity) -> str:
-    if severity == "info" and cut.how in _MODES:
-        return "Nothing, if it is meant: requires_grad_(False) says so."
+def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
+    """Is another part of the model, which learns, made of the same parameters as these."""
+    around = f"{_around(parameters)}."
+    parts = {p.name.removeprefix(around): p.tensor.shape for p in parameters}
+    first = next(iter(parts))
+    shapes = {p.name: p.tensor.shape for p in reading.graph.parameters}
+    twins = [n.removesuffix(first) for n in reading.received if n.endswith(f".{first}")]
+    return any(
+        all(f"{twin}{part}" in reading.received for part in parts)
+        and all(shapes[f"{twin}{part}"] == shape for part, shape in parts.items())
+        for twin in twins
+        if twin != around
+    )
+
+
+def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: Severity) -> str:
+    """What to do; "" where the cut may be meant."""
+    if not reading.blocked and (
+        severity == "info"
+        or _ran_inside(cut, {p.node for p in parameters})
+        or passes_straight(reading, cut)
+        or _is_used_as_it_is(reading, cut)
+    ):
+        return ""
     return advice_on(cut.how)
+
+
+def passes_straight(reading: Reading, cut: Cut) -> bool:
+    """Is it `a + (b - a).detach()`, or `b - a.detach() + a`, which passes the gradient to a."""
+    nodes = reading.graph.nodes
+    if cut.before is None:
+        return False
+    given = {cut.before}
+    if nodes[cut.before].operation in ("sub", "add"):
+        given |= {edge.source for edge in reading.inputs[cut.before]}
+    return any(
+        nodes[i].operation in ("add", "sub") and any(e.source in given for e in reading.inputs[i])
+        for i in cut.after
+    )
+
+
+def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
+    """Does the result go to the loss beside what has a gradient, and into no layer: a target of a
+    teacher or of another network, an advantage, a drawn action."""
+    if cut.how not in (*PLAIN, *_DRAWS) or not cut.after:
+        return False
+    nodes, found = reading.graph.nodes, set(cut.after)
+    term = cut.tensor is not None and all(size == 1 for size in cut.tensor.shape)
+    if term and all(nodes[i].operation in ("add", "sub") for i in found):
+        return False  # a term of the loss by itself
+    stack = list(found)
+    while stack:
+        node = stack.pop()
+        if any(_is_weight(reading, edge.source) for edge in reading.inputs[node]):
+            return False
+        following = {edge.target for edge in reading.users[node]} - found
+        found |= following
+        stack.extend(following)
+    return True
+
+
+def _is_weight(reading: Reading, node: int) -> bool:
+    """Is it a parameter, or a view of one."""
+    nodes = reading.graph.nodes
+    while nodes[node].operation in _VIEWS and reading.inputs[node]:
+        node = reading.inputs[node][0].source
+    return nodes[node].leaf == "parameter"
 
 
 def advice_on(how: str) -> str:

@@ -87,14 +87,23 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
 @rule()
 def frozen(reading: Reading) -> Iterator[Finding]:
-    """Parameters get no gradient because requires_grad is False."""
-    still = [p for p in reading.graph.parameters if not p.requires_grad]
+    """Parameters get no gradient because requires_grad is False, though an optimizer holds them, or
+    none has stepped that could tell which are to learn."""
+    evaluated = {row.path for row in reading.graph.modules if row.mode == "eval"}
+    still = [
+        p
+        for p in reading.graph.parameters
+        if not p.requires_grad
+        and (p.stepped is None or p.stepped or p.in_optimizer)
+        and not p.got_gradient  # it is trained in turn
+        and p.module_called is not False
+        and p.name.rpartition(".")[0] not in evaluated
+    ]
     if still:
         yield finding(
             "info",
             f"{names_of(still)} {'is' if len(still) == 1 else 'are'} frozen: requires_grad is "
             "False.",
             cause="frozen",
-            advice="Call requires_grad_(True) on what should learn.",
             nodes=nodes_of(still),
         )

@@ -24,6 +24,7 @@ _SATURATED = {
 }
 
 
+_TORCHS = ("_", "CheckpointFunction", "Broadcast", "Gather", "Scatter")  # classes of PyTorch's own
 _STRAIGHT = (
     "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
 )
@@ -46,15 +47,15 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
     custom Function does whose backward returns None."""
     lost = [
-        (reading.last_with_gradient[p.node], p)
+        (reading.dropped[p.node], p)
         for p in reading.graph.parameters
-        if p.requires_grad
-        and p.node in reading.last_with_gradient
-        and p.name not in reading.received
+        if p.requires_grad and p.node in reading.dropped and p.name not in reading.received
     ]
     for dropping, parameters in grouped(lost):
         node = reading.graph.nodes[dropping]
         advice = f"Return a gradient for every input that needs one in backward of {node.title}."
+        if node.name.startswith(_TORCHS):
+            advice = ""
         compiled = "compile" in node.note
         if compiled:
             advice = "Inside the compiled region it was cut or not used: record the step that "

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 
 from ...graph import Finding, Node
 from ...graph.text import listing
@@ -17,6 +19,8 @@ from ..words import at
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20
+# What keeps or saves less than this part of it all is not named.
+SHARE = 0.1
 # A view that is a quarter of its storage or less wastes most of what it keeps.
 VIEW_SHARE = 4
 
@@ -41,16 +45,18 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
     if total < WORTH:
         return
     most = kept.most_common(3)
+    most = [(place, n) for place, n in most if n >= total * SHARE]
     parts = listing(
         f"{_place(*place)}{_times(place[0], alike)} "
         f"({_largest(keepers[place])}{bytes_text(n)}, {n / total:.0%})"
         for place, n in most
     )
+    where = f"most of it in {parts}" if most else f"less than a tenth in each of {len(kept)} places"
     yield finding(
         "info",
-        f"Backward keeps {bytes_text(total)} of activations, most of it in {parts}.",
+        f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, [place for place, _ in most], alike),
+        advice=_less_memory(reading, total, alike),
         nodes=tuple(node.id for place, _ in most for node in keepers[place]),
     )
 
@@ -92,34 +98,71 @@ def _times(part: str, alike: dict[str, str]) -> str:
     return f", {count} times" if count else ""
 
 
-def _less_memory(reading: Reading, places: list[tuple[str, str]], alike: dict[str, str]) -> str:
-    """What to put under a checkpoint: of one operation that keeps its input, it would keep as much;
-    and a batch norm that runs again counts the batch twice in its running statistics."""
-    repeated = places[0][0].rpartition(".")[0]
-    if repeated in alike.values():
-        normed = {n.module for n in reading.graph.nodes if "batch_norm" in n.title}
-        if all(_part(module, alike) == module for module in normed):
-            return f"To trade time for memory, run each of {repeated} under torch.utils.checkpoint."
-    blocks = [module for module, _ in places if module and "*" not in module]
-    blocks = [".".join(m.split(".")[:n]) for m in blocks for n in range(m.count(".") + 1, 0, -1)]
-    inside: dict[str, set[str]] = {block: set() for block in blocks}
-    count: Counter[str] = Counter()
-    for node in reading.graph.nodes:
-        for block, titles in inside.items():
-            if f"{node.module}.".startswith(f"{block}."):
-                titles.add(node.title)
-                count[block] += any(saved.kind != "parameter" for saved in node.saved)
-    for block in blocks:
-        if count[block] > 1 and not any("batch_norm" in title for title in inside[block]):
-            return f"To trade time for memory, run {_place(block)} under torch.utils.checkpoint."
-    if any("batch_norm" in node.title for node in reading.graph.nodes):
-        return (
-            "Use a smaller batch, or torch.utils.checkpoint around a part without BatchNorm: its "
-            "running statistics would be updated twice."
-        )
+def _less_memory(reading: Reading, total: int, alike: dict[str, str]) -> str:
+    """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
+    blocks save a tenth.
+
+    Of a block that runs again its input stays, and what it keeps comes back while its backward
+    runs: what is kept after it is free by then. A batch norm that runs again would count the batch
+    twice in its running statistics.
+    """
+    best, saved = "", total * SHARE
+    for name, blocks in _choices(reading, alike).items():
+        less = sum(block.kept - block.given for block in blocks)
+        back = max(max(0, block.kept - block.after) for block in blocks)
+        if less - back >= saved:
+            best, saved = _run_again(name, len(blocks), less), less - back
+    return best
+
+
+@dataclass(slots=True)
+class _Block:
+    """A module, and what it keeps for backward, in bytes."""
+
+    kept: int = 0  # inside
+    given: int = 0  # of that, what it is given
+    last: int = 0  # the last of its nodes
+    after: int = 0  # what nodes after that keep
+    normed: bool = False  # does a batch norm run in it
+
+
+def _choices(reading: Reading, alike: dict[str, str]) -> dict[str, list[_Block]]:
+    """Blocks that may run again, by name: those alike together, the outer before the inner."""
+    nodes = reading.graph.nodes
+    blocks: dict[str, _Block] = {}
+    inside = [_inside(node.module) for node in nodes]
+    kept = [_activation_bytes(node) for node in nodes]
+    for node in nodes:
+        for name in inside[node.id]:
+            block = blocks.setdefault(name, _Block())
+            block.kept += kept[node.id]
+            block.last = node.id
+            block.normed |= "batch_norm" in node.title
+            for edge in reading.inputs[node.id]:
+                meta = reading.meta(edge.source, edge.output_nr)
+                outside = name not in inside[edge.source] and not nodes[edge.source].leaf
+                if outside and meta is not None:
+                    block.given += meta.nbytes or 0
+    later = [0, *accumulate(reversed(kept))][::-1]  # by node: what it and those after it keep
+    choices: dict[str, list[_Block]] = {}
+    for name, block in sorted(blocks.items(), key=lambda item: item[0].count(".")):
+        block.after = later[block.last + 1]
+        block.given = min(block.given, block.kept)
+        choices.setdefault(alike.get(name, name), []).append(block)
+    return {n: group for n, group in choices.items() if not any(b.normed for b in group)}
+
+
+def _inside(module: str) -> list[str]:
+    """The modules that a module is in, itself among them, less the model: "a", "a.b"."""
+    path = module.split(".") if module else []
+    return [".".join(path[:end]) for end in range(1, len(path) + 1)]
+
+
+def _run_again(name: str, count: int, less: int) -> str:
+    which = f"each of {name}" if count > 1 else _place(name)
     return (
-        f"To trade time for memory, run several layers around {_place(*places[0])} together under "
-        "torch.utils.checkpoint."
+        f"To trade time for memory, run {which} under torch.utils.checkpoint: backward would keep "
+        f"about {bytes_text(less)} less."
     )
 
 

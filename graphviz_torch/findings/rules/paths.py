@@ -58,7 +58,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         return  # there was no loss to be part of
     known = {p.name for _, p in explained(reading)} | _replaced(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
-    lost = [p for p in ran if p.name not in known and p.node not in reading.last_with_gradient]
+    lost = [p for p in ran if p.name not in known and p.node not in reading.dropped]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     if not lost:
@@ -129,7 +129,10 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     names, them = names_of(idle), "it" if len(idle) == 1 else "them"
     steps = reading.events(OptimizerStep)
     step = steps[0] if steps else None
-    others = [event for event in steps if event.foreign]
+    # Where no model was given, only what ran is known of it.
+    modules = reading.graph.modules
+    whole = not modules or any(not row.path for row in modules)
+    others = [event for event in steps if event.foreign and whole]
     advice = "Pass model.parameters() to the optimizer after the model is complete, or freeze "
     advice += f"{names} with requires_grad_(False) to save the work."
     nodes = reading.graph.nodes

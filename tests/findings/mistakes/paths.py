@@ -140,7 +140,7 @@ def indices_without_their_values(record: Record) -> None:
         (expert(x) * index).sum().backward()
 
 
-@says("cut-gradient", severity="info", advice="Nothing, if it is meant: requires_grad_(False) says")
+@says("cut-gradient", severity="info")
 def teacher_inside_the_model(record: Record) -> None:
     teacher, student = nn.Linear(4, 4), nn.Linear(4, 4)
     with record(nn.ModuleDict({"teacher": teacher, "student": student})):

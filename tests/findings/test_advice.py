@@ -1,0 +1,114 @@
+"""Each advice is followed: its finding is gone, what should learn does, the loss stays the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from graphviz_torch import Finding, Graph, find, record
+from graphviz_torch.graph.units import bytes_text
+from tests.findings.advice import FOLLOWED, MEANT, Program
+from tests.findings.corpus.cases import Recorder
+from tests.support.recorded import only
+
+
+def run(program: Program, **options: Any) -> tuple[list[Finding], set[str], float]:
+    """What is found, the parameters with a gradient that is not zero, and the loss."""
+    torch.manual_seed(0)
+    recorder = Recorder()
+    loss = program(recorder, **options).item()
+    learning = {
+        p.name
+        for graph in recorder.recording.graphs
+        for p in graph.parameters
+        if p.node is not None
+        and any(s is not None and s.norm > 0 for s in graph.nodes[p.node].grad_outputs)
+    }
+    return find(recorder.recording), learning, loss
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_who_follows_an_advice_is_helped(name: str) -> None:
+    row = FOLLOWED[name]
+    before, learned, loss = run(row.program, followed=False)
+    assert row.says in next(f.advice for f in before if f.rule == row.rule)
+    after, learns, loss_then = run(row.program, followed=True)
+    loud = {f.rule for f in after if f.severity != "info"}
+    assert row.rule not in {f.rule for f in after}
+    assert loud <= {f.rule for f in before}
+    assert learns >= learned | set(row.learns)
+    assert math.isfinite(loss_then)
+    assert loss_then == pytest.approx(loss) or not row.same_loss
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_cut_on_purpose_is_told_without_advice(name: str) -> None:
+    found, learned, loss = run(MEANT[name])
+    assert [f.advice for f in found if f.rule in ("cut-gradient", "frozen")] == [""]
+    assert learned
+    assert math.isfinite(loss)
+
+
+def test_a_teacher_or_a_copy_behind_a_cut_is_not_warned_of() -> None:
+    for name in ("teacher_under_no_grad", "target_network_behind_detach_in_the_optimizer"):
+        assert [f for f in run(MEANT[name])[0] if f.severity != "info"] == []
+
+
+class Rerun(nn.Module):
+    """A module under a checkpoint."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.inside, x, use_reentrant=False)
+
+
+def block() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+
+def kept(graph: Graph) -> int:
+    saved = (saved for node in graph.nodes for saved in node.saved)
+    return sum(each.nbytes for each in saved if each.kind == "activation")
+
+
+@pytest.mark.parametrize("outputs", [512, 2048])
+def test_a_block_that_runs_again_saves_what_the_advice_says(outputs: int) -> None:
+    def graph(around: type[nn.Module] | None) -> Graph:
+        body = block() if around is None else around(block())
+        model = nn.Sequential(nn.Linear(16, 64), body, nn.Linear(64, outputs), nn.LogSoftmax(1))
+        with record(model) as recording:
+            model(torch.randn(2048, 16)).square().mean().backward()
+        return recording.graph
+
+    before = graph(None)
+    said = only("most-memory", before).advice
+    less = kept(before) - kept(graph(Rerun))
+    less -= 2048 * 64 * 4  # the block's input, which the checkpoint keeps, and no node
+    assert "run module 1 under torch.utils.checkpoint" in said
+    assert f"keep about {bytes_text(less)} less" in said
+
+
+def test_a_block_that_saves_less_than_a_tenth_is_not_advised() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4096), nn.LogSoftmax(1))
+    with record(model) as recording:
+        model(torch.randn(512, 16)).square().mean().backward()
+    found = only("most-memory", recording.graph)
+    assert found.advice == ""
+    assert "module 1" not in found.message
+
+
+def test_what_ran_in_eval_mode_or_learns_in_turn_is_not_called_frozen() -> None:
+    teacher, student = nn.Linear(4, 4).eval().requires_grad_(False), nn.Linear(4, 4)
+    with record(nn.ModuleDict({"teacher": teacher, "student": student})) as recording:
+        for part, other in ((student, teacher), (student, teacher)):
+            x = torch.randn(8, 4)
+            (part(x) - other(x)).square().mean().backward()
+    assert [f for f in find(recording) if f.rule == "frozen"] == []
