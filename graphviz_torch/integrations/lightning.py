@@ -19,7 +19,7 @@ except ImportError:
             "graphviz_torch.integrations.lightning needs Lightning: pip install lightning."
         ) from None
 
-from .steps import Steps, due_steps
+from .steps import Compiled, Steps, due_steps
 from .training import RaiseOn, Report
 
 
@@ -27,7 +27,7 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
     """Records training batches: findings to the log, graph and norms to the Trainer's loggers.
 
     Args:
-        at, every, nonfinite, folder, raise_on: as for `record_steps`; a step is a batch.
+        at, every, nonfinite, folder, raise_on, compiled: as for `record_steps`; a step is a batch.
     """
 
     def __init__(
@@ -38,9 +38,11 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
         nonfinite: bool = False,
         folder: str | Path | None = None,
         raise_on: RaiseOn = "never",
+        compiled: Compiled = "open",
     ) -> None:
         self.report = Report(nonfinite=nonfinite, folder=folder, raise_on=raise_on)
-        self._steps = Steps(due_steps(at=at, every=every), self.report)
+        due = due_steps(at=at, every=every)
+        self._steps = Steps(due, self.report, compiled=compiled)
         self._batch = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -11,12 +11,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from .. import Finding, Recording, StepBorders, TrainingStep, find, record
 from ..graph import Graph
+
+Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 
 _PREVIOUS = 4  # steps held for the rules that compare steps
 
@@ -66,7 +68,7 @@ class Steps:
     Args:
         due: whether a step is recorded.
         done: takes the step, and what was found.
-        model, notes: as for `record`.
+        model, notes, compiled: as for `record`.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class Steps:
         model: torch.nn.Module | None = None,
         *,
         notes: bool = True,
+        compiled: Compiled = "open",
     ) -> None:
-        self._due, self._done, self.model, self._notes = due, done, model, notes
+        self._due, self._done, self.model = due, done, model
+        self._notes, self._compiled = notes, compiled
         self._recording: Recording | None = None  # of the run
         self._records = False  # a step that is due
         self._step = 0
@@ -89,7 +93,7 @@ class Steps:
         if not self._records and self._due(step):
             self._step, self._records = step, True
             if self._recording is None:
-                self._recording = record(self.model, notes=self._notes)
+                self._recording = record(self.model, notes=self._notes, compiled=self._compiled)
                 self._recording.__enter__()
             else:
                 self._recording.resume()
@@ -137,7 +141,7 @@ class LoopSteps(Steps):
     It counts from now on, in the thread and the process that make it, until `close()`.
 
     Args:
-        due, done, model, notes: as for `Steps`.
+        due, done, model, notes, compiled: as for `Steps`.
         forked: called in a child process that was forked from this one, at its first step.
     """
 
@@ -148,9 +152,10 @@ class LoopSteps(Steps):
         model: torch.nn.Module | None = None,
         *,
         notes: bool = True,
+        compiled: Compiled = "open",
         forked: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(due, done, model, notes=notes)
+        super().__init__(due, done, model, notes=notes, compiled=compiled)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._early = False  # is the end of a step looked at that is not due, before one that is

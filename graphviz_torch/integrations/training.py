@@ -20,7 +20,7 @@ from ..graph.training.file import TrainingFile
 from ..graph.training.findings import RunFindings
 from .loggers import send
 from .ranks import whole_parameters
-from .steps import Due, LoopSteps, due_steps
+from .steps import Compiled, Due, LoopSteps, due_steps
 
 RaiseOn = Literal["error", "warning", "never"]
 _LOG = logging.getLogger("graphviz_torch")
@@ -109,9 +109,11 @@ class Report:
 class RecordedSteps(LoopSteps):
     """What `record_steps` returns: a context manager, and `remove()`."""
 
-    def __init__(self, due: Due, report: Report, model: torch.nn.Module | None) -> None:
+    def __init__(
+        self, due: Due, report: Report, model: torch.nn.Module | None, compiled: Compiled
+    ) -> None:
         self.report = report
-        super().__init__(due, report, model)
+        super().__init__(due, report, model, compiled=compiled)
 
     @property
     def findings(self) -> list[Finding]:
@@ -150,6 +152,7 @@ def record_steps(
     loggers: Iterable[Any] = (),
     folder: str | Path | None = None,
     raise_on: RaiseOn = "never",
+    compiled: Compiled = "open",
 ) -> RecordedSteps:
     """Record some steps of the training that follows; a step ends as `StepBorders` tells.
 
@@ -168,6 +171,7 @@ def record_steps(
             A file of another run is replaced.
         raise_on: "error" or "warning" raises FindingsError for such a finding, or a worse one. Of
             several ranks only those with the finding raise.
+        compiled: as for `record`.
 
     Returns:
         A context manager with `remove()`, `graph` and `findings`; it counts from now on, entered or
@@ -187,7 +191,7 @@ def record_steps(
     ([], 5)
     """
     report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
-    return RecordedSteps(due_steps(at=at, every=every), report, model)
+    return RecordedSteps(due_steps(at=at, every=every), report, model, compiled)
 
 
 def _nonfinite(graph: Graph) -> bool:

@@ -14,7 +14,7 @@ except ImportError:
         "graphviz_torch.integrations.transformers needs Transformers: pip install transformers."
     ) from None
 
-from .steps import Steps, due_steps
+from .steps import Compiled, Steps, due_steps
 from .training import RaiseOn, Report
 
 
@@ -25,7 +25,7 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     another callback: pass one of your own in `loggers`.
 
     Args:
-        at, every, nonfinite, loggers, folder, raise_on: as for `record_steps`.
+        at, every, nonfinite, loggers, folder, raise_on, compiled: as for `record_steps`.
     """
 
     def __init__(
@@ -37,10 +37,12 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         loggers: Sequence[Any] = (),
         folder: str | Path | None = None,
         raise_on: RaiseOn = "never",
+        compiled: Compiled = "open",
     ) -> None:
         self.report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
         self._given = list(loggers)
-        self._steps = Steps(due_steps(at=at, every=every), self.report)
+        due = due_steps(at=at, every=every)
+        self._steps = Steps(due, self.report, compiled=compiled)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the step, if it is due."""

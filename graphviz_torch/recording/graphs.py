@@ -40,7 +40,7 @@ def graphs_of(
     rows = module_rows(program, listeners)
     pairs = zip(graphs, backwards, strict=True)
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
-    if program.options.compiled == "open":
+    if program.options.compiled != "closed":
         graphs = [
             program.attempt(_opened, *pair, program) or pair[0]
             for pair in zip(graphs, backwards, strict=True)
@@ -118,11 +118,11 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _notes(backward: Backward, program: Program) -> dict[int, str]:
-    """What was said of nodes, and of the outputs what could not be read."""
-    notes = dict(backward.notes)
-    for i in {node for node, _ in backward.reading.ends} if program.missed else ():
+    """What was said of nodes, and of the outputs what holds for all, and what could not be read."""
+    notes, more = dict(backward.notes), (*program.remarks, *program.missed)
+    for i in {node for node, _ in backward.reading.ends} if more else ():
         said = notes.get(i) or backward.reading.columns["note"][i]
-        notes[i] = "; ".join(filter(None, (said, *program.missed)))
+        notes[i] = "; ".join(filter(None, (said, *more)))
     return notes
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+Compiled = Literal["open", "closed", "eager"]  # how a recording takes compiled code
+
 
 class Options(NamedTuple):
     """As `record` is given them."""
@@ -12,7 +14,7 @@ class Options(NamedTuple):
     transfers: bool
     memory: bool
     notes: bool
-    compiled: Literal["open", "closed"] = "open"
+    compiled: Compiled = "open"
 
     @property
     def light(self) -> bool:

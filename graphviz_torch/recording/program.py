@@ -36,6 +36,7 @@ Answer = TypeVar("Answer")
 _MISSED = 10  # reasons
 _STEPS = 3  # whose nodes are still known by module and line
 _TEXT = 200  # characters of one
+_EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
 
 
 class Program:
@@ -64,6 +65,7 @@ class Program:
         self.ends: list[End] = []  # outputs of the last outermost module call
         self.missed: dict[str, None] = {}  # what could not be read, each reason once
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
+        self.remarks: list[str] = []  # what has to be known of the recording as a whole
         self._model = model
         self.thread = get_ident()
         self.key = object()  # is among `tasks.programs()` where this program runs
@@ -215,6 +217,11 @@ class Program:
             with suppress(Exception):  # an error of the user's may refuse to be written
                 text = next(iter(str(error).splitlines()), "")[:_TEXT]
                 self.leave_out(f"{type(error).__name__}: {text}")
+
+    def ran_eager(self) -> None:
+        """Say that the program runs without its compiled code."""
+        if _EAGER not in self.remarks:
+            self.remarks.append(_EAGER)
 
     def leave_out(self, what: str) -> None:
         """Say that something is not recorded, in words that follow "not recorded:"."""

@@ -13,7 +13,7 @@ Seen: what the thread that enters it does, and what the backward of a region com
 from __future__ import annotations
 
 import gc
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -24,7 +24,7 @@ from ..graph.units import count_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from .failures.note import add_note
-from .options import Options
+from .options import Compiled, Options
 from .session import Session
 from .transfers.copies import Copies
 from .transfers.profiler import Clock
@@ -38,7 +38,7 @@ def record(
     memory: bool | None = None,
     clock: bool = False,
     notes: bool = True,
-    compiled: Literal["open", "closed"] = "open",
+    compiled: Compiled = "open",
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -61,7 +61,9 @@ def record(
             says of its cause, the line and what to try. Its traceback shows them; Python 3.10
             writes them to stderr. False: leave it as it is.
         compiled: show what a region that `torch.compile` made does inside, as far as it is known.
-            "closed": leave it one node.
+            "closed": leave it one node. "eager": run the block as it is written, with no compiled
+            code in any thread, so that all is known; its numbers and its time are eager's. What was
+            compiled is used again afterwards.
 
     The first recording registers two things that stay and then do nothing: operators fall through
     an unused dispatch key, and an optimizer's step looks whether anybody records.
@@ -88,8 +90,8 @@ def record(
         )
     if gradients not in (True, False, "finite"):
         raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
-    if compiled not in ("open", "closed"):
-        raise ValueError(f'compiled={compiled!r}: pass "open" or "closed".')
+    if compiled not in get_args(Compiled):
+        raise ValueError(f'compiled={compiled!r}: pass "open", "closed" or "eager".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory

@@ -31,6 +31,7 @@ from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.hooks.regions import RegionWatch
 from ..internals.hooks.stream import methods, tell
+from ..internals.stance import EagerStance
 from ..internals.tasks import programs
 from ..internals.tensors.weak import Uncounted
 from ..internals.tracers import is_trial
@@ -105,6 +106,8 @@ class Session:
             EngineWatch(self._begin, self._end),
             StepWatch(self._telling("stepping"), self._telling("stepped")),
         ]
+        if self.program.options.compiled == "eager":
+            found.append(EagerStance(self.program.ran_eager, self.program.miss))
         for listener in self.listeners:
             if listener.operators:
                 hand_on = self._telling_operators(listener)

@@ -15,6 +15,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from .run import add_compiled
+
 _PACKAGE = Path(__file__).parents[2]
 RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable that tells the app which file to open
 
@@ -26,6 +28,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     how = argparse.BooleanOptionalAction
     parser.add_argument("--browser", action=how, default=True, help="open a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    add_compiled(parser)
     says = "run this first, as `run` does, and open what it recorded"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
@@ -67,6 +70,7 @@ def _record(parsed: argparse.Namespace, folder: Path) -> Path:
     """
     recording = folder / f"{Path(parsed.script).name}.json.gz"
     command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
+    command += ["--compiled", parsed.compiled]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
     said = f"graphviz-torch: {parsed.script} runs; the app opens when it has ended. Ctrl-C ends it."
     print(said, file=sys.stderr, flush=True)

@@ -35,11 +35,20 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=3, metavar="N", help=says)
     says = "record every N-th step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
+    add_compiled(parser)
     add_report(parser, fail_on="never")
     parser.add_argument("script", metavar="SCRIPT")
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
     arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too
     parser.set_defaults(run=_run)
+
+
+def add_compiled(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that records a script."""
+    says = "what torch.compile made is shown inside (open, the default), is one node (closed), or "
+    says += "is not used in recorded steps, which run as written, and nothing is hidden (eager)"
+    choices = ("open", "closed", "eager")
+    parser.add_argument("--compiled", choices=choices, default="open", help=says)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -57,6 +66,7 @@ def _run(parsed: argparse.Namespace) -> int:
             due_steps(every=parsed.every, most=parsed.steps),
             outputs.add,
             notes=False,  # what a note would say of an error stands in the report
+            compiled=parsed.compiled,
             forked=children.mark,
         )
         script.run()
