@@ -3,8 +3,9 @@
 Dynamo runs every operation that it puts into a graph once, on tensors that have shapes and nodes of
 autograd, but no values. So autograd says there what it would say of the program uncompiled.
 
-Private: the function that runs one operation, and the method that gives the graph to the compiler
-(2.11 to 2.14). Both are replaced only while something is compiled.
+Private: the function that runs one operation, the method that applies a custom Function, and the
+one that gives the graph to the compiler (2.11 to 2.14). They are replaced only while something is
+compiled.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ class Trace(Protocol):
 
     def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """It has run: what was called, what dynamo knows of the call, what it gave."""
+
+    def applied(
+        self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
+    ) -> None:
+        """A custom `autograd.Function` has been applied, as one operation."""
 
     def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
         """The graph is whole; the compiler has not changed it yet."""
@@ -52,6 +58,7 @@ def begin(new: Callable[[], Trace]) -> None:
     if _theirs:
         return
     _theirs.update(run=utils.run_node, compile=output.call_user_compiler)
+    _theirs.update(apply=_functions().call_apply)
 
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
         if tracer is not _here.output:  # dynamo begins a graph, or begins it anew
@@ -77,7 +84,17 @@ def begin(new: Callable[[], Trace]) -> None:
             _here.output = _here.trace = None
         return compiled
 
+    def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        before = _last_applied(tx)
+        result = _theirs["apply"](self, tx, args, kwargs)
+        node = _last_applied(tx)
+        if node is not before and tx.output is _here.output:
+            operands, made = _values(node.all_input_nodes), _values([node])
+            _tell("applied", self.fn_cls, node.meta, operands, made)
+        return result
+
     utils.run_node, output.call_user_compiler = run_node, call_user_compiler
+    _functions().call_apply = call_apply
 
 
 def end() -> None:
@@ -86,6 +103,7 @@ def end() -> None:
     if _theirs:
         _utils().run_node = _theirs["run"]
         _output_graph().call_user_compiler = _theirs["compile"]
+        _functions().call_apply = _theirs["apply"]
         _theirs.clear()
 
 
@@ -111,6 +129,17 @@ def _utils() -> Any:
 
 def _output_graph() -> Any:
     return import_module("torch._dynamo.output_graph").OutputGraph
+
+
+def _functions() -> Any:
+    return import_module("torch._dynamo.variables.misc").AutogradFunctionVariable
+
+
+def _last_applied(tx: Any) -> Any:
+    """The last node that stands in dynamo's graph for a custom Function; None for none."""
+    apply = import_module("torch._functorch.autograd_function").autograd_function_apply
+    found = tx.output.graph.find_nodes(op="call_function", target=apply)
+    return found[-1] if found else None
 
 
 def _kinds() -> list[Any]:

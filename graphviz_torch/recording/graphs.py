@@ -98,7 +98,9 @@ def _opened(graph: Graph, backward: Backward, program: Program) -> Graph:
     inside = {origin.place[0] for origin in origins if origin.place}
     known = {file for file, owner in program.stack.files.items() if owner != OTHER}
     files = short_names(known | inside)
-    return opened(graph, regions, lambda f: files.get(f, Path(f).name), program.table.classes())
+    table = program.table
+    named = lambda file: files.get(file, Path(file).name)  # noqa: E731
+    return opened(graph, regions, named, table.classes(), table.path_of)
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:

@@ -67,6 +67,7 @@ def opened(
     regions: Mapping[int, Region],
     short: Callable[[str], str],
     known: Mapping[str, str],
+    path: Callable[[int, str], str | None],
 ) -> Graph:
     """The graph with the nodes inside its regions, each before the region's own.
 
@@ -75,6 +76,7 @@ def opened(
         regions: by the id of the region's node.
         short: what a file is called.
         known: classes along the path of each module, as `Node.module_class` has them.
+        path: of the module with this id() and class; None for one that is not known.
     """
     if not regions:
         return graph
@@ -91,19 +93,20 @@ def opened(
     edges: list[Edge] = []
     cuts: list[Cut] = []
     inputs = graph.inputs()
-    origins = _Origins(short, known)
     for i, node in enumerate(graph.nodes):
         if i in regions:
+            origins = _Origins(short, known, path, node)
+            origins = replace(origins, shared=_is_shared(graph, regions[i], inputs[i], origins))
             order = orders[i]
             left = _running(regions[i])
             for inside in regions[i].nodes:
-                one = _node(len(nodes), inside, node, origins)
+                one = _node(len(nodes), inside, origins)
                 if inside.runs and order is not None:
                     one, left = one._replace(order=order + left), left - 1
                 nodes.append(one)
             edges += _rewired(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
-            cuts += [_cut(each, node, first[i], sources, origins) for each in regions[i].cuts]
+            cuts += [_cut(each, first[i], sources, origins) for each in regions[i].cuts]
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
@@ -141,43 +144,72 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """What is written of where something comes from.
+    """What is written of where something in a region comes from.
 
     Args:
         short: what a file is called.
         known: classes along the path of each module.
+        path: of the module with this id() and class.
+        region: the region's own node.
+        shared: the code was compiled for other modules, and these use it, too.
     """
 
     short: Callable[[str], str]
     known: Mapping[str, str]
+    path: Callable[[int, str], str | None]
+    region: Node
+    shared: bool = False
 
-    def module(self, origin: Origin, region: Node) -> tuple[str, str]:
+    def below(self, origin: Origin) -> str:
+        """Path of the module, below that which the region runs in."""
+        if not origin.modules:
+            return ""
+        key, text, kind = origin.modules[-1]
+        path = None if self.shared else self.path(key, kind)
+        above = self.region.module
+        if path is None or (above and path != above and not path.startswith(above + ".")):
+            return text
+        return path[len(above) :].lstrip(".")
+
+    def module(self, origin: Origin) -> tuple[str, str]:
         """Path of the module, and the classes along it."""
-        module = ".".join(filter(None, (region.module, _inner(origin))))
+        module = ".".join(filter(None, (self.region.module, self.below(origin))))
         return module, self.known.get(module) or "/".join(kind for _, _, kind in origin.modules)
 
     def source(self, origin: Origin) -> str:
-        """The line."""
+        """The line; of what a library does, with the user's that called it, or the region."""
         source, library = (
             "" if place is None else f"{self.short(place[0])}:{place[1]}"
             for place in (origin.place, origin.library)
         )
-        return called_at(library, source) if library else source
+        source = source or self.region.line
+        return called_at(library, source) if library and source else source
 
 
-def _inner(origin: Origin) -> str:
-    return origin.modules[-1][1] if origin.modules else ""
+def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
+    """Do the parameters belong to other modules than those for which the region was compiled?
+
+    So it is with blocks of a model that use the code of the first one.
+    """
+    found = False
+    for edge in inputs:
+        leaf = graph.nodes[edge.source]
+        for user in region.users[edge.input_nr] if leaf.leaf == "parameter" else ():
+            if user != END and leaf.module == origins.module(region.nodes[user].origin)[0]:
+                return False
+            found = True
+    return found
 
 
-def _node(number: int, inside: Inside, region: Node, origins: _Origins) -> Node:
-    module, classes = origins.module(inside.origin, region)
+def _node(number: int, inside: Inside, origins: _Origins) -> Node:
+    module, classes = origins.module(inside.origin)
     return Node(
         number,
         inside.name,
         inside.outputs,
         operation=inside.operation,
         module=module,
-        scope=".".join(filter(None, (region.scope, _inner(inside.origin)))),
+        scope=".".join(filter(None, (origins.region.scope, origins.below(inside.origin)))),
         module_class=classes,
         source=origins.source(inside.origin),
         attributes=inside.attributes,
@@ -185,9 +217,7 @@ def _node(number: int, inside: Inside, region: Node, origins: _Origins) -> Node:
     )
 
 
-def _cut(
-    cut: InsideCut, region: Node, first: int, sources: Mapping[int, int], origins: _Origins
-) -> Cut:
+def _cut(cut: InsideCut, first: int, sources: Mapping[int, int], origins: _Origins) -> Cut:
     before = None if cut.input is None else sources.get(cut.input)
     return Cut(
         cut.how,
@@ -195,7 +225,7 @@ def _cut(
         before if cut.before is None else first + cut.before,
         tuple(first + node for node in cut.after),
         origins.source(cut.origin),
-        origins.module(cut.origin, region)[0],
+        origins.module(cut.origin)[0],
         in_forward=True,
     )
 

@@ -37,6 +37,7 @@ class _Operation(NamedTuple):
     start: int  # their numbers: start <= n < end
     end: int
     meta: dict[str, Any]  # of its node in dynamo's graph
+    function: str = ""  # the custom Function that it applied
 
 
 class _Cut(NamedTuple):
@@ -76,23 +77,41 @@ class OperationTrace:
 
     def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """It has run."""
-        start, end = self._start, sequence_number()
-        self._tensors += made
-        behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
-        if end > start:
-            self._operations.append(_Operation(start, end, meta))
-            for cut in behind.values():
-                cut.after.append(end - 1)
-            behind = {}
+        behind = self._add(_Operation(self._start, sequence_number(), meta))
         lost = results_cut(self._operands, made) if self._makers else None
         if lost is not None and (how := _drawn(meta) or cut_name(function, lost)):
             tensor = tensor_meta(lost[0] if lost else self._operands[0])
             cut = _Cut(how, tensor, self._makers, meta, [])
             self._cuts.append(cut)
-            behind[id(cut)] = cut
+            behind.append(cut)
+        self._give(behind, made)
+
+    def applied(
+        self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
+    ) -> None:
+        """A custom Function has been applied: one operation, with one node of Python's."""
+        self.begun(operands)
+        numbers = [made_by(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
+        start = min(numbers, default=self._start)
+        operation = _Operation(start, start + bool(numbers), meta, function.__name__)
+        self._give(self._add(operation), made)
+
+    def _add(self, operation: _Operation) -> list[_Cut]:
+        """Note an operation; returns what its results are behind."""
+        behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
+        if operation.end > operation.start:
+            self._operations.append(operation)
+            for cut in behind.values():
+                cut.after.append(operation.end - 1)
+            return []
+        return [*behind.values()]
+
+    def _give(self, behind: list[_Cut], made: list[Tensor]) -> None:
+        """An operation has given these tensors, which are behind these cuts."""
+        self._tensors += made
         for one in made if behind else ():
             if not one.requires_grad:
-                self._behind[id(one)] = [*behind.values()]
+                self._behind[id(one)] = behind
         self._operands = []
 
     def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
@@ -121,9 +140,10 @@ class OperationTrace:
             name, outputs, attributes = (
                 columns[field][ids[fn]] for field in ("name", "outputs", "attributes")
             )
-            name = _RENAMED.get(name, name)
+            name = f"{each.function}Backward" if each.function else _RENAMED.get(name, name)
+            title = each.function or operation(name)
             where = origin(each.meta)
-            nodes.append(Inside(name, operation(name), outputs, where, attributes, fn in live))
+            nodes.append(Inside(name, title, outputs, where, attributes, fn in live))
         inside, users = [], defaultdict[int, set[int]](set)
         for edge in edges:
             if edge.target in inner and edge.source in inner:

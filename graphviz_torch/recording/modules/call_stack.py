@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.dynamo import uncompiled
-from ...internals.frames import LIBRARY, OWN, variables
+from ...internals.frames import LIBRARY, OTHER, OWN, variables
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -156,11 +156,14 @@ class CallStack:
     def skipped(self, start: int, frame: FrameType | None) -> None:
         """Before a call in `frame` nodes were made, up to `start`, by no call seen.
 
-        If `frame` is inside a custom Function's forward, they are that Function's.
+        If `frame` is inside a custom Function's forward, they are that Function's. If it is in the
+        forward of a module of PyTorch's, they are of the line that called that.
         """
         outer = self.custom_function(frame)
         if outer is not None:
             self.made(self._origins.end, start, outer.f_back)
+        elif self._runs_torch(frame):
+            self.made(self._origins.end, start, frame)
         self._origins.skip(start)
 
     def custom_function(self, frame: FrameType | None) -> FrameType | None:
@@ -168,6 +171,15 @@ class CallStack:
         while frame is not None and not self._is_of_function(frame.f_code):
             frame = frame.f_back
         return frame
+
+    def _runs_torch(self, frame: FrameType | None) -> bool:
+        """Is all that runs in the innermost module call, from `frame` outwards, PyTorch's own."""
+        last = self._running[-1].frame if self._running else None
+        while frame is not None and frame is not last:
+            if self.files[frame.f_code.co_filename] != OTHER:
+                return False
+            frame = frame.f_back
+        return frame is not None
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the user's own code from `frame` outwards."""

@@ -69,6 +69,11 @@ class ParameterTable:
         known = self._modules.get(id(module))
         return None if known is None else known[1]
 
+    def path_of(self, key: int, kind: str) -> str | None:
+        """The path of the module with this id(); None if none is here, or one of another class."""
+        known = self._modules.get(key)
+        return known[1] if known is not None and type(known[0]).__name__ == kind else None
+
     def add(self, module: Module, path: str) -> str:
         """Add a module and those below it; returns its path.
 
