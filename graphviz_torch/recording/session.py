@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ..graph import Graph, SavedKind
 from ..graph.gc import uncollected
+from ..internals.compiler.stance import EagerStance
 from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.calls import CallWatch
 from ..internals.hooks.collectives import CollectiveWatch
@@ -31,7 +32,6 @@ from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import StepWatch
 from ..internals.hooks.regions import RegionWatch
 from ..internals.hooks.stream import methods, tell
-from ..internals.stance import EagerStance
 from ..internals.tasks import programs
 from ..internals.tensors.weak import Uncounted
 from ..internals.tracers import is_trial
@@ -40,6 +40,7 @@ from ..tracing.nodes import GradFn, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
+from .compiled.regions import Regions
 from .compiled.trace import OperationTrace
 from .failures.failures import Failures
 from .graphs import graphs_of
@@ -100,7 +101,7 @@ class Session:
         found: list[Any] = [
             Uncounted(self._release),
             self.program,
-            RegionWatch(OperationTrace),
+            RegionWatch(OperationTrace, Regions.wanted(self.program)),
             WarningLines(CallWatch.__torch_function__),
             ModuleWatch(self._telling("module_began"), self._telling("module_ended")),
             EngineWatch(self._begin, self._end),

@@ -10,6 +10,7 @@ as an addition, what the loss does not depend on, and what cut the way of a grad
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -39,6 +40,8 @@ _MOVES = frozenset(
     ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
 )
 
+# Of regions whose class is not known yet: numbers of nodes, one of which is the region's.
+_expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
 _regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by the class of the node
 
 
@@ -47,16 +50,32 @@ def enter(kind: Any, region: Region) -> None:
     _regions[kind] = region
 
 
+def expect(start: int, end: int, region: Region) -> None:
+    """Note what is inside the region whose node will have a number start <= number < end."""
+    _expected.append((start, end, region))
+
+
 def region_of(fn: Any) -> Region | None:
     """What is inside the region of this live node; None where that is not known."""
     kind = type(fn)
     known = _regions.get(kind)
+    if known is None and (found := _awaited(fn)) is not None:
+        known = _regions[kind] = found
     if known is None:
         graph = backward_graph(kind)
         known = None if graph is None else _read(graph)
         if known is not None:
             _regions[kind] = known
     return known if known is not None and len(known.users) == len(fn.next_functions) else None
+
+
+def _awaited(fn: Any) -> Region | None:
+    """What was expected of a node with this number, as the last one."""
+    number, count = fn._sequence_nr(), len(fn.next_functions)
+    for start, end, region in reversed(_expected):
+        if start <= number < end and len(region.users) == count:
+            return region
+    return None
 
 
 def _read(graph: Any) -> Region | None:

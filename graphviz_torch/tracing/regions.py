@@ -15,7 +15,7 @@ from ..graph.ids import renumbered
 from ..graph.text import called_at
 
 INSIDE = "inside torch.compile"
-CLOSED = "what is inside is known only where it is compiled, or its first backward runs, recorded"
+CLOSED = "what is inside is not known: it ran before the recording, or could not be traced again"
 
 Place = tuple[str, int]  # file and line
 END = -1  # stands for the region's own node

@@ -24,12 +24,13 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from torch._guards import CompileContext
 from torch.nn import Module
 
-from .. import traces
+from ..compiler import traces
 from ..dynamo import uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
@@ -40,15 +41,26 @@ from .modules import take_off, take_on
 _DYNAMO = "torch._dynamo.eval_frame"
 
 
+class Graphs(Protocol):
+    """What is told of the graphs that compiled code calls."""
+
+    def began(self, frame: FrameType) -> None:
+        """This frame of dynamo's code is about to call one; nothing of ours is there."""
+
+    def ended(self) -> None:
+        """It has run."""
+
+
 class RegionWatch:
     """A context in which compiled regions find the modes and keys of the program without ours.
 
     Args:
         trace: makes what is told of each graph that is compiled.
+        graphs: is told of each that is called.
     """
 
-    def __init__(self, trace: Callable[[], traces.Trace]) -> None:
-        self.trace = trace
+    def __init__(self, trace: Callable[[], traces.Trace], graphs: Graphs | None = None) -> None:
+        self.trace, self.graphs = trace, graphs
 
     def __enter__(self) -> RegionWatch:
         _INSTALLATION.add(self)
@@ -110,7 +122,11 @@ def _is_skip_guard_eval_unsafe_stance() -> Any:
 
 @uncompiled_itself
 def _maybe_set_eval_frame(callback: Any) -> Any:
-    if sys._getframe(1).f_code.co_name != "_fn":
+    if sys._getframe(1).f_code.co_name == "_fn":
+        for watch in _INSTALLATION.watchers if callback is not None else ():
+            if watch.graphs is not None:
+                watch.graphs.ended()
+    else:
         if not _here.begins:  # one inside another ends
             _here.in_place = _here.in_place[:-1] if callback is not None else ()
             _put_back()
@@ -125,7 +141,11 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
 @uncompiled_itself
 def _set_eval_frame(callback: Any) -> Any:
     before = _THEIRS["set_eval_frame"](callback)
-    if before is not None and sys._getframe(1).f_code.co_name == "_fn":
+    caller = sys._getframe(1)
+    if before is not None and caller.f_code.co_name == "_fn":
+        for watch in _INSTALLATION.watchers:
+            if watch.graphs is not None and caller.f_back is not None:
+                watch.graphs.began(caller.f_back)
         _put_back()
     return before
 

@@ -22,7 +22,7 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
 from ...tracing.nodes import GradFn, made_by, operation, read
-from ...tracing.region_reader import enter, origin
+from ...tracing.region_reader import enter, expect, origin
 from ...tracing.regions import END, Inside, InsideCut, Region
 from ...tracing.tracer import connected
 from ..cuts.names import READS, cut_name, results_cut
@@ -119,6 +119,11 @@ class OperationTrace:
         with unseen_operators():
             self._region = self._read(inputs, [one for one in results if one.requires_grad])
         self.__dict__.update(_operations=[], _cuts=[], _behind={}, _inputs={}, _tensors=[])
+
+    def expected(self, start: int, end: int) -> None:
+        """Enter it as the inside of the region whose node has one of these numbers."""
+        if self._region is not None:
+            expect(start, end, self._region)
 
     def compiled(self, kinds: list[Any]) -> None:
         """Enter what was read as the inside of the region."""

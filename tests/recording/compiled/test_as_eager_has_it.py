@@ -1,6 +1,7 @@
-"""A region that is compiled while recorded has what eager has: custom Functions, a library's lines.
+"""A region has what eager has: custom Functions, a library's lines, the paths of modules.
 
-The answers come from the same model, recorded without torch.compile.
+It does where it is compiled while it is recorded, and where it was compiled before. The answers
+come from the same model, recorded without torch.compile.
 """
 
 from __future__ import annotations
@@ -154,9 +155,13 @@ CALLS = (
 )
 
 
-def recorded(model: nn.Module, run: Callable[..., Any], *args: Tensor) -> Graph:
+def recorded(
+    model: nn.Module, run: Callable[..., Any], *args: Tensor, before: int = 0, **options: Any
+) -> Graph:
+    for _ in range(before):
+        run(*args, **options)
     with record(model) as recording:
-        output = run(*args)
+        output = run(*args, **options)
         loss = output if isinstance(output, Tensor) else output[0]
         loss.square().mean().backward()
     recording.graph.check()
@@ -183,13 +188,14 @@ def nodes_and_edges(graph: Graph) -> tuple[Counter[Key], Counter[tuple[Key, Key]
     return Counter(keys[node.id] for node in graph.nodes if node.id not in own), edges
 
 
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("calls", CALLS)
 def test_a_custom_function_inside_is_a_node_with_its_edges(
-    calls: Callable[[Model, Tensor], Tensor],
+    calls: Callable[[Model, Tensor], Tensor], before: int
 ) -> None:
     model, x = Model(calls), torch.rand(4, 8)
     eager = recorded(model, model, x)
-    compiled = recorded(model, torch.compile(model, backend="aot_eager"), x)
+    compiled = recorded(model, torch.compile(model, backend="aot_eager"), x, before=before)
     assert any("torch.compile region" in node.note for node in compiled.nodes)
     assert nodes_and_edges(compiled) == nodes_and_edges(eager)
 
@@ -205,13 +211,14 @@ def test_a_cut_behind_a_custom_function_is_eagers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("make", [models.gpt2, models.llama])
 def test_a_librarys_model_has_eagers_paths_and_the_users_line(
-    make: Callable[[int], nn.Module],
+    make: Callable[[int], nn.Module], before: int
 ) -> None:
     model, words = make(2).train(), models.tokens()  # in eval mode dynamo clones for a dropout
     eager = recorded(model, model, words)
-    compiled = recorded(model, torch.compile(model, backend="aot_eager"), words)
+    compiled = recorded(model, torch.compile(model, backend="aot_eager"), words, before=before)
     found, expected = nodes_and_edges(compiled), nodes_and_edges(eager)
     assert any(", called at test_as_eager_has_it.py:" in source for *_, source in expected[0])
     assert found[0] == expected[0]

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from graphviz_torch import find, record
 from graphviz_torch.graph import Finding, Graph
-from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
+from tests.recording.test_compiled import INDUCTOR, nothing_compiled_stays  # noqa: F401
 
 Forward = Callable[["Model", Tensor], Tensor]
 
@@ -172,13 +172,16 @@ def a_metric_beside_the_way(m: Model, x: Tensor) -> Tensor:
     return logits - logits.detach().mean()
 
 
-def recorded(forward: Forward, backend: str | None) -> Graph:
+def recorded(forward: Forward, backend: str | None, before: int = 0) -> Graph:
     torch.manual_seed(0)
     model = Model(forward)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if backend is not None:
         model.compile(backend=backend)
     x = torch.rand(4, 8)
+    for _ in range(before):
+        model(x).square().mean().backward()
+        optimizer.zero_grad()
     with record(model) as recording:
         model(x).square().mean().backward()
         optimizer.step()
@@ -204,15 +207,22 @@ def causes(forward: Forward) -> list[str]:
     return [f"test_causes.py:{i}" for i in at]
 
 
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("name", FORWARDS)
-def test_a_cut_inside_is_named_as_in_eager_with_its_line(name: str) -> None:
+def test_a_cut_inside_is_named_as_in_eager_with_its_line(name: str, before: int) -> None:
     forward = FORWARDS[name]
-    compiled = recorded(forward, "aot_eager")
+    compiled = recorded(forward, "aot_eager", before)
     assert any("torch.compile region" in node.note for node in compiled.nodes)
-    eager = recorded(forward, None)
+    eager = recorded(forward, None, before)
     assert told(compiled) == told(eager)
     named = {found.where for found in find(compiled) if found.rule == "cut-gradient"}
     assert sorted(named) == causes(forward)
+
+
+@pytest.mark.parametrize("backend", [INDUCTOR])
+def test_inductor_names_a_cut_in_a_model_that_was_compiled_before(backend: str) -> None:
+    compiled = recorded(detach, backend, before=2)
+    assert told(compiled) == told(recorded(detach, None, before=2)) != []
 
 
 def test_dynamo_is_as_before_after_a_compilation_and_one_that_failed() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .hooks.installation import Installation
+from ..hooks.installation import Installation
 
 
 class EagerStance:

@@ -41,20 +41,32 @@ class Trace(Protocol):
         """The compiler made these classes of nodes of it."""
 
 
+class Whole(Exception):
+    """A graph that was traced again is whole."""
+
+
 class _Here(local):
     """What belongs to the thread that asks."""
 
     output: Any = None  # dynamo's, for the graph that is traced
     trace: Trace | None = None  # None where one could not be read, too
+    again: bool = False  # nothing is compiled: the trace is all that is wanted
+    new: Any = None  # the program's code whose graph was compiled last, until its graph is called
 
 
 _here = _Here()
 _theirs: dict[str, Any] = {}
 
 
-def begin(new: Callable[[], Trace]) -> None:
-    """Something is compiled: tell a new trace of each graph."""
+def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
+    """Something is compiled: tell a new trace of each graph.
+
+    Args:
+        new: makes a trace.
+        again: end with `Whole` where the graph is, before it is compiled.
+    """
     utils, output = _utils(), _output_graph()
+    _here.again = again
     if _theirs:
         return
     _theirs.update(run=utils.run_node, compile=output.call_user_compiler)
@@ -77,6 +89,9 @@ def begin(new: Callable[[], Trace]) -> None:
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         results = gm.graph.output_node().all_input_nodes
         _tell("complete", *map(_values, (inputs, results)))
+        if _here.again:
+            raise Whole
+        _here.new = self.root_tx.f_code
         try:
             compiled = _theirs["compile"](self, gm, examples)
             _tell("compiled", [kind for kind in _kinds() if kind not in before])
@@ -99,12 +114,18 @@ def begin(new: Callable[[], Trace]) -> None:
 
 def end() -> None:
     """Nothing is compiled any more."""
-    _here.output = _here.trace = None
+    _here.output, _here.trace, _here.again = None, None, False
     if _theirs:
         _utils().run_node = _theirs["run"]
         _output_graph().call_user_compiler = _theirs["compile"]
         _functions().call_apply = _theirs["apply"]
         _theirs.clear()
+
+
+def is_new(code: Any) -> bool:
+    """Was this code's graph the last that was compiled here, and not asked for since."""
+    last, _here.new = _here.new, None
+    return last is code
 
 
 def _tell(event: str, *what: Any) -> None:

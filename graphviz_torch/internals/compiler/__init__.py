@@ -1,0 +1,1 @@
+"""Seams of `torch.compile`: what it traces, and how compiled code is made to stand aside."""
