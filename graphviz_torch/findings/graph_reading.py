@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ..graph import Collective, Edge, GradientStats, Graph, TensorMeta
 from ..graph.events import LeafBackward, Occurrence, OptimizerStep
+from ..graph.nodes import INSIDE
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
@@ -53,6 +54,23 @@ class Reading:
     def users(self) -> list[list[Edge]]:
         """For each node, the edges that start at it."""
         return self.graph.users()
+
+    @cached_property
+    def regions(self) -> dict[int, int]:
+        """For each node inside a compiled region, the region's own node, which comes after it."""
+        found, region = {}, -1
+        for node in reversed(self.graph.nodes):
+            if node.note == INSIDE:
+                found[node.id] = region
+            elif node.operation == "compiled":
+                region = node.id
+        return found
+
+    def sources(self, node: int) -> list[Edge]:
+        """The edges that end at a node; of a region, those that come into it."""
+        inside = {i for i, region in self.regions.items() if region == node}
+        into = [edge for i in sorted(inside) for edge in self.inputs[i]]
+        return [edge for edge in (*into, *self.inputs[node]) if edge.source not in inside]
 
     @cached_property
     def ran(self) -> bool:

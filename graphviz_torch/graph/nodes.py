@@ -22,6 +22,9 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
+INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
+
+
 class Node(NamedTuple):
     """One `grad_fn`. `id` is its position in `Graph.nodes`, inputs before users.
 

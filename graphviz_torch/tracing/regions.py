@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from ..graph import Cut, Edge, Graph, Node, TensorMeta
 from ..graph.ids import renumbered
+from ..graph.nodes import INSIDE
 from ..graph.text import called_at
 
-INSIDE = "inside torch.compile"
 CLOSED = "what is inside is not known: it ran before the recording, or could not be traced again"
 
 Place = tuple[str, int]  # file and line
@@ -111,11 +111,11 @@ def opened(
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
     found = renumbered(graph, ids, nodes=tuple(nodes), edges=tuple(edges))
-    return _unreached(replace(found, cuts=(*found.cuts, *cuts))) if cuts else found
+    return _unreached(replace(found, cuts=(*found.cuts, *cuts)))
 
 
 def _unreached(graph: Graph) -> Graph:
-    """The graph without an order for the nodes that ran, but lead to nodes before cuts alone."""
+    """The graph without an order for nodes that ran, and lead nowhere, or to nodes before cuts."""
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}
     for node in graph.nodes[::-1]:

@@ -179,11 +179,23 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
     model = Both()
     model.spare = nn.Linear(4, 4)
     graph = trained(torch.compile(model, backend="aot_eager"), torch.randn(8, 4))
+    assert "spare was never called" in only("never-called", graph).message
+    assert "a ran, but the loss does not depend" in only("unused-result", graph).message
+
+
+@pytest.mark.filterwarnings("ignore:.*global hooks.*")
+def test_of_what_a_closed_region_does_not_use_it_is_not_told_whether_it_ran() -> None:
+    model = Both()
+    model.spare = nn.Linear(4, 4)
+    run = torch.compile(model, backend="aot_eager")
+    with record(run, compiled="closed") as recording:
+        run(torch.randn(8, 4)).sum().backward()
+    graph = recording.graph
     spare, forgotten = only("unused-result", graph), only("dropped-gradient", graph)
     assert "spare.weight and spare.bias got no gradient: what torch.compile made" in spare.message
     assert forgotten.message.startswith("a.weight and a.bias got no gradient: ")
     assert forgotten.severity == "warning"
-    assert forgotten.advice.endswith("or the model uncompiled, to learn where.")
+    assert forgotten.advice.endswith('record(compiled="eager"), to learn where.')
 
 
 def test_of_plain_leaves_only_one_that_was_cut_off_counts_as_a_parameter() -> None:

@@ -58,8 +58,8 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
             advice = ""
         compiled = "compile" in node.note
         if compiled:
-            advice = "Inside the compiled region it was cut or not used: record the step that "
-            advice += "compiles the model, or the model uncompiled, to learn where."
+            advice = "Inside the compiled region it was cut or not used: record the step with "
+            advice += 'record(compiled="eager"), to learn where.'
         yield finding(
             "warning" if compiled else "error",
             f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.source)} "

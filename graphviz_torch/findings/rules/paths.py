@@ -78,7 +78,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
             why = f"{name} ran, but the loss, which is made from gradients, does not depend on it"
         if any(p.module_called is None and p.node is None for p in parameters):
             why = "what torch.compile made of the model does not use it, or cuts its gradient"
-            advice = "Record the model uncompiled: what such a region cuts off has no node."
+            advice = 'Record the step with record(compiled="eager"): it says which, and where.'
         elif not module and module in alive:
             them = "it" if len(parameters) == 1 else "them"
             why = f"the loss does not depend on {them}"

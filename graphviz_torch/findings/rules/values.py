@@ -33,6 +33,7 @@ MIN_ELEMENTS = 64
 
 AGAIN = "NaN or Inf in an earlier backward"
 _RELU = ("ReluBackward", "ThresholdBackward", "HardtanhBackward")
+_REGION_ADVICE = 'Record the step with record(compiled="eager"): it says which operation inside.'
 _NONFINITE_ADVICE = {
     "sqrt": "Add a small number before sqrt: its slope at 0 is infinite.",
     "rsqrt": "Add a small number before rsqrt: its slope at 0 is infinite.",
@@ -154,6 +155,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         loss = "the loss and what follows are not finite"
         loss = loss if event.in_loss else "gradients are not finite for that"
         advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs."))
+        advice = _REGION_ADVICE if name == "compiled" else advice
         reason = event.reason
         if event.origin == "parameter":
             norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
@@ -218,7 +220,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         message += f"finite: {_all(bad)}."
     else:
         sources = [
-            (e, s) for e in reading.inputs[origin] if (s := reading.stats(e.source, e.output_nr))
+            (e, s) for e in reading.sources(origin) if (s := reading.stats(e.source, e.output_nr))
         ]
         bad = [stats for _, stats in sources if stats.nonfinite]
         norm = max((s.norm for s in received), default=0.0)
@@ -238,13 +240,15 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         advice=f"Nothing, if it is rare: the loss is scaled by {scaled:g}, and the scaler skips "
         "such a step and lowers the scale."
         if skipped
+        else _REGION_ADVICE
+        if node.title == "compiled"
         else _NONFINITE_ADVICE.get(
             node.title,
             "Look at what this node saved in forward: a zero, a NaN or an Inf in it, which may be "
             "from further up.",
         ),
         where=node.source,
-        nodes=(origin, *(edge.source for edge in reading.inputs[origin])),
+        nodes=(origin, *(edge.source for edge in reading.sources(origin))),
     )
 
 
@@ -293,7 +297,7 @@ def _first_nonfinite(reading: Reading) -> int | None:
     order = {node.id: node.order for node in nodes if node.order is not None}
     first: tuple[int, int] | None = None
     for node in bad:
-        users = {e.target for e in reading.users[node] if e.target in order}
+        users = {reading.regions.get(e.target, e.target) for e in reading.users[node]} & {*order}
         if users & bad:
             continue  # it was passed on
         if not users:

@@ -27,11 +27,18 @@ from ..hooks.modules import take_off
 from . import traces
 
 _OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")  # its globals
-_met: dict[int, weakref.ref[CodeType]] = {}  # dynamo's code that has run while recorded, by id()
+# Dynamo's code that has run while recorded, by id(), and what was told of its graph.
+_met: dict[int, tuple[weakref.ref[CodeType], traces.Trace | None]] = {}
 
 
-def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> None:
-    """Trace what this frame was compiled from, if it is the first time that it is met.
+def original(frame: FrameType) -> CodeType | None:
+    """The program's code for which a frame runs dynamo's; None where it does not."""
+    code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
+    return code
+
+
+def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> traces.Trace | None:
+    """What was told of the graph that a frame calls; it is traced where nothing was.
 
     Hooks on all modules are off afterwards.
 
@@ -39,24 +46,35 @@ def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> None:
         frame: runs dynamo's code, and is about to call a compiled graph.
         new: makes what is told of the graph.
     """
-    code, key = frame.f_code, id(frame.f_code)
-    if key in _met:
-        return
-    original = import_module("torch._dynamo.convert_frame").orig_code_map.get(code)
-    if original is None:  # not dynamo's
-        return
-    _met[key] = weakref.ref(code, lambda _: _met.pop(key, None))
-    if traces.is_new(original) or torch._C._len_torch_dispatch_stack():
-        return  # it was told while it was compiled; or a mode of the program's would see it
+    code, key = original(frame), id(frame.f_code)
+    if key not in _met:
+        if code is None or torch._C._len_torch_dispatch_stack():
+            return None  # a mode of the program's would see it
+        trace = traces.new_trace(code) or _traced(code, frame, new)
+        _met[key] = weakref.ref(frame.f_code, lambda _: _met.pop(key, None)), trace
+    return _met[key][1]
+
+
+def _traced(
+    code: CodeType, frame: FrameType, new: Callable[[], traces.Trace]
+) -> traces.Trace | None:
+    """Trace this code; None where dynamo cannot."""
     counters = import_module("torch._dynamo.utils").counters
     counts = {name: dict(counted) for name, counted in counters.items()}
-    known = set(frame.f_globals)
+    known, found = set(frame.f_globals), list[traces.Trace]()
+
+    def begun() -> traces.Trace:  # dynamo may begin a graph anew
+        found.append(new())
+        return found[-1]
+
     take_off()
     try:
-        traces.begin(new, again=True)
-        _run(original, frame)
+        traces.begin(begun, again=True)
+        _run(code, frame)
     except traces.Whole:
-        pass
+        return found[-1] if found else None
+    except Exception:  # the region stays closed
+        return None
     finally:
         traces.end()
         counters.clear()
@@ -65,11 +83,12 @@ def trace_again(frame: FrameType, new: Callable[[], traces.Trace]) -> None:
         for name in set(frame.f_globals) - known:
             if _OF_DYNAMO.fullmatch(name):
                 del frame.f_globals[name]
+    return None
 
 
 def _run(code: CodeType, frame: FrameType) -> None:
     """Let dynamo trace this code, with the arguments of the frame that stands for it."""
-    dynamo, guards = import_module("torch._dynamo.convert_frame"), import_module("torch._guards")
+    dynamo, guards = _dynamo(), import_module("torch._guards")
     metrics = import_module("torch._dynamo.utils").get_metrics_context
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
@@ -94,6 +113,10 @@ def _run(code: CodeType, frame: FrameType) -> None:
         around.enter_context(metrics())
         around.enter_context(dynamo.torch_function_mode_stack_state_mgr)
         dynamo.preserve_global_state(trace)()
+
+
+def _dynamo() -> Any:
+    return import_module("torch._dynamo.convert_frame")
 
 
 def _compile(graph: Any, inputs: Any) -> Any:

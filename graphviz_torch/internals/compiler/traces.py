@@ -34,8 +34,8 @@ class Trace(Protocol):
     ) -> None:
         """A custom `autograd.Function` has been applied, as one operation."""
 
-    def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
-        """The graph is whole; the compiler has not changed it yet."""
+    def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
+        """The graph is whole; the compiler has not changed it yet. Does it end at a break?"""
 
     def compiled(self, kinds: list[Any]) -> None:
         """The compiler made these classes of nodes of it."""
@@ -51,7 +51,7 @@ class _Here(local):
     output: Any = None  # dynamo's, for the graph that is traced
     trace: Trace | None = None  # None where one could not be read, too
     again: bool = False  # nothing is compiled: the trace is all that is wanted
-    new: Any = None  # the program's code whose graph was compiled last, until its graph is called
+    new: Any = None, None  # the code whose graph was compiled last, and its trace, until it runs
 
 
 _here = _Here()
@@ -88,10 +88,11 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         before = set(_kinds())
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         results = gm.graph.output_node().all_input_nodes
-        _tell("complete", *map(_values, (inputs, results)))
+        broken = bool(self.compile_subgraph_reason.graph_break)
+        _tell("complete", *map(_values, (inputs, results)), broken)
         if _here.again:
             raise Whole
-        _here.new = self.root_tx.f_code
+        _here.new = self.root_tx.f_code, _here.trace
         try:
             compiled = _theirs["compile"](self, gm, examples)
             _tell("compiled", [kind for kind in _kinds() if kind not in before])
@@ -122,10 +123,10 @@ def end() -> None:
         _theirs.clear()
 
 
-def is_new(code: Any) -> bool:
-    """Was this code's graph the last that was compiled here, and not asked for since."""
-    last, _here.new = _here.new, None
-    return last is code
+def new_trace(code: Any) -> Trace | None:
+    """The trace of this code's graph, if that was the last that was compiled here, once."""
+    (last, trace), _here.new = _here.new, (None, None)
+    return trace if last is code else None
 
 
 def _tell(event: str, *what: Any) -> None:

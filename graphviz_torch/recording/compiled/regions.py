@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import FrameType
 
-from ...internals.compiler.retrace import trace_again
+from ...internals.compiler.retrace import original, trace_again
 from ...internals.hooks.dispatch import sequence_number
 from ..program import Program
 from .trace import OperationTrace
@@ -23,7 +23,8 @@ class Regions:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._traces: list[OperationTrace] = []  # of the graph that is called
+        program.table.unknown_calls = False
+        self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
 
     @classmethod
@@ -34,21 +35,15 @@ class Regions:
 
     def began(self, frame: FrameType) -> None:
         """This frame of dynamo's code is about to call a graph."""
-        if self._program.is_here():
-            self._traces = []
-            try:
-                trace_again(frame, self._new)
-            except Exception:  # what dynamo cannot trace stays closed
-                self._traces = []
+        if self._program.is_here() and original(frame) is not None:
+            trace = trace_again(frame, OperationTrace)
+            self._trace = trace if isinstance(trace, OperationTrace) else None
+            called = None if self._trace is None else self._trace.called
+            self._program.table.call_inside(called, self._program.module)
             self._start = sequence_number()
 
     def ended(self) -> None:
         """It has run."""
-        if self._traces and self._program.is_here():
-            [*_, trace] = self._traces
-            self._traces = []
-            trace.expected(self._start, sequence_number())
-
-    def _new(self) -> OperationTrace:
-        self._traces.append(OperationTrace())
-        return self._traces[-1]
+        if self._trace is not None and self._program.is_here():
+            self._trace.expected(self._start, sequence_number())
+            self._trace = None

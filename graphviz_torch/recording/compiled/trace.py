@@ -62,7 +62,10 @@ class OperationTrace:
         self._operands: list[Tensor] = []  # of the operation that is running
         self._makers: list[GradFn] = []  # of those that need a gradient
         self._start = 0
+        self._metas: list[dict[str, Any]] = []  # of all operations
         self._region: Region | None = None
+        # The modules that ran: id(), path, class. None where the graph ends at a break.
+        self.called: tuple[tuple[int, str, str], ...] | None = None
 
     def begun(self, operands: list[Tensor]) -> None:
         """An operation is about to run."""
@@ -98,6 +101,7 @@ class OperationTrace:
 
     def _add(self, operation: _Operation) -> list[_Cut]:
         """Note an operation; returns what its results are behind."""
+        self._metas.append(operation.meta)
         behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
         if operation.end > operation.start:
             self._operations.append(operation)
@@ -114,11 +118,15 @@ class OperationTrace:
                 self._behind[id(one)] = behind
         self._operands = []
 
-    def complete(self, inputs: list[Tensor], results: list[Tensor]) -> None:
+    def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
         """Read the nodes; no tensor is needed any more."""
+        modules = (row for meta in self._metas for row in origin(meta).modules)
+        self.called = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
             self._region = self._read(inputs, [one for one in results if one.requires_grad])
-        self.__dict__.update(_operations=[], _cuts=[], _behind={}, _inputs={}, _tensors=[])
+        self.__dict__.update(
+            _operations=[], _cuts=[], _behind={}, _inputs={}, _tensors=[], _metas=[]
+        )
 
     def expected(self, start: int, end: int) -> None:
         """Enter it as the inside of the region whose node has one of these numbers."""
@@ -157,11 +165,17 @@ class OperationTrace:
             elif edge.target in inner:
                 users[edge.source].add(inner[edge.target])
         sources = [self._inputs.get(id(tensor)) for tensor in inputs]
+        # Of an input that is used in vain the compiler takes out what uses it.
+        changed = any(
+            s is not None and _maker(t) is not s for t, s in zip(inputs, sources, strict=True)
+        )
+        passed = {None, *ends}
         return Region(
             tuple(nodes),
             tuple(inside),
             tuple(
-                tuple(sorted(users[ids.get(fn, -1)])) or (() if fn in cut_off else (END,))
+                tuple(sorted(users[ids.get(fn, -1)]))
+                or ((END,) if changed or (fn in passed and fn not in cut_off) else ())
                 for fn in sources
             ),
             tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),

@@ -53,6 +53,7 @@ class ParameterTable:
         self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
+        self.unknown_calls = True  # may a compiled graph have called modules that are not known
         self._named: list[tuple[str, Tensor]] = []
         self._names: dict[int, str] = {}  # the same by id()
         self._named_own = 0  # how many of them are the first block's
@@ -142,6 +143,21 @@ class ParameterTable:
             return None
         self._called[known[1]] = None
         return known[1]
+
+    def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
+        """A compiled graph has called these modules; None: which ones is not known.
+
+        Args:
+            modules: id(), path below `above`, and class of each.
+            above: path of the module that it runs in.
+        """
+        for key, text, kind in modules or ():
+            path = self.path_of(key, kind)
+            if path is None or (above and path != above and not path.startswith(above + ".")):
+                path = ".".join(filter(None, (above, text)))
+            self.unknown_calls |= path not in self._paths
+            self._called[path] = None
+        self.unknown_calls |= modules is None
 
     def was_called(self, parameter: str) -> bool:
         """Did the forward of the module run that owns the parameter of this name."""

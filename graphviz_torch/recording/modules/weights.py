@@ -75,8 +75,9 @@ class Weights(Listener):
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table
-        # What a compiled region calls inside is not known.
-        unseen = None if any("compile" in note for note in set(columns["note"])) else False
+        # What a compiled region calls inside is not known where it was not traced.
+        closed = any("compile region:" in note for note in set(columns["note"]))
+        unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed()
         if not listed:  # no module was called: what should learn is not known, but what cannot is

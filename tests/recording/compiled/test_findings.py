@@ -1,0 +1,139 @@
+"""What `find` says of a compiled model is what it says uncompiled, or is not untrue.
+
+Each model was compiled before its recording. The answers come from the same model without
+torch.compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graphviz_torch import find, record
+from graphviz_torch.graph import Finding, Graph
+from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
+
+X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.ones(4, 1)
+
+
+class Model(nn.Module):
+    def __init__(self, calls: Callable[[Model, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.encoder, self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+        self.classes = nn.Linear(8, 4)
+        self.calls = calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.calls(self, x)
+
+
+def not_called(m: Model, x: Tensor) -> Tensor:
+    return F.mse_loss(m.head(m.encoder(x)), Y)
+
+
+def called_in_vain(m: Model, x: Tensor) -> Tensor:
+    m.gate(x)
+    return F.mse_loss(m.head(m.encoder(x)), Y)
+
+
+def called_for_a_number(m: Model, x: Tensor) -> Tensor:
+    m.gate(x).argmax()
+    return F.mse_loss(m.head(m.encoder(x)), Y)
+
+
+def two_softmaxes(m: Model, x: Tensor) -> Tensor:
+    return F.cross_entropy(m.classes(x).softmax(-1), torch.arange(4))
+
+
+def softmax_over_the_batch(m: Model, x: Tensor) -> Tensor:
+    return F.mse_loss(m.head(m.encoder(x).softmax(0)), Y)
+
+
+def root_of_zero(m: Model, x: Tensor) -> Tensor:
+    h = m.encoder(x)
+    return F.mse_loss(m.head((h - h).sqrt()), Y)
+
+
+def root_after_a_break(m: Model, x: Tensor) -> Tensor:
+    h = m.encoder(x)
+    torch._dynamo.graph_break()
+    return m.head((h - h).sqrt()).mean()
+
+
+def log_of_zero(m: Model, x: Tensor) -> Tensor:
+    h = m.encoder(x)
+    return m.head((h - h).log()).mean()
+
+
+def break_before_a_layer(m: Model, x: Tensor) -> Tensor:
+    x = m.encoder(x)
+    torch._dynamo.graph_break()
+    return F.mse_loss(m.head(x), Y)
+
+
+def recorded(calls: Callable[[Model, Tensor], Tensor], backend: str | None) -> Graph:
+    torch.manual_seed(0)
+    model = Model(calls)
+    run = model if backend is None else torch.compile(model, backend=backend)
+    for _ in range(2):
+        run(X).backward()
+    model.zero_grad()
+    with record(model) as recording:
+        run(X).backward()
+    return recording.graph
+
+
+def told(found: list[Finding]) -> list[tuple[str, ...]]:
+    return sorted((one.rule, one.message, one.advice, one.cause, one.where) for one in found)
+
+
+KNOWN = (
+    not_called,
+    called_in_vain,
+    called_for_a_number,
+    two_softmaxes,
+    softmax_over_the_batch,
+)
+
+
+@pytest.mark.parametrize("calls", KNOWN)
+def test_what_is_known_inside_is_told_as_in_eager(calls: Callable[[Model, Tensor], Tensor]) -> None:
+    assert told(find(recorded(calls, "aot_eager"))) == told(find(recorded(calls, None))) != []
+
+
+@pytest.mark.parametrize("calls", [root_of_zero, root_after_a_break])
+def test_a_nan_of_a_gradient_inside_is_told_of_the_region_alone(
+    calls: Callable[[Model, Tensor], Tensor],
+) -> None:
+    graph = recorded(calls, "aot_eager")
+    [found] = [one for one in find(graph) if one.rule == "nonfinite-gradient"]
+    region = graph.nodes[found.nodes[0]]
+    assert (region.operation, region.note) == ("compiled", "torch.compile region")
+    assert found.message.startswith("compiled at ")
+    assert "received a finite gradient (norm " in found.message
+    assert found.advice.startswith('Record the step with record(compiled="eager")')
+    [eager] = [one for one in find(recorded(calls, None)) if one.rule == "nonfinite-gradient"]
+    roots = {node.operation: node.id for node in graph.nodes}
+    assert eager.message.startswith("sqrt at ")
+    inside = [node.id for node in graph.nodes if node.note == "inside torch.compile"]
+    assert roots["sqrt"] in inside
+    last = max(node for node in inside if node < region.id)
+    assert last == region.id - 1
+    assert roots["sqrt"] <= last  # the region that is named has the root
+
+
+def test_a_nan_of_a_value_inside_asks_for_the_eager_step() -> None:
+    [found] = [one for one in find(recorded(log_of_zero, "aot_eager")) if "nonfinite" in one.rule]
+    assert found.message.startswith("compiled at ")
+    assert found.advice.startswith('Record the step with record(compiled="eager")')
+
+
+def test_beyond_a_break_no_layer_is_said_to_have_run_or_not() -> None:
+    found = find(recorded(break_before_a_layer, "aot_eager"))
+    assert "never-called" not in {one.rule for one in found}
+    [lost] = [one for one in found if "gate.weight" in one.message]
+    assert "what torch.compile made of the model does not use it" in lost.message
