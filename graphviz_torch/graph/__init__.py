@@ -16,6 +16,7 @@ from .graph import Graph
 from .nodes import Edge, LeafKind, Mode, ModuleRow, Node
 from .tensors import (
     Extent,
+    Fingerprint,
     GradientStats,
     SavedKind,
     SavedTensor,
@@ -58,6 +59,7 @@ __all__ = [
     "Failure",
     "Finding",
     "FindingsLike",
+    "Fingerprint",
     "GradientStats",
     "Graph",
     "GraphLike",

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from .column import Column
 from .ids import NodeId
-from .tensors import GradientStats, SavedTensor, TensorMeta
+from .tensors import Fingerprint, GradientStats, SavedTensor, TensorMeta
 from .text import short_repr, users_line
-from .units import bytes_text, seconds_text
+from .units import bytes_text, number_text, seconds_text
 
 LeafKind = Literal["", "parameter", "buffer", "tensor"]
 Mode = Literal["", "train", "eval"]
@@ -16,6 +16,15 @@ Mode = Literal["", "train", "eval"]
 
 def _saved_bytes(saved: tuple[SavedTensor, ...]) -> str:
     return bytes_text(sum(tensor.nbytes for tensor in saved))
+
+
+def _values(values: tuple[Fingerprint | None, ...]) -> str:
+    return "; ".join(
+        f"norm {number_text(v.norm)}, mean {number_text(v.mean)}, "
+        f"{number_text(v.least)} to {number_text(v.greatest)}"
+        for v in values
+        if v is not None
+    )
 
 
 def _innermost(classes: str) -> str:
@@ -62,6 +71,8 @@ class Node(NamedTuple):
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
     # How the ranks divide its outputs, and what this one has: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
+    # Fingerprints of what the forward computed, one per output; for a leaf, of its elements.
+    values: Annotated[tuple[Fingerprint | None, ...], Column("values", _values)] = ()
 
     def __repr__(self) -> str:
         return short_repr(self)

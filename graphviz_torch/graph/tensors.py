@@ -103,6 +103,34 @@ class GradientStats(NamedTuple):
         return self.nan + self.inf
 
 
+class Fingerprint(NamedTuple):
+    """What one result of the forward was worth: enough to tell whether another one is the same.
+
+    The projections are sums of all elements, each times a number that depends on its place: along
+    the last dimension (cos, sin), along the one before it (cos, sin), along the first, and by the
+    whole place. The last two do not depend on places: the sum of the absolute values, and that of
+    the cubes divided by the square of the norm. All grow with the elements, as the norm does.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> with record(values=True) as recording:
+    ...     (torch.arange(3.0, requires_grad=True) * 2).sum().backward()
+    >>> [value] = recording.graph.nodes[1].values
+    >>> value.count, value.mean, value.least, value.greatest
+    (3, 2.0, 0.0, 4.0)
+    """
+
+    count: int  # of elements; of a large leaf, of those that were read
+    norm: float
+    mean: float
+    least: float
+    greatest: float
+    projections: tuple[float, ...] = (0.0,) * 8
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+
 class SavedTensor(NamedTuple):
     """A tensor that a node keeps for backward.
 

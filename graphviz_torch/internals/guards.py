@@ -13,5 +13,7 @@ no_functions: Any = torch._C.DisableTorchFunction  # no function mode and no sub
 no_operators: Any = torch._C._DisableTorchDispatch  # nor a dispatch mode
 no_autograd: Any = torch._C._AutoDispatchBelowAutograd  # nor a graph: no number is counted up
 
+no_autocast: Any = torch._C._DisableAutocast  # nor does autocast change a dtype
+
 # As `torch.set_grad_enabled`, which function modes see.
 set_grad_enabled: Any = torch._C._set_grad_enabled

@@ -22,6 +22,7 @@ from .saved_tensors import SavedTensors
 from .steps.history import GraphHistory
 from .steps.zero_grad import ClearedGradients
 from .transfers.copies import Copies
+from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
     EventListener,
@@ -39,4 +40,5 @@ LISTENERS: tuple[type[Listener], ...] = (
     Collectives,
     Placements,
     Wrappers,
+    ResultValues,
 )

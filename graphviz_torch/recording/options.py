@@ -15,6 +15,7 @@ class Options(NamedTuple):
     memory: bool
     notes: bool
     compiled: Compiled = "open"
+    values: bool = False
 
     @property
     def light(self) -> bool:

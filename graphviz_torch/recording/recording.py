@@ -39,6 +39,7 @@ def record(
     clock: bool = False,
     notes: bool = True,
     compiled: Compiled = "open",
+    values: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -64,6 +65,9 @@ def record(
             "closed": leave it one node. "eager": run the block as it is written, with no compiled
             code in any thread, so that all is known; its numbers and its time are eager's. What was
             compiled is used again afterwards.
+        values: note a fingerprint of each result of the forward and of each leaf, by which
+            `first_difference` tells where two runs part. What makes no node has none: run the
+            forward with gradients on.
 
     The first recording registers two things that stay and then do nothing: operators fall through
     an unused dispatch key, and an optimizer's step looks whether anybody records.
@@ -95,7 +99,7 @@ def record(
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory
-    options = Options(gradients, transfers, keeps, notes, compiled)
+    options = Options(gradients, transfers, keeps, notes, compiled, values)
     return Recording(model, options, clock=clock)
 
 

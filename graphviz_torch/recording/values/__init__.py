@@ -1,0 +1,1 @@
+"""What results of the forward are worth, in about a hundred bytes each."""

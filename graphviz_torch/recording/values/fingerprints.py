@@ -1,0 +1,177 @@
+"""Fingerprints of tensors, computed on their own devices, and brought over many at a time.
+
+A small tensor is copied, and its copy waits for others of its shape; a large one is read at once.
+Of 16-bit tensors the numbers are those of a copy in float32, of complex ones those of real and
+imaginary parts. No product of matrices is computed, for the program may have let these be less
+exact than float32 is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import repeat
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...graph import Fingerprint
+from ...internals.guards import no_autocast, no_autograd, no_functions, no_operators
+from ...internals.hooks.dispatch import unseen
+from ...internals.tensors.memory import has_memory
+from .vectors import Vectors, VectorTable
+
+_SMALL = 1 << 14  # elements of what waits for others
+_WAITING = 1 << 20  # elements that wait on all devices together
+_BLOCK = 1 << 22  # elements that are read at a time: what is computed meanwhile is as large
+_ROWS = 1 << 14  # rows of numbers that stay on a device
+_DIGITS = 9  # a float32 has no more
+
+_new: Any = tuple.__new__  # a Fingerprint from a row of its fields, without a call of Python's
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Fingerprints(Generic[Key]):
+    """Takes tensors, and gives their fingerprints by the keys that they came with."""
+
+    def __init__(self) -> None:
+        self._vectors = VectorTable()
+        self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by shape, dtype, device
+        self._waiting = 0
+        # Twelve numbers for each key, on their devices.
+        self._rows: dict[Any, tuple[list[Key], list[int], list[Tensor]]] = {}
+        self._count = 0
+        self._found: dict[Key, Fingerprint] = {}
+
+    def see(self, key: Key, tensor: Tensor) -> None:
+        """Read a tensor now; what has no memory that can be read is passed over."""
+        dtype = tensor.dtype
+        if not has_memory(tensor) or not (dtype.is_floating_point or dtype.is_complex):
+            return
+        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
+            if dtype.is_complex:
+                tensor = torch.view_as_real(tensor.resolve_conj())
+            count = tensor.numel()
+            if not count:
+                self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
+            elif count > _SMALL:
+                self._note([key], count, self._large(tensor))
+            else:
+                kind = tensor.shape, dtype, tensor.device
+                group = self._copies.get(kind)
+                if group is None:
+                    group = self._copies[kind] = [], []
+                group[0].append(key)
+                group[1].append(tensor.clone(memory_format=torch.contiguous_format))
+                self._waiting += count
+                if self._waiting > _WAITING:
+                    self._read_copies()
+
+    def fetch(self) -> dict[Key, Fingerprint]:
+        """All of them: one copy from each device."""
+        with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
+            self._wait()
+            self._read_copies()
+            self._bring()
+        return self._found
+
+    def _read_copies(self) -> None:
+        groups, self._copies, self._waiting = self._copies, {}, 0
+        for (shape, dtype, _), (keys, copies) in groups.items():
+            columns = shape[-1] if shape else 1
+            stacked = torch.stack(copies).view(len(copies), -1, columns).to(_wide(dtype))
+            self._note(keys, shape.numel(), _numbers(stacked, self._vectors.of(shape, stacked)))
+
+    def _large(self, tensor: Tensor) -> Tensor:
+        """Its numbers [1, 12], read in blocks of rows."""
+        columns = tensor.shape[-1]
+        rows, wide = tensor.reshape(-1, columns), _wide(tensor.dtype)
+        vectors = self._vectors.of(tensor.shape, rows.new_empty(0, dtype=wide))
+        size = max(_BLOCK // columns, 1)
+        parts = []
+        for start in range(0, len(rows), size):
+            here = slice(start, start + size)
+            part = vectors._replace(down=vectors.down[:, here], rows=vectors.rows[here])
+            parts.append(_numbers(rows[here].to(wide)[None], part))
+        if len(parts) == 1:
+            return parts[0]
+        whole = torch.cat(parts)
+        added = whole.sum(0)
+        added[7] = torch.linalg.vector_norm(whole[:, 7])
+        added[8], added[9] = whole[:, 8].amin(), whole[:, 9].amax()
+        return added[None]
+
+    def _note(self, keys: Sequence[Key], count: int, numbers: Tensor) -> None:
+        kind = numbers.device, numbers.dtype
+        group = self._rows.setdefault(kind, ([], [], []))
+        group[0].extend(keys)
+        group[1].extend(repeat(count, len(keys)))
+        group[2].append(numbers)
+        self._count += len(keys)
+        if self._count > _ROWS:
+            self._wait()
+            self._bring()
+
+    def _wait(self) -> None:
+        """Several streams may have computed what is read now."""
+        for device in {kind[0] for kind in self._rows} | {kind[2] for kind in self._copies}:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+    def _bring(self) -> None:
+        groups, self._rows, self._count = self._rows, {}, 0
+        for keys, counts, numbers in groups.values():
+            here = torch.cat(numbers).cpu().numpy().astype(np.float64)
+            self._found.update(zip(keys, _fingerprints(counts, here), strict=True))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.itemsize >= 4 else torch.float32
+
+
+def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
+    """Of matrices [n, rows, columns]: what `_fingerprints` takes, [n, 12]."""
+    both = (1, 2)
+    low, high = torch.aminmax(rows.flatten(1), dim=1)
+    return torch.cat(
+        [
+            (rows.sum(1)[:, None] * vectors.along).sum(2),
+            (rows.sum(2)[:, None] * vectors.down).sum(2),
+            torch.stack(
+                [
+                    ((rows * vectors.columns).sum(2) * vectors.rows).sum(1),
+                    torch.linalg.vector_norm(rows, dim=both),
+                    low,
+                    high,
+                    torch.linalg.vector_norm(rows, 1, dim=both),
+                    (rows * rows).mul_(rows).sum(both),
+                ],
+                1,
+            ),
+        ],
+        1,
+    )
+
+
+@np.errstate(all="ignore")  # what is not finite stays so
+def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
+    norm = numbers[:, 7]
+    total = numbers[:, 0] / np.array(counts)
+    cubes = np.where(norm > 0, numbers[:, 11] / norm / norm, 0.0)
+    columns = [norm, total, numbers[:, 8], numbers[:, 9], *numbers[:, 1:7].T, numbers[:, 10], cubes]
+    rows = _short(np.stack(columns, 1)).tolist()
+    return [
+        _new(Fingerprint, (count, *row[:4], tuple(row[4:])))
+        for count, row in zip(counts, rows, strict=True)
+    ]
+
+
+def _short(values: Any) -> Any:
+    """With as many digits as there are."""
+    power = np.floor(np.log10(np.abs(values)))
+    scale = 10.0 ** (_DIGITS - 1 - power)
+    short = np.round(values * scale) / scale
+    return np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))

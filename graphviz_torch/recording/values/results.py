@@ -1,0 +1,114 @@
+"""Fingerprints of what the forward computes: each result of a call, and each leaf.
+
+Read are the results of calls that made nodes, what modules return and what backward starts from,
+when they are there; leaves when their graph is read. Nothing is read inside a compiled region, and
+nothing of what makes no node: under `no_grad`, or of whole numbers. Left out is what has no dense
+memory of its own. A leaf of many elements is read in every k-th row and column.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any
+
+from torch import Tensor
+
+from ...graph import Fingerprint
+from ...internals.guards import no_functions
+from ...internals.hooks.calls import Called
+from ...internals.hooks.modules import ModuleEnded
+from ...internals.tensors.memory import is_dense
+from ...internals.tensors.pytree import tensors
+from ..backward import Backward
+from ..listener import Began, Columns, Listener
+from ..live import Live
+from ..options import Options
+from ..program import Program
+from .fingerprints import Fingerprints
+
+# Number and output_nr of a result; or, and then True, id of a leaf and position of its graph.
+_Key = tuple[int, int, bool]
+_LARGE = 1 << 18  # elements of a leaf: of more, only so many are read
+
+
+class ResultValues(Listener):
+    """Asks nothing of the device until a graph is made."""
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return options.values
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._prints: Fingerprints[_Key] = Fingerprints()
+        self._read: set[int] = set()  # numbers of the nodes whose results were read
+
+    def called(self, event: Called) -> None:
+        """Read the result of a call that made a node."""
+        if event.end == event.start:
+            return
+        result = event.result
+        if type(result) is Tensor:
+            with no_functions():
+                if result.requires_grad:
+                    self._see(event.end - 1, result.output_nr, result)
+        else:
+            self._see_each(result)
+
+    def module_ended(self, event: ModuleEnded) -> None:
+        """Read what no call is known to have made: of compiled regions, of custom Functions."""
+        if event.output is not None:
+            self._see_each(event.output, again=False)
+
+    def backward_began(self, event: Began) -> None:
+        """The same of the outputs."""
+        self._see_each(list(event.outputs), again=False)
+
+    def graph_read(self, live: Live) -> None:
+        """Read the leaves."""
+        leaves = set(live.reading.leaves.values())
+        with no_functions():
+            for fn, node in live.ids.items():
+                if node in leaves:
+                    self._prints.see((node, live.position, True), _sample(fn.variable))
+
+    def columns(self, backward: Backward) -> Columns:
+        rows: dict[int, dict[int, Fingerprint]] = {}
+        for (number, position, leaf), value in self._prints.fetch().items():
+            if leaf and position == backward.position:
+                rows[number] = {0: value}
+            elif not leaf and (node := backward.node(number)) is not None:
+                rows.setdefault(node, {})[position] = value
+        return {"values": {node: _tuple(row) for node, row in rows.items()}}
+
+    def close(self) -> None:
+        """Keep nothing."""
+        self._prints = Fingerprints()
+
+    def _see_each(self, value: Any, *, again: bool = True) -> None:
+        with no_functions():
+            for tensor in tensors(value):
+                if not is_dense(tensor) or not tensor.requires_grad or tensor.grad_fn is None:
+                    continue
+                with suppress(Exception):
+                    number = tensor.grad_fn._sequence_nr()
+                    if again or number not in self._read:
+                        self._see(number, tensor.output_nr, tensor)
+
+    def _see(self, number: int, output_nr: int, tensor: Tensor) -> None:
+        self._prints.see((number, output_nr, False), tensor)
+        self._read.add(number)
+
+
+def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
+    return tuple(row.get(i) for i in range(max(row) + 1))
+
+
+def _sample(leaf: Tensor) -> Tensor:
+    """A large one's every k-th row and column."""
+    if not is_dense(leaf) or leaf.numel() <= _LARGE:
+        return leaf
+    step = math.ceil(math.sqrt(leaf.numel() / _LARGE))
+    leaf = leaf.detach()
+    return leaf[::step, ::step] if leaf.dim() > 1 else leaf[:: step * step]

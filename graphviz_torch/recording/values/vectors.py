@@ -1,0 +1,77 @@
+"""The vectors that results are projected on: the same on every machine, made once for each size.
+
+They come from cosines and squares of the index, never from a generator of random numbers.
+
+    wave    cos and sin of a whole number of turns along a dimension: a cyclic shift of the
+            dimension turns the pair, and leaves its length as it is
+    noise   what looks like random numbers: another order of the dimension gives another product
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_ROOT = math.sqrt(2) - 1
+_MOST = 1 << 22  # numbers that are remembered, of all sizes together
+
+
+class Vectors(NamedTuple):
+    """For a shape, seen as rows of its last dimension."""
+
+    along: Tensor  # [3, columns]: ones, the wave along the last dimension
+    columns: Tensor  # [columns]: noise
+    down: Tensor  # [3, rows]: the wave along the dimension before, noise along the first
+    rows: Tensor  # [rows]: noise
+
+
+class VectorTable:
+    """Remembers them by shape, dtype and device, as many as fit."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[object, Vectors] = OrderedDict()
+        self._size = 0
+
+    def of(self, shape: tuple[int, ...], like: Tensor) -> Vectors:
+        """Those for a shape, in the dtype and on the device of a tensor."""
+        key = shape, like.dtype, like.device
+        found = self._known.get(key)
+        if found is None:
+            found = _made(shape, like.dtype, like.device)
+            self._known[key] = found
+            self._size += _size(found)
+            while self._size > _MOST:
+                self._size -= _size(self._known.popitem(last=False)[1])
+        return found
+
+
+def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Vectors:
+    columns = shape[-1] if shape else 1
+    rows = math.prod(shape[:-1])
+    near, first = (shape[-2], shape[0]) if len(shape) > 1 else (1, 1)
+    places, lines = (torch.arange(n, dtype=torch.float64, device="cpu") for n in (columns, rows))
+    along = torch.stack([torch.ones_like(places), *_wave(places, columns)])
+    blocks = (lines * first / rows).floor()
+    down = torch.stack([*_wave(lines % near, near), _noise(blocks, _GOLDEN)])
+    made = along, _noise(places, _GOLDEN), down, _noise(lines, _ROOT)
+    return Vectors(*(one.to(device, dtype) for one in made))
+
+
+def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    turns = max(round(_GOLDEN**2 * size), 1)
+    angles = places * turns % size * (2 * math.pi / size)
+    return angles.cos(), angles.sin()
+
+
+def _noise(places: Tensor, seed: float) -> Tensor:
+    counted = places + 1
+    return math.sqrt(3) * (2 * (counted * (counted * seed).frac()).frac() - 1)
+
+
+def _size(vectors: Vectors) -> int:
+    return sum(one.numel() for one in vectors)
