@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     )
     from .checkpoint.verify import NodeDifference, Verification, verify
     from .comparison.diff import GraphDiff, diff
+    from .comparison.first_difference import FirstDifference, first_difference
     from .devices.bandwidth import Bandwidth, measure_bandwidth
     from .devices.batch import batch_division
     from .devices.compare import DeviceComparison, compare_devices
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
         Edge,
         Failure,
         Finding,
+        Fingerprint,
         GradientStats,
         Node,
         Parameter,
@@ -97,6 +99,8 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Summary",
     "diff",
     "GraphDiff",
+    "first_difference",
+    "FirstDifference",
     "draw_graph",
     "Picture",
     "view_graph",
@@ -114,6 +118,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Cut",
     "Edge",
     "Failure",
+    "Fingerprint",
     "GradientStats",
     "Parameter",
     "SavedTensor",
@@ -182,6 +187,7 @@ _ROOMS = {
     ),
     "checkpoint.verify": "NodeDifference Verification verify",
     "comparison.diff": "GraphDiff diff",
+    "comparison.first_difference": "FirstDifference first_difference",
     "devices.bandwidth": "Bandwidth measure_bandwidth",
     "devices.batch": "batch_division",
     "devices.compare": "DeviceComparison compare_devices",
@@ -192,8 +198,8 @@ _ROOMS = {
     "findings.way.explain": "explain",
     "findings.way.way": "GradientWay",
     "graph": (
-        "Collective Cut Edge Failure Finding GradientStats Node Parameter SavedTensor TensorMeta "
-        "Training TrainingStep Transfer"
+        "Collective Cut Edge Failure Finding Fingerprint GradientStats Node Parameter SavedTensor "
+        "TensorMeta Training TrainingStep Transfer"
     ),
     "graph.json": "load save",
     "integrations.chrome_trace": "to_chrome_trace",

@@ -116,11 +116,11 @@ class Fingerprint(NamedTuple):
     >>> with record(values=True) as recording:
     ...     (torch.arange(3.0, requires_grad=True) * 2).sum().backward()
     >>> [value] = recording.graph.nodes[1].values
-    >>> value.count, value.mean, value.least, value.greatest
+    >>> value.elements, value.mean, value.least, value.greatest
     (3, 2.0, 0.0, 4.0)
     """
 
-    count: int  # of elements; of a large leaf, of those that were read
+    elements: int  # how many; of a large leaf, how many were read
     norm: float
     mean: float
     least: float

@@ -21,6 +21,7 @@ from app.panels.tabs.modules import module_rows
 from app.panels.tabs.nodes import node_rows
 from graphviz_torch import (
     Edge,
+    Fingerprint,
     GradientStats,
     Graph,
     Node,
@@ -77,6 +78,7 @@ OTHER: dict[str, Any] = {
     "attributes": ("scale=3",),
     "module_class": "Net/Linear(4, 16)",
     "placement": "Replicate on tp, local [4, 2]",
+    "values": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
 }
 ROWS = """
     field         file text dot view tensorboard diff rows networkx explorer app
@@ -96,6 +98,7 @@ ROWS = """
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
+    values        x    x    .   x    x           .    x    x        x        x
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

@@ -34,6 +34,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     )
     choices = ("difference", "structure", "never")
     parser.add_argument("--fail-on", choices=choices, default="difference", help=says)
+    says = "tell where the values part, of two recordings made with record(values=True)"
+    parser.add_argument("--values", action="store_true", help=says)
     add_options(parser, diff)
     parser.set_defaults(run=_diff)
 
@@ -44,6 +46,8 @@ def _diff(parsed: argparse.Namespace) -> int:
     if parsed.a == parsed.b == Path("-"):
         raise ValueError("only one of the two graphs can come from stdin.")
     titles = _title(parsed.a), _title(parsed.b)
+    if parsed.values:
+        return _first(parsed, titles)
     difference = diff(
         read_saved(parsed.a), read_saved(parsed.b), titles=titles, **given(parsed, diff)
     )
@@ -55,6 +59,23 @@ def _diff(parsed: argparse.Namespace) -> int:
     if parsed.out is not None:
         draw(difference, parsed.out, None)
     return int(_fails(difference, parsed.fail_on))
+
+
+def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
+    """The first difference of values, as text or as JSON."""
+    from ... import first_difference
+
+    found = first_difference(read_saved(parsed.a), read_saved(parsed.b), titles=titles)
+    if parsed.out != Path("-"):
+        if parsed.format == "json":
+            names = ("equal", "equal_to", "before", "after", "relative", "at_end", "kind")
+            head = {"format": "graphviz_torch first difference", "version": 1}
+            print(json.dumps(head | {name: getattr(found, name) for name in names}))
+        else:
+            print(found.to_text())
+    if parsed.out is not None:
+        draw(found, parsed.out, None)
+    return int(parsed.fail_on != "never" and bool(found))
 
 
 def _title(path: Path) -> str:

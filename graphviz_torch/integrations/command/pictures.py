@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ... import Graph, GraphDiff, Training, TrainingStep
+from ... import FirstDifference, Graph, GraphDiff, Training, TrainingStep
 from .files import PIPE, beside, colored, read_saved, write_text
 from .options import add_options, given
 
@@ -79,7 +79,7 @@ def add_tensorboard(parser: argparse.ArgumentParser) -> None:
 
 
 def draw(
-    graph: Graph | Training | TrainingStep | GraphDiff,
+    graph: Graph | Training | TrainingStep | GraphDiff | FirstDifference,
     out: Path,
     format: str | None,
     **options: Any,

@@ -1,0 +1,69 @@
+"""How far two results are from each other, by their fingerprints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..graph import Fingerprint, Node
+
+ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
+
+# What rounding alone makes of a result, relative: sums are computed in another order.
+ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+def tolerance_of(a: Node, b: Node) -> float:
+    """What rounding may make of the results of two nodes: of the coarser dtype."""
+    dtypes = [meta.dtype for node in (a, b) for meta in node.outputs if meta is not None]
+    return max([ROUNDING.get(dtype, ROUNDING["float32"]) for dtype in dtypes], default=1e-5)
+
+
+def is_telling(value: Fingerprint | None) -> bool:
+    """Can it be told from others: are its numbers finite, and its elements not all alike."""
+    return (
+        value is not None
+        and math.isfinite(value.norm + value.mean + value.least + value.greatest)
+        and value.elements > 0
+    )
+
+
+def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
+    """The relative difference, at least; infinite where they have not as many elements.
+
+    Args:
+        places: are the same elements to be in the same places.
+
+    >>> one = Fingerprint(2, 5.0, 3.5, 3.0, 4.0, (0, 0, 0, 0, 0, 0, 7.0, 3.64))
+    >>> round(distance(one, one._replace(norm=5.05), places=True), 4)
+    0.0099
+    """
+    if a.elements != b.elements:
+        return math.inf
+    size, peak = max(a.norm, b.norm), max(map(abs, (a.least, a.greatest, b.least, b.greatest)))
+    if size == 0 or peak == 0:
+        return 0.0
+    *here, sizes_a, cubes_a = a.projections
+    *there, sizes_b, cubes_b = b.projections
+    found = [
+        abs(a.norm - b.norm) / size,
+        abs(a.mean - b.mean) * math.sqrt(a.elements) / size,
+        abs(a.least - b.least) / peak,
+        abs(a.greatest - b.greatest) / peak,
+        abs(sizes_a - sizes_b) / max(sizes_a, sizes_b, size),
+        abs(cubes_a - cubes_b) / peak,
+    ]
+    if places:
+        found += _differences(here, there, size)
+    return max([each for each in found if math.isfinite(each)], default=0.0)
+
+
+def alike_in(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
+    """Are these of the projections the same."""
+    size = max(a.norm, b.norm)
+    differing = _differences(a.projections[part], b.projections[part], size)
+    return max(differing, default=0.0) <= tolerance
+
+
+def _differences(a: Sequence[float], b: Sequence[float], size: float) -> list[float]:
+    return [abs(x - y) / size for x, y in zip(a, b, strict=True)]

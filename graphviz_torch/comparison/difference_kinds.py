@@ -1,0 +1,358 @@
+"""What kind of difference it is where two runs part, as far as the two graphs tell.
+
+Each function answers one question in a sentence, or with "" where it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..graph import Fingerprint, Node
+from ..graph.units import number_text
+from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
+from .value_pairs import ValuePairs, shape_of, value_of
+
+_LIKE = 1e-4  # up to this two numbers are one
+_TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
+# Attributes that follow from shapes, or change no value.
+_FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
+_GELU_ERROR = 1e-3  # between the two formulas, absolute, at any number
+
+
+class Place:
+    """Where two runs part: a node of each, or of the second alone.
+
+    Args:
+        before, after: the pairs seen from the first graph and from the second.
+        a, b: the nodes' ids; a may be None.
+    """
+
+    def __init__(self, before: ValuePairs, after: ValuePairs, a: int | None, b: int) -> None:
+        self.before, self.after = before, after
+        self.a: Node | None = None if a is None else before.here.nodes[a]
+        self.b: Node = after.here.nodes[b]
+        self.value_a = None if self.a is None else value_of(self.a)
+        self.value_b = value_of(self.b)
+        self.near_a = [] if a is None else _near(before, a)
+        self.near_b = _near(after, b)
+
+    def kind(self) -> str:
+        """The first answer of all."""
+        for answer in (
+            self._attribute,
+            self._gelu,
+            self._dropout,
+            self._epsilon,
+            self._bias,
+            self._weight,
+            self._order,
+            self._scale,
+            self._outside,
+        ):
+            if text := answer():
+                return text
+        return ""
+
+    def _attribute(self) -> str:
+        """Do both have the same attribute with another value."""
+        if self.a is None or self.a.operation != self.b.operation:
+            return ""
+        ours, theirs = _attributes(self.a), _attributes(self.b)
+        for name in ours.keys() & theirs.keys() - _FORM:
+            before, after = ours[name], theirs[name]
+            if before != after:
+                what = _NAMES.get(name, f"another {name}")
+                return f"{what}: {before} before, {after} after"
+        return ""
+
+    def _gelu(self) -> str:
+        """Is it GELU by another formula."""
+        ours, theirs = (_formula(near) for near in (self.near_a, self.near_b))
+        if not ours or not theirs or ours == theirs:
+            return ""
+        if self.value_a is not None and self.value_b is not None:
+            least = abs(self.value_a.least - self.value_b.least)
+            if least > _GELU_ERROR or self.value_a.elements != self.value_b.elements:
+                return ""
+        return f"another approximation of GELU: {ours} before, {theirs} after"
+
+    def _dropout(self) -> str:
+        """Does dropout act in one of them, or in both, with other random numbers."""
+        acts = [next(filter(None, map(_dropped, near)), "") for near in (self.near_a, self.near_b)]
+        if acts[0] and acts[1]:
+            return f"dropout with other random numbers: {acts[1]}"
+        if acts[0] or acts[1]:
+            where = "before and not after" if acts[0] else "after and not before"
+            return f"dropout acts {where}: {acts[0] or acts[1]}"
+        return ""
+
+    def _epsilon(self) -> str:
+        """Is it a norm that adds another number before the root."""
+        ours, theirs = (_epsilon(near) for near in (self.near_a, self.near_b))
+        if ours and theirs and float(ours) != float(theirs):
+            return f"another epsilon: {ours} before, {theirs} after"
+        normal = [one is not None and "norm" in one.operation for one in (self.a, self.b)]
+        known = [bool(ours), bool(theirs)]
+        if all(normal) and not any(known) and self._inputs_equal() and self._is_near():
+            return "another epsilon, for all that it is computed from is equal"
+        return ""
+
+    def _bias(self) -> str:
+        """Is something added in one that is not in the other."""
+        ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
+        if self.a is None or len(ours) == len(theirs):
+            return ""
+        more, fewer, word = (ours, theirs, "after")
+        if len(theirs) > len(ours):
+            more, fewer, word = (theirs, ours, "before")
+        names = [leaf.label for leaf in more if leaf.label.rpartition(".")[2].endswith("bias")]
+        names = names[sum(leaf.label.endswith("bias") for leaf in fewer) :]
+        return f"a missing bias: {names[0]} is not added {word}" if names else ""
+
+    def _weight(self) -> str:
+        """Does a weight that it reads directly have another value, or stand the other way round."""
+        ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
+        missing = [leaf for leaf in theirs if self.after.states[leaf.id] == "other"]
+        for leaf in missing:
+            if any(_is_transposed(value_of(one), value_of(leaf), one, leaf) for one in ours):
+                return f"a transposed weight: {leaf.label or 'a leaf'}"
+            tied = [
+                one.label
+                for one in ours
+                if shape_of(one) == shape_of(leaf) and one.label and self.before.uses(one.id) > 1
+            ]
+            if tied and self.after.uses(leaf.id) == 1:
+                return (
+                    f"weights that are tied before ({tied[0]}) and not after: "
+                    f"{leaf.label or 'a leaf'} is a weight of its own"
+                )
+            return f"another weight: {leaf.label or 'a leaf'} has another value"
+        return self._turned(ours, theirs)
+
+    def _turned(self, ours: list[Node], theirs: list[Node]) -> str:
+        """Is a square weight of the same value transposed on its way in one of them alone."""
+        for leaf in theirs:
+            for one in ours:
+                if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
+                    continue
+                turned = _is_transposed(value_of(one), value_of(leaf), one, leaf)
+                before = _turns(self.before, one.id, self.near_a)
+                after = _turns(self.after, leaf.id, self.near_b)
+                if before is not None and after is not None and (before != after) != turned:
+                    return f"a transposed weight: {leaf.label or 'a leaf'}"
+        return ""
+
+    def _order(self) -> str:
+        """Are the same elements in other places."""
+        if self.value_a is None or self.value_b is None or self.a is None:
+            return ""
+        if distance(self.value_a, self.value_b, places=False) > _LIKE:
+            return ""
+        return order_text(self.value_a, self.value_b, self.a, self.b)
+
+    def _scale(self) -> str:
+        """Is it the same times a number."""
+        if self.value_a is None or self.value_b is None:
+            return ""
+        factor = scale(self.value_a, self.value_b)
+        return "" if factor is None else f"a scale: {number_text(factor)} times as large after"
+
+    def _outside(self) -> str:
+        """All that it is computed from is equal: what is no node is not."""
+        if not self._inputs_equal():
+            return ""
+        operation = self.b.operation
+        for words, what in _OUTSIDE:
+            if any(word in operation for word in words):
+                return f"{what}, for all that it is computed from in the graph is equal"
+        return ""
+
+    def _inputs_equal(self) -> bool:
+        inputs = self.after.known_inputs(self.b.id)
+        return bool(inputs) and all(self.after.states[i] in ("equal", "unknown") for i in inputs)
+
+    def _is_near(self) -> bool:
+        if self.value_a is None or self.value_b is None:
+            return False
+        return distance(self.value_a, self.value_b, places=True) < 0.5
+
+
+def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> str:
+    """How the same elements lie in other places."""
+    shape = shape_of(node_b)
+    if _is_transposed(a, b, node_a, node_b):
+        return "the same elements, transposed"
+    if shape_of(node_a) != shape or not shape:
+        return "the same elements in another order"
+    last, near = len(shape) - 1, len(shape) - 2
+    along, before, first = (alike_in(a, b, part, _LIKE) for part in (ALONG, NEAR, FIRST))
+    if along and not before:
+        turned = _length(a.projections[NEAR]), _length(b.projections[NEAR])
+        shifted = abs(turned[0] - turned[1]) <= _LIKE * max(a.norm, b.norm)
+        rows = f"a permutation of rows: the same ones in another order along dimension {near}"
+        if shifted:
+            return f"{rows}, shifted: as padding left and right does"
+        if len(shape) > 2 and first:
+            return f"{rows}, within each sample: as padding left and right does"
+        return rows
+    if along and before and not first:
+        return "a permutation of rows: the same ones in another order along dimension 0"
+    if not along and before:
+        return f"a permutation of columns: another order along dimension {last}"
+    return "the same elements in another order"
+
+
+def scale(a: Fingerprint, b: Fingerprint) -> float | None:
+    """By what number all of the first are multiplied in the second; None where by no single one."""
+    if (
+        not (is_telling(a) and is_telling(b))
+        or a.elements != b.elements
+        or a.norm == 0
+        or b.norm == 0
+    ):
+        return None
+    if a.elements < 4:
+        return None
+    size = b.norm / a.norm
+    for factor in (size, -size):
+        low, high = sorted((a.least * factor, a.greatest * factor))
+        *places, sizes, cubes = a.projections
+        times = a._replace(
+            norm=a.norm * size,
+            mean=a.mean * factor,
+            least=low,
+            greatest=high,
+            projections=(*(each * factor for each in places), sizes * size, cubes * factor),
+        )
+        if distance(times, b, places=True) <= _LIKE and abs(factor - 1) > _LIKE:
+            return factor
+    return None
+
+
+# What an attribute is called.
+_NAMES = {
+    "eps": "another epsilon",
+    "approximate": "another approximation of GELU",
+    "is_causal": "another mask: is_causal",
+    "p": "another dropout",
+    "dropout_p": "another dropout",
+    "scale": "another scale",
+}
+# What is no node, by words in the operation's name.
+_OUTSIDE = (
+    (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
+    (("scaled_dot_product", "attention"), "another mask or scale"),
+    (("softmax", "masked_fill", "where"), "another mask"),
+    (("add", "sub"), "another mask or constant is added"),
+    (("mul", "div"), "another factor"),
+)
+
+
+def _near(pairs: ValuePairs, node: int) -> list[Node]:
+    """A node, and what leads to it from the last results that are equal."""
+    found: dict[int, None] = {node: None}
+    stack = [node]
+    while stack and len(found) < 64:
+        for edge in pairs.inputs[stack.pop()]:
+            source = edge.source
+            open_here = pairs.states[source] in ("other", "unknown")
+            if source not in found and open_here and not pairs.here.nodes[source].leaf:
+                found[source] = None
+                stack.append(source)
+    return [pairs.here.nodes[i] for i in found]
+
+
+def _attributes(node: Node) -> dict[str, str]:
+    pairs = (text.partition("=") for text in node.attributes)
+    return {name: value for name, _, value in pairs}
+
+
+def _formula(near: Sequence[Node]) -> str:
+    """Which formula of GELU these nodes compute: "tanh", "none"; "" where they do not."""
+    names = {node.operation for node in near}
+    for node in near:
+        if node.operation == "gelu":
+            return _attributes(node).get("approximate", "none")
+    if "erf" in names:
+        return "none"
+    constants = {value for node in near for value in _attributes(node).values()}
+    if "0.044715" in constants:
+        return "tanh"
+    return "sigmoid" if "1.702" in constants else ""
+
+
+def _dropped(node: Node) -> str:
+    found = _attributes(node)
+    if found.get("training", found.get("train")) == "True" and float(found.get("p", "0")) > 0:
+        return f"p={found['p']}"
+    if float(found.get("dropout_p", "0") or 0) > 0:
+        return f"p={found['dropout_p']}"
+    return "in training" if "dropout" in node.operation else ""
+
+
+def _epsilon(near: Sequence[Node]) -> str:
+    """The number that a norm adds before it takes the root."""
+    for node in near:
+        found = _attributes(node)
+        if "eps" in found:
+            return found["eps"]
+    if any(node.operation in ("rsqrt", "sqrt") for node in near):
+        for node in near:
+            value = _attributes(node).get("other", "")
+            if node.operation == "add" and _is_small(value):
+                return value
+    return ""
+
+
+def _is_small(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1e-2
+    except ValueError:
+        return False
+
+
+def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
+    """The leaves that these nodes read, directly or transposed."""
+    nodes = pairs.here.nodes
+    found: dict[int, Node] = {}
+    for node in near:
+        stack = [edge.source for edge in pairs.inputs[node.id]]
+        while stack:
+            one = nodes[stack.pop()]
+            if one.leaf:
+                found[one.id] = one
+            elif one.operation in _TRANSPOSES:
+                stack += [edge.source for edge in pairs.inputs[one.id]]
+    return list(found.values())
+
+
+def _turns(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
+    """Is a leaf transposed an odd number of times before a product; None: none has it."""
+    for product in near:
+        for edge in pairs.inputs[product.id]:
+            source, turns = edge.source, False
+            while pairs.here.nodes[source].operation in _TRANSPOSES:
+                source, turns = pairs.inputs[source][0].source, not turns
+            if source == leaf and product.operation not in _TRANSPOSES:
+                return turns
+    return None
+
+
+def _is_transposed(
+    a: Fingerprint | None, b: Fingerprint | None, node_a: Node, node_b: Node
+) -> bool:
+    if a is None or b is None or len(shape_of(node_b)) != 2:
+        return False
+    if shape_of(node_a) != shape_of(node_b)[::-1]:
+        return False
+    if distance(a, b, places=False) > _LIKE or alike_in(a, b, slice(0, 6), _LIKE):
+        return False
+    swapped = a._replace(
+        projections=(*a.projections[NEAR], *a.projections[ALONG], *a.projections[4:])
+    )
+    return alike_in(swapped, b, slice(0, 4), _LIKE)
+
+
+def _length(pair: Sequence[float]) -> float:
+    return math.hypot(*pair)

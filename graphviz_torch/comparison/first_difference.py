@@ -1,0 +1,329 @@
+"""Where two runs part: the first result that is not equal, with its line and module.
+
+Two recordings of the same program, before and after a change, or of two programs that should
+compute the same: both made with `record(values=True)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.units import count_text, number_text
+from .changes import Change
+from .closeness import distance
+from .diff import GraphDiff, Mark, diff
+from .difference_kinds import Place, order_text
+from .matching import match
+from .value_pairs import ValuePairs, shape_of, value_of
+
+_CANDIDATES = 24  # results of the first graph that may stand for the place
+_FAR = 0.5  # relative: two results that structure does not pair are not one thing any more
+_JUMP = 8  # times as far apart as what it was computed from: a place, and not rounding that grows
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first result of the second graph that the first has not; false if all are equal.
+
+    >>> import torch
+    >>> from graphviz_torch import first_difference, record
+    >>> x = torch.linspace(-2, 2, 64, requires_grad=True)
+    >>> with record(values=True) as before:
+    ...     torch.nn.functional.gelu(x * 2).sum().backward()
+    >>> with record(values=True) as after:
+    ...     torch.nn.functional.gelu(x * 2, approximate="tanh").sum().backward()
+    >>> first_difference(before, after).kind
+    'another approximation of GELU: none before, tanh after'
+    """
+
+    a: Graph
+    b: Graph
+    equal: int  # results of the second graph that the first has, too
+    equal_to: float  # the largest relative difference among those before the place
+    before: int | None = None  # id in a where they part; None where a has no such result
+    after: int | None = None  # id in b
+    relative: float | None = None  # difference there; None where nothing stands beside it
+    at_end: float | None = None  # at the first output
+    kind: str = ""  # what differs, where that is known
+    titles: tuple[str, str] = ("", "")
+
+    def __bool__(self) -> bool:
+        return self.after is not None or self.before is not None
+
+    def to_text(self) -> str:
+        """Where they part, what kind of difference it is, and both nodes."""
+        lines = [self._head()]
+        if self.kind:
+            lines.append(f"  {self.kind}")
+        for title, word, graph, node in (
+            (self.titles[0], "before", self.a, self.before),
+            (self.titles[1], "after", self.b, self.after),
+        ):
+            if node is not None:
+                one = graph.nodes[node]
+                metas = ", ".join(str(meta) for meta in one.outputs if meta is not None)
+                lines.append(f"  {title or word}: {_described(one)} {metas}".rstrip())
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<FirstDifference: {self._head()}>"
+
+    def _head(self) -> str:
+        if not self:
+            return f"equal to {_power(self.equal_to)} in {count_text(self.equal, 'result')}"
+        node = (
+            self.b.nodes[self.after] if self.after is not None else self.a.nodes[self.before or 0]
+        )
+        start = f"equal to {_power(self.equal_to)} up to" if self.equal else "not equal from"
+        there = [
+            f"relative {_rough(self.relative)} there"
+            if self.relative is not None
+            else "the first graph has no such result"
+        ]
+        if self.at_end is not None:
+            there.append(f"{_rough(self.at_end)} at the {_end(self.b)}")
+        return f"{start} {_described(node)}: {', '.join(there)}"
+
+    @cached_property
+    def difference(self) -> GraphDiff:
+        """Both graphs, to draw: what one of them alone has, and the place."""
+        found = diff(self.a, self.b, gradient_tolerance=math.inf, titles=self.titles)
+        changed: tuple[Change, ...] = ()
+        if self.after is not None and self.after not in found.added:
+            to_a = {b: a for a, b in found.pairs}
+            before, after = (
+                _worth(graph.nodes[node])
+                for graph, node in ((self.a, to_a[self.after]), (self.b, self.after))
+            )
+            changed = (Change(to_a[self.after], self.after, "value", before, after),)
+        return replace(found, changed=changed)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Ids in a and b of nodes that structure pairs."""
+        return self.difference.pairs
+
+    @property
+    def changed(self) -> tuple[Change, ...]:
+        """The place."""
+        return self.difference.changed
+
+    @property
+    def added_edges(self) -> tuple[Edge, ...]:
+        """With ids of b."""
+        return self.difference.added_edges
+
+    @property
+    def removed_edges(self) -> tuple[Edge, ...]:
+        """With ids of a."""
+        return self.difference.removed_edges
+
+    @property
+    def direction(self) -> str:
+        """What the picture says of itself."""
+        return self._head()
+
+    def union(self) -> Graph:
+        """Both graphs in one, to draw, with a note at the place."""
+        graph = self.difference.union()
+        notes = {
+            node: self.kind or "here they part"
+            for node, mark in self.marks().items()
+            if mark == "changed"
+        }
+        return graph.annotate(note=notes) if notes else graph
+
+    def marks(self) -> dict[int, Mark]:
+        """For each node of `union()` that one graph alone has, or where they part, how."""
+        marks = self.difference.marks()
+        if self.after is not None and not self.changed:
+            gone = len([m for m in marks.values() if m == "removed"])
+            kept = [n for n in range(len(self.b.nodes) + gone) if marks.get(n) != "removed"]
+            marks[kept[self.after]] = "changed"
+        return marks
+
+
+def first_difference(
+    a: GraphLike,
+    b: GraphLike,
+    *,
+    tolerance: float | None = None,
+    titles: tuple[str, str] = ("", ""),
+) -> FirstDifference:
+    """Where two recorded runs part, by the values of their results.
+
+    Nodes are paired by structure; where names and shapes differ, as of a port beside its original,
+    by their values. A result of the second graph counts as another if no result of the first has
+    its elements, and if what is computed from it to the outputs is another, too.
+
+    Args:
+        a, b: recorded with `record(values=True)`.
+        tolerance: relative difference up to which two results are equal. None: what rounding makes
+            of their dtype, 1e-5 for float32 and 5e-2 for bfloat16.
+        titles: what to call the two.
+
+    Raises:
+        ValueError: if one of them was recorded without values.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> x = torch.linspace(-2, 2, 64, requires_grad=True)
+    >>> with record(values=True) as recording:
+    ...     (x * 2).sin().sum().backward()
+    >>> first_difference(recording, recording)
+    <FirstDifference: equal to 0 in 4 results>
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance={tolerance} is not a relative difference: give 0 or more.")
+    a, b = graph_of(a), graph_of(b)
+    for name, graph in (("first", a), ("second", b)):
+        if not any(node.values for node in graph.nodes):
+            raise ValueError(
+                f"the {name} graph has no values: record it with record(values=True), "
+                "and with gradients on."
+            )
+    to_b = match(a, b)
+    to_a = {j: i for i, j in to_b.items()}
+    before, after = ValuePairs(a, b, to_b, tolerance), ValuePairs(b, a, to_a, tolerance)
+    apart = after.apart()
+    place = _jump(after, apart) if apart else _unhealed(after)
+    ours = before.apart()
+    equal = [i for i, state in enumerate(after.states) if state in ("equal", "moved")]
+    if place is None:
+        worst = max((after.distances.get(i, 0.0) for i in equal), default=0.0)
+        moved = _moved(after, [node for node, _ in b.outputs])
+        if moved is None:
+            return FirstDifference(a, b, len(equal), worst, titles=titles)
+        place = moved
+    else:
+        moved = _moved(after, [place])
+    kind = ""
+    if moved is not None:
+        place = moved
+        partner: int | None = after.partners[moved]
+        values = value_of(a.nodes[after.partners[moved]]), value_of(b.nodes[moved])
+        if values[0] is not None and values[1] is not None:
+            kind = order_text(values[0], values[1], a.nodes[after.partners[moved]], b.nodes[moved])
+    else:
+        partner = _partner(before, after, place, ours)
+        kind = Place(before, after, partner, place).kind()
+        if not kind and after.distances.get(place, math.inf) < _JUMP * after.error_before(place):
+            kind = "no single place: the difference grows from one result to the next"
+    known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
+    beside = None if partner is None else _apart(a.nodes[partner], b.nodes[place])
+    if beside is not None and beside > _FAR and after.pairs.get(place) != partner:
+        beside = None
+    return FirstDifference(
+        a,
+        b,
+        len(known),
+        max(known, default=0.0),
+        partner,
+        place,
+        beside,
+        _at_end(a, b),
+        kind,
+        titles,
+    )
+
+
+def _jump(pairs: ValuePairs, apart: list[int]) -> int:
+    """The first that is much further apart than what it was computed from, else the first."""
+    for node in apart:
+        found = pairs.distances.get(node)
+        if found is None or found > _JUMP * pairs.error_before(node):
+            return node
+    return apart[0]
+
+
+def _unhealed(pairs: ValuePairs) -> int | None:
+    """In the same program, the first result that is another, though what follows is equal."""
+    alike = len(pairs.pairs) == len(pairs.here.nodes) == len(pairs.there.nodes)
+    if not alike:
+        return None
+    return next(
+        (
+            n
+            for n in sorted(pairs.distances)
+            if pairs.states[n] == "other" and not pairs.here.nodes[n].leaf
+        ),
+        None,
+    )
+
+
+def _moved(pairs: ValuePairs, ends: list[int]) -> int | None:
+    """The first result before these whose elements are in other places, and its inputs' are not."""
+    found: set[int] = set()
+    stack, entered = [*ends], set()
+    while stack:
+        node = stack.pop()
+        for source in pairs.known_inputs(node):
+            if source not in entered:
+                entered.add(source)
+                if pairs.states[source] == "moved":
+                    found.add(source)
+                    stack.append(source)
+    return min(found, default=None)
+
+
+def _partner(before: ValuePairs, after: ValuePairs, place: int, ours: list[int]) -> int | None:
+    """The node of the first graph that stands for the place."""
+    node, other = after.here.nodes[place], after.pairs.get(place)
+    value = value_of(node)
+    if other is not None and other in ours:
+        theirs = value_of(before.here.nodes[other])
+        if theirs is not None and value is not None and theirs.elements == value.elements:
+            return other
+    nodes = before.here.nodes
+    near = [i for i in ours if nodes[i].scope == nodes[ours[0]].scope] or ours
+    found = [(i, _apart(nodes[i], node)) for i in near]
+    same = [(far, i) for i, far in found if far is not None][:_CANDIDATES]
+    return min(same)[1] if same else next(iter(ours), None)
+
+
+def _apart(a: Node, b: Node) -> float | None:
+    first, second = value_of(a), value_of(b)
+    if first is None or second is None or first.elements != second.elements:
+        return None
+    found = distance(first, second, places=shape_of(a) == shape_of(b))
+    return found if math.isfinite(found) else None
+
+
+def _at_end(a: Graph, b: Graph) -> float | None:
+    if not a.outputs or not b.outputs:
+        return None
+    return _apart(a.nodes[a.outputs[0][0]], b.nodes[b.outputs[0][0]])
+
+
+def _end(graph: Graph) -> str:
+    node = graph.nodes[graph.outputs[0][0]]
+    return "loss" if "loss" in (node.label or node.title) or not shape_of(node) else "output"
+
+
+def _described(node: Node) -> str:
+    name = node.label or node.title
+    inside = (
+        f"{node.scope}: {name}" if node.scope and not node.label.startswith(node.scope) else name
+    )
+    return f"{inside} ({node.source})" if node.source else inside
+
+
+def _worth(node: Node) -> str:
+    value = value_of(node)
+    return "not recorded" if value is None else f"norm {number_text(value.norm, 6)}"
+
+
+def _power(value: float) -> str:
+    """The power of ten above: of 3e-7 it is 1e-6."""
+    return "0" if value == 0 else f"1e{math.ceil(math.log10(value))}"
+
+
+def _rough(value: float) -> str:
+    """With one digit."""
+    return number_text(float(f"{value:.0e}"), 1).replace(".00e", "e")
