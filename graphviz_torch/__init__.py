@@ -99,8 +99,6 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Summary",
     "diff",
     "GraphDiff",
-    "first_difference",
-    "FirstDifference",
     "draw_graph",
     "Picture",
     "view_graph",
@@ -129,6 +127,9 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     # recording
     "CollectiveCounter",
     "StepBorders",
+    # comparison
+    "FirstDifference",
+    "first_difference",
     # rehearsal
     "Rehearsal",
     "draw_memory",

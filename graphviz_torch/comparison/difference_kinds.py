@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from ..graph import Fingerprint, Node
 from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
-from .value_pairs import ValuePairs, shape_of, value_of
+from .value_pairs import TRANSPOSES, ValuePairs, shape_of, value_of
 
 _LIKE = 1e-4  # up to this two numbers are one
-_TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
 # Attributes that follow from shapes, or change no value.
 _FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
 _GELU_ERROR = 1e-3  # between the two formulas, absolute, at any number
@@ -40,6 +39,7 @@ class Place:
     def kind(self) -> str:
         """The first answer of all."""
         for answer in (
+            self._finite,
             self._attribute,
             self._gelu,
             self._dropout,
@@ -53,6 +53,13 @@ class Place:
             if text := answer():
                 return text
         return ""
+
+    def _finite(self) -> str:
+        """Is one of them not finite."""
+        known = [value is None or is_telling(value) for value in (self.value_a, self.value_b)]
+        if known[0] == known[1]:
+            return ""
+        return "NaN or Inf before and not after" if known[1] else "NaN or Inf after and not before"
 
     def _attribute(self) -> str:
         """Do both have the same attribute with another value."""
@@ -79,7 +86,9 @@ class Place:
 
     def _dropout(self) -> str:
         """Does dropout act in one of them, or in both, with other random numbers."""
-        acts = [next(filter(None, map(_dropped, near)), "") for near in (self.near_a, self.near_b)]
+        acts = [
+            next(filter(None, map(_dropout_of, near)), "") for near in (self.near_a, self.near_b)
+        ]
         if acts[0] and acts[1]:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
@@ -152,11 +161,22 @@ class Place:
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
     def _scale(self) -> str:
-        """Is it the same times a number."""
-        if self.value_a is None or self.value_b is None:
-            return ""
-        factor = scale(self.value_a, self.value_b)
-        return "" if factor is None else f"a scale: {number_text(factor)} times as large after"
+        """Is it the same times a number, or is a factor left out or put in."""
+        if self.value_a is not None and self.value_b is not None:
+            factor = scale(self.value_a, self.value_b)
+            if factor is not None:
+                return f"a scale: {number_text(factor)} times as large after"
+        for pairs, nodes, word in (
+            (self.after, [self.b], "after and not before"),
+            (self.before, self.near_a[-1:], "before and not after"),
+        ):
+            for node in nodes:
+                for source in pairs.known_inputs(node.id):
+                    first, second = value_of(pairs.here.nodes[source]), value_of(node)
+                    factor = None if first is None or second is None else scale(first, second)
+                    if factor is not None:
+                        return f"a scale: times {number_text(factor)} {word}"
+        return ""
 
     def _outside(self) -> str:
         """All that it is computed from is equal: what is no node is not."""
@@ -238,6 +258,7 @@ _NAMES = {
     "p": "another dropout",
     "dropout_p": "another dropout",
     "scale": "another scale",
+    "other": "another number",
 }
 # What is no node, by words in the operation's name.
 _OUTSIDE = (
@@ -282,7 +303,7 @@ def _formula(near: Sequence[Node]) -> str:
     return "sigmoid" if "1.702" in constants else ""
 
 
-def _dropped(node: Node) -> str:
+def _dropout_of(node: Node) -> str:
     found = _attributes(node)
     if found.get("training", found.get("train")) == "True" and float(found.get("p", "0")) > 0:
         return f"p={found['p']}"
@@ -322,7 +343,7 @@ def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
             one = nodes[stack.pop()]
             if one.leaf:
                 found[one.id] = one
-            elif one.operation in _TRANSPOSES:
+            elif one.operation in TRANSPOSES:
                 stack += [edge.source for edge in pairs.inputs[one.id]]
     return list(found.values())
 
@@ -332,9 +353,9 @@ def _turns(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
     for product in near:
         for edge in pairs.inputs[product.id]:
             source, turns = edge.source, False
-            while pairs.here.nodes[source].operation in _TRANSPOSES:
+            while pairs.here.nodes[source].operation in TRANSPOSES:
                 source, turns = pairs.inputs[source][0].source, not turns
-            if source == leaf and product.operation not in _TRANSPOSES:
+            if source == leaf and product.operation not in TRANSPOSES:
                 return turns
     return None
 

@@ -12,6 +12,7 @@ with its original.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from .closeness import distance, is_telling, tolerance_of
 
 State = Literal["equal", "moved", "other", "unknown"]
 
+TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
 _FEW = 16  # elements: of fewer, one is easily like another
 _EXACT = 1e-4  # what is paired by its value alone is paired up to this
 _FAR = 100  # times as far apart as rounding makes them: then elements are in other places
@@ -53,9 +55,16 @@ class ValuePairs:
 
     def _state(self, node: Node, index: _Index) -> State:
         value = value_of(node)
-        if value is None or not is_telling(value):
-            return "unknown"
         other = self.pairs.get(node.id)
+        if value is None or not is_telling(value):
+            if value is None or not value.elements:
+                return "unknown"
+            if other is None:  # a mask has -Inf on purpose
+                return "other" if value.greatest == math.inf and index.finite else "unknown"
+            if not is_telling(value_of(self.there.nodes[other])):
+                return "unknown"
+            self.distances[node.id] = math.inf
+            return "other"
         if other is not None:
             pair = self.there.nodes[other]
             theirs = value_of(pair)
@@ -72,11 +81,22 @@ class ValuePairs:
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
                     return "moved"
-        for other in index.like(value, min(self.allowed(node, node), _EXACT)):
-            self.partners[node.id] = other
-            self.distances[node.id] = distance(value, _known(self.there.nodes[other]), places=False)
-            return "equal"
+        found = list(index.like(value, min(self.allowed(node, node), _EXACT)))
+        if found:
+            return self._alike(node, value, found)
         return "other" if value.elements >= _FEW or node.id in self.distances else "unknown"
+
+    def _alike(self, node: Node, value: Fingerprint, others: list[int]) -> State:
+        """Of some with the same elements the one that has them in the same places, if any has."""
+        nodes, shape = self.there.nodes, shape_of(node)
+        same = [other for other in others if shape_of(nodes[other]) == shape]
+        limit = _FAR * self.allowed(node, node)
+        here = [i for i in same if distance(value, _known(nodes[i]), places=True) <= limit]
+        partner = (here or same or others)[0]
+        self.partners[node.id] = partner
+        self.distances[node.id] = distance(value, _known(nodes[partner]), places=bool(here))
+        turns = self.here.nodes[node.id].operation in TRANSPOSES  # it is there to do so
+        return "moved" if same and not here and not turns else "equal"
 
     def allowed(self, a: Node, b: Node) -> float:
         """Up to what two nodes' results are equal."""
@@ -139,8 +159,11 @@ class _Index:
     def __init__(self, graph: Graph) -> None:
         rows: dict[int, list[tuple[float, int]]] = {}
         self._nodes = graph.nodes
+        self.finite = True  # but for masks
         for node in graph.nodes:
             value = value_of(node)
+            if value is not None and value.greatest == math.inf:
+                self.finite = False
             if value is not None and is_telling(value) and value.elements >= _FEW:
                 rows.setdefault(value.elements, []).append((value.norm, node.id))
         self._rows = {count: sorted(row) for count, row in rows.items()}

@@ -98,7 +98,7 @@ ROWS = """
     attributes    x    x    .   x    x           .    x    x        x        x
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
-    values        x    x    .   x    x           .    x    x        x        x
+    values        x    x    .   x    x           .    x    x        x        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

@@ -54,6 +54,7 @@ class Fingerprints(Generic[Key]):
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
             if dtype.is_complex:
                 tensor = torch.view_as_real(tensor.resolve_conj())
+                dtype = tensor.dtype
             count = tensor.numel()
             if not count:
                 self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
@@ -174,4 +175,5 @@ def _short(values: Any) -> Any:
     power = np.floor(np.log10(np.abs(values)))
     scale = 10.0 ** (_DIGITS - 1 - power)
     short = np.round(values * scale) / scale
-    return np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))
+    short = np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))
+    return np.where(np.isnan(short), np.inf, short)  # so that equal values are equal

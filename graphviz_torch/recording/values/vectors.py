@@ -64,6 +64,8 @@ def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> V
 
 def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
     turns = max(round(_GOLDEN**2 * size), 1)
+    while math.gcd(turns, size) > 1:  # else it would return before the end
+        turns -= 1
     angles = places * turns % size * (2 * math.pi / size)
     return angles.cos(), angles.sin()
 
