@@ -12,17 +12,16 @@ uses inside, what an allocator rounds up, and what CUDA, NCCL and cuBLAS keep fo
     input         what the outermost module was called with
     other         all else
 
-Where the program asks for CUDA, there are two counts. On the device is what the program puts there,
-what modules have, and what an operator makes of, or writes into from, something on the device. All
-else is the host's. Where it does not, all is counted together.
+Where the program asks for CUDA, only what is on the device is counted: what the program puts there,
+and all that an operator takes or makes together with it. Where it does not, all is counted.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -45,49 +44,16 @@ from ..internals.wrappers import is_inside, unsharded
 from ..recording.live_nodes import ends_of
 from ..recording.memory import Memory
 from ..tracing.tracer import connected
+from .blocks import Block, Side
 
 _flops: Any = flop_counter
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it has no formula
 
 
-class Block:
-    """A storage, while it has one size."""
-
-    __slots__ = ("born", "died", "module", "nbytes", "phase", "placed", "role", "where")
-
-    def __init__(self, nbytes: int, born: int, phase: str, here: tuple[str, str]) -> None:
-        self.nbytes, self.born, self.died = nbytes, born, sys.maxsize
-        self.placed = 0  # the moment from which it is on the device; 0: it is not
-        self.phase, (self.module, self.where) = phase, here
-        self.role = "other"
-
-
-class Count:
-    """How many bytes there are, and were at most.
-
-    Args:
-        device: are only those of the device counted.
-    """
-
-    def __init__(self, *, device: bool) -> None:
-        self.device = device
-        self.total = self.peak = self.moment = 0
-        self.at = ("other", "", "")  # phase, module and line
-
-    def add(self, nbytes: int, moment: int, at: tuple[str, str, str]) -> None:
-        """There are more."""
-        self.total += nbytes
-        if self.total > self.peak:
-            self.peak, self.moment, self.at = self.total, moment, at
-
-    def begin(self, moment: int) -> None:
-        """The most from now on."""
-        self.peak, self.moment, self.at = self.total, moment, ("other", "", "")
-
-    def has(self, block: Block, moment: int) -> bool:
-        """Was a storage counted at a moment."""
-        there = block.born <= moment < block.died
-        return there and (not self.device or 0 < block.placed <= moment)
+# Operators whose tensors may lie on two sides; of these two, the indices.
+_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
+_INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
+_NUMBER = 16  # bytes: a single number may lie on the other side
 
 
 class Ledger:
@@ -101,7 +67,7 @@ class Ledger:
         self.blocks: list[Block] = []
         self.phases: list[tuple[int, str]] = []  # the moment at which each begins
         self.moment = 0  # grows with each change
-        self.host, self.device = Count(device=False), Count(device=True)
+        self.sides = False  # has the program a device
         self.flops = 0
         self.first_moment = 0  # of the step
         self._waits = True  # for the step to begin
@@ -115,6 +81,7 @@ class Ledger:
         self._origins: dict[int, tuple[str, str]] = {}  # by the sequence number of a node
         self._backward_depth: list[int] = []  # of the stack of modules, when it began
         self._stepping = False
+        self._crossing = False
         self._seams: tuple[Any, ...] = (
             ModuleWatch(self._module_began, self._module_ended),
             EngineWatch(self._backward_began, self._backward_ended),
@@ -147,10 +114,33 @@ class Ledger:
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
-    def place(self, given: Any) -> None:
-        """Tensors are on the device, from now on."""
+    @property
+    def counted(self) -> list[Block]:
+        """All storages of the step; of a program that has a device, those on it."""
+        return [block for block in self.blocks if not self.sides or block.side.device]
+
+    # What the device tells and asks
+
+    def put(self, given: Any) -> None:
+        """Tensors are on the device."""
+        self.sides = True
         with unseen_calls():
-            self._place(self._blocks_of(tensors(given)))
+            for block in self._blocks_of(tensors(given)):
+                block.side.put()
+
+    def has(self, tensor: Tensor) -> bool:
+        """Is a tensor on the device."""
+        with unseen_calls():
+            return any(block.side.device for block in self._blocks_of([tensor]))
+
+    @contextmanager
+    def crossing(self) -> Iterator[None]:
+        """What operators make meanwhile does not lie where they found it."""
+        before, self._crossing = self._crossing, True
+        try:
+            yield
+        finally:
+            self._crossing = before
 
     def bytes_of(self, role: str) -> int:
         """Bytes of a role that are there now."""
@@ -167,40 +157,24 @@ class Ledger:
         phase, here = self._here()
         if not self.phases or self.phases[-1][1] != phase:
             self.phases.append((self.moment, phase))
-        block = self._blocks[number] = Block(nbytes, self.moment, phase, here)
+        side = Side() if old is None else old.side
+        block = self._blocks[number] = Block(nbytes, self.moment, phase, here, side)
         self.blocks.append(block)
-        self.host.add(nbytes, self.moment, (phase, *here))
         if old is not None:
             block.role = old.role
-            if old.placed:
-                self._place([block])
-
-    def _place(self, blocks: Iterable[Block]) -> None:
-        for block in blocks:
-            if not block.placed:
-                block.placed = self.moment
-                at = block.phase, block.module, block.where
-                self.device.add(block.nbytes, self.moment, at)
 
     def _freed(self, number: int) -> None:
         if number in self._blocks:
             self._end(number)
 
     def _end(self, number: int) -> None:
-        block = self._blocks.pop(number)
         self.moment += 1
-        block.died = self.moment
-        self.host.total -= block.nbytes
-        self.device.total -= block.nbytes if block.placed else 0
+        self._blocks.pop(number).died = self.moment
 
     def _ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = operator._overloadpacket
-        made = self._blocks_of(_plain([result]))
-        sends = operator.namespace == "c10d"  # what it takes it writes into
-        if sends or not all(block.placed for block in made):
-            given = self._blocks_of(_plain([*args, *kwargs.values()]))
-            if any(block.placed for block in given):
-                self._place(made + given * sends)
+        if self.sides and not self._crossing:
+            self._join(operator, args, kwargs, result)
         formula: Any = _flops.flop_registry.get(packet)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=result)
@@ -208,6 +182,20 @@ class Ledger:
             self.flops += _flops.sdpa_flop_count(*(each.shape for each in args[:3]))
         elif str(packet) == f"{_ATTENTION}_backward":
             self.flops += _flops.sdpa_backward_flop_count(*(each.shape for each in args[:4]))
+
+    def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """What an operator takes and makes lies on one side."""
+        schema = operator._schema
+        if schema.name in _COPIES:
+            return
+        made = self._blocks_of(_plain([result]))
+        if not schema.is_mutable and all(block.side.device for block in made):
+            return  # as most: a view, or nothing
+        taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
+        given = self._blocks_of(_plain([*taken, *kwargs.values()]))
+        together = [*made, *(block for block in given if block.nbytes > _NUMBER)]
+        for block in together[1:]:
+            together[0].side.join(block.side)
 
     def _module_began(self, event: ModuleBegan) -> None:
         module = event.module
@@ -222,8 +210,6 @@ class Ledger:
             if id(module) not in self._roots or id(module) not in self._paths:
                 self._roots[id(module)] = module
                 self._paths.update(_paths(module, ""))
-            with unseen_calls():
-                self._place(self._blocks_of([*module.parameters(), *module.buffers()]))
             if self._waits:
                 self._begin()
             with unseen_calls():
@@ -237,8 +223,6 @@ class Ledger:
         self._waits = False
         self.blocks = list(self._blocks.values())
         self.first_moment, self.phases = self.moment, []
-        self.host.begin(self.moment)
-        self.device.begin(self.moment)
         self.flops, self._saved, self._inputs, self._origins = 0, [], [], {}
 
     def _backward_began(self, event: BackwardBegan) -> None:
@@ -362,11 +346,3 @@ def _paths(module: Module, path: str) -> dict[int, str]:
             below = "" if is_inside(module, name) else name
             found |= _paths(child, f"{path}.{below}" if path and below else path or below)
     return found
-
-
-def totals(blocks: Iterable[Block], by: str) -> list[tuple[str, int]]:
-    """Bytes by a field of the blocks, most first."""
-    found: Counter[str] = Counter()
-    for block in blocks:
-        found[getattr(block, by)] += block.nbytes
-    return found.most_common()

@@ -26,7 +26,8 @@ from ..internals.fake.loaders import LoadersHere
 from ..internals.fake.values import FakeTensors, unknown
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
-from .ledger import Block, Count, Ledger, totals
+from .blocks import Block, at_moment, peak_of, totals
+from .ledger import Ledger
 from .rehearsal import Moment, Rehearsal, sent, shares
 
 _MOMENTS = 300  # of the picture
@@ -140,7 +141,7 @@ class _Run:
             pass
         with ExitStack() as world:
             count, memory = min(NODE, self._ranks), self._device_memory or _MEMORY
-            device = FakeAccelerator(self._rank % count, count, memory, self._ledger.place)
+            device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
             world.enter_context(FakeGroups(self._ranks, self._rank, device.translated))
             world.enter_context(device)
             world.enter_context(LoadersHere())
@@ -162,7 +163,7 @@ class _Run:
             if error is not None:
                 said = unknown(error)
                 raise error if said is None else said from None
-            return self._result(self._ledger.device if device.asked else self._ledger.host)
+            return self._result()
 
     def _record(self) -> None:
         self._recording = record(gradients=False, memory=True, notes=False)
@@ -185,10 +186,11 @@ class _Run:
         self._ledger.begin_step()
         self._record()
 
-    def _result(self, count: Count) -> Rehearsal:
+    def _result(self) -> Rehearsal:
         ledger = self._ledger
-        at_peak = [block for block in ledger.blocks if count.has(block, count.moment)]
-        phase, module, where = count.at
+        counted = ledger.counted
+        peak = peak_of(counted, ledger.first_moment)
+        at_peak = at_moment(counted, peak.moment)
         return Rehearsal(
             ranks=self._ranks,
             rank=self._rank,
@@ -199,15 +201,15 @@ class _Run:
             optimizer_bytes=ledger.bytes_of("optimizer"),
             buffers_bytes=ledger.bytes_of("buffer"),
             activations_bytes=sum(block.nbytes for block in ledger.activations),
-            peak_bytes=count.peak,
-            peak_at=", ".join(filter(None, (phase, module, where))),
+            peak_bytes=peak.nbytes,
+            peak_at=", ".join(filter(None, peak.at)),
             flops=ledger.flops,
             seconds=round(time.perf_counter() - self._begun, 3),
             device_memory=self._device_memory,
             at_peak=shares(totals(at_peak, "role")),
             lines=shares(totals(at_peak, "where")),
             saved=shares(totals(ledger.activations, "module")),
-            moments=tuple(_moments(ledger, count)),
+            moments=tuple(_moments(ledger, counted, peak.moment)),
             collectives=sent(self._graph, self._groups()),
         )
 
@@ -221,16 +223,14 @@ class _Run:
         return found
 
 
-def _moments(ledger: Ledger, count: Count) -> list[Moment]:
+def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]:
     """The memory over the step, with its peak."""
     first, last = ledger.first_moment, ledger.moment
     every = max(1, (last - first) // _MOMENTS)
-    wanted = sorted({*range(first, last + 1, every), count.moment})
+    wanted = sorted({*range(first, last + 1, every), peak})
     changes: list[tuple[int, int, Block]] = []
-    for block in ledger.blocks:
-        if count.device and not block.placed:
-            continue
-        changes.append((max(block.born, block.placed) if count.device else block.born, 1, block))
+    for block in blocks:
+        changes.append((block.born, 1, block))
         changes.append((block.died, -1, block))
     changes.sort(key=lambda change: change[0])
     found, now, at, phase = [], Counter[str](), 0, "other"

@@ -312,3 +312,30 @@ def test_the_picture_names_who_stands_at_the_peak_and_loads_nothing(small: Rehea
     assert "gradient 8.0 MiB" in svg
     assert "Peak 16.1 MiB in backward, 0, test_rehearse.py:" in svg
     assert "href" not in svg
+
+
+def four_layers(device: str) -> None:
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh(device, (8,))
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)]).to(device)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    rows = torch.ones(1000, WIDTH)  # on the host, but for those that are copied
+    for _ in range(9):
+        model(rows[:4].to(device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_fully_shard_gathers_and_reduces_is_on_the_device() -> None:
+    found = rehearse(partial(four_layers, "cuda"), ranks=8)
+    # Whole at least: a layer, its gradient, and the copy of it that is scattered.
+    assert found.peak_bytes >= 4 * 4 * MATRIX // 8 + 3 * MATRIX
+    assert dict(found.at_peak)["unsharded"] == MATRIX
+    cpu = rehearse(partial(four_layers, "cpu"), ranks=8)
+    assert dict(cpu.at_peak)["unsharded"] == MATRIX
+    rows = 4 * 1000 * WIDTH
+    # Of a step's rows, a copy is on the device, and none on the CPU.
+    assert 0 <= found.peak_bytes - (cpu.peak_bytes - rows) <= 4 * 4 * WIDTH

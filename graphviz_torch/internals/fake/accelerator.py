@@ -10,10 +10,10 @@ Private: which devices optimizers know how to step at once (2.13).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
@@ -22,9 +22,21 @@ from torch.overrides import TorchFunctionMode
 
 _CPU = torch.device("cpu")
 _TENSOR: Any = torch.Tensor
-_SAME = (_TENSOR.cuda, _TENSOR.pin_memory)  # a copy to where the tensor is
 _optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` hides it
 _several: Any = torch.utils._foreach_utils
+
+
+class Sides(Protocol):
+    """Knows which tensors lie on the device."""
+
+    def put(self, given: Any) -> None:
+        """Tensors are on the device."""
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Is a tensor on the device."""
+
+    def crossing(self) -> AbstractContextManager[None]:
+        """What operators make meanwhile does not lie where they found it."""
 
 
 class FakeAccelerator:
@@ -34,14 +46,12 @@ class FakeAccelerator:
         local: which one is this process's.
         count: how many the machine has.
         memory: bytes of each.
-        placed: takes what the program puts on the device.
+        sides: knows what lies on the device.
     """
 
-    def __init__(
-        self, local: int, count: int, memory: int, placed: Callable[[Any], object]
-    ) -> None:
+    def __init__(self, local: int, count: int, memory: int, sides: Sides) -> None:
         self.asked = False  # has the program asked for the device
-        self.placed = placed
+        self.sides = sides
         self._local, self._count, self._memory = local, count, memory
         self._open = ExitStack()
 
@@ -145,10 +155,10 @@ class _Translation(TorchFunctionMode):
         if func is torch.device:  # the program may ask for its type
             named = args and type(args[0]) is int
             return func("cuda", *args) if named else func(*args, **(kwargs or {}))
-        if func in _SAME:
-            accelerator.asked = True
-            accelerator.placed(args[0])
+        if func is _TENSOR.pin_memory:
             return args[0]
+        if func is _TENSOR.cuda:
+            func, args, kwargs = _TENSOR.to, (args[0], "cuda"), {}
         if func is _TENSOR.to and len(args) > 1 and type(args[1]) is int:  # the device's number
             args = args[0], "cuda", *args[2:]
         if kwargs and type(kwargs.get("device")) is int:
@@ -156,9 +166,13 @@ class _Translation(TorchFunctionMode):
         given = [*args, *(kwargs or {}).values()]
         translated = [accelerator.translated(value) for value in given]
         named = dict(zip(kwargs or {}, translated[len(args) :], strict=True))
-        result = func(*translated[: len(args)], **named)
-        if any(new is not old for new, old in zip(translated, given, strict=True)):
-            accelerator.placed(result)
+        if all(new is old for new, old in zip(translated, given, strict=True)):
+            return func(*args, **(kwargs or {}))
+        if func is _TENSOR.to and not accelerator.sides.has(args[0]):
+            named["copy"] = True
+        with accelerator.sides.crossing():
+            result = func(*translated[: len(args)], **named)
+        accelerator.sides.put(result)
         return result
 
 
