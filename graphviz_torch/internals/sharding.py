@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from .frames import variables
 
-_FRAMES = 24  # of PyTorch's that are looked into
+_FRAMES = 48  # that are looked into: of PyTorch, and of modes that run its operators
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 
 

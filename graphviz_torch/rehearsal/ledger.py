@@ -82,12 +82,13 @@ class Ledger:
         self._backward_depth: list[int] = []  # of the stack of modules, when it began
         self._stepping = False
         self._crossing = False
+        self._storages = StorageWatch(self._changed, self._freed, self._ran)
         self._seams: tuple[Any, ...] = (
             ModuleWatch(self._module_began, self._module_ended),
             EngineWatch(self._backward_began, self._backward_ended),
             StepWatch(self._will_step, self._has_stepped),
             CheckpointWatch(self._checkpointed),
-            StorageWatch(self._changed, self._freed, self._ran),
+            self._storages,
         )
 
     def __enter__(self) -> Ledger:
@@ -129,7 +130,9 @@ class Ledger:
                 block.side.put()
 
     def has(self, tensor: Tensor) -> bool:
-        """Is a tensor on the device."""
+        """Is a tensor on the device. Inside of an operator no tensor is."""
+        if self._storages.inside:
+            return False
         with unseen_calls():
             return any(block.side.device for block in self._blocks_of([tensor]))
 

@@ -142,13 +142,14 @@ class _Run:
         with ExitStack() as world:
             count, memory = min(NODE, self._ranks), self._device_memory or _MEMORY
             device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
-            world.enter_context(FakeGroups(self._ranks, self._rank, device.translated))
+            world.enter_context(FakeGroups(self._ranks, self._rank))
             world.enter_context(device)
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
             world.enter_context(FakeTensors(values))
             world.enter_context(self._ledger)
+            world.enter_context(device.operators())
             hook = register_optimizer_step_post_hook(self._stepped)
             world.callback(hook.remove)
             self._record()

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import Rehearsal, draw_memory, rehearse
@@ -339,3 +339,34 @@ def test_what_fully_shard_gathers_and_reduces_is_on_the_device() -> None:
     rows = 4 * 1000 * WIDTH
     # Of a step's rows, a copy is on the device, and none on the CPU.
     assert 0 <= found.peak_bytes - (cpu.peak_bytes - rows) <= 4 * 4 * WIDTH
+
+
+def offloaded() -> None:
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cuda", (8,))
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)])
+    for layer in model:
+        fully_shard(layer, mesh=mesh, offload_policy=CPUOffloadPolicy())
+    fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(9):
+        rows = torch.ones(4, WIDTH, device="cuda")
+        assert (rows * 2).device == torch.ones(1, device=rows.device).device
+        model(rows).sum().backward()
+        assert all(p.device.type == p.grad.device.type == "cpu" for p in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_is_offloaded_is_on_the_device_only_while_it_is_used() -> None:
+    found = rehearse(offloaded, ranks=8)
+    shards = 4 * MATRIX // 8
+    assert found.parameters_bytes == found.gradients_bytes == shards
+    assert found.optimizer_bytes == 2 * shards + 4 * 4
+    at_peak = dict(found.at_peak)
+    assert not at_peak.keys() & {"parameter", "optimizer"}
+    kept = rehearse(partial(four_layers, "cuda"), ranks=8)
+    # Neither shards nor their state; while a layer's are copied, one of them more.
+    gone = dict(kept.at_peak)
+    less = gone["parameter"] + gone["optimizer"] + gone.get("gradient", 0)
+    assert abs(kept.peak_bytes - less - found.peak_bytes) <= 2 * MATRIX // 8

@@ -1,16 +1,18 @@
 """A CUDA device that is not there: programs find it, and what they put there stays on the CPU.
 
-A mode turns "cuda" into "cpu" wherever PyTorch is given a device, and the functions of `torch.cuda`
+Modes turn "cuda" into "cpu" wherever PyTorch is given a device, and the functions of `torch.cuda`
 answer as with a device. So kernels and autocast lists are those of the CPU; an optimizer chooses as
-on CUDA, many parameters at a time. A tensor's own `device` says "cpu".
+on CUDA, many parameters at a time. What goes from one side to the other is copied, as there. A
+tensor on the device says so, but for PyTorch's C++, which sees one on the CPU.
 
-Private: which devices optimizers know how to step at once (2.13).
+Private: which devices optimizers know how to step at once; the accelerator that fully_shard asks
+for; the engine's function, as in `hooks/engine.py`; and fake tensors' `device` (2.13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -18,10 +20,20 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import overrides
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..hooks.storages import is_wrapper
 
 _CPU = torch.device("cpu")
 _TENSOR: Any = torch.Tensor
+_MOVES: dict[Any, Any] = {_TENSOR.to: (), _TENSOR.cuda: ("cuda",), _TENSOR.cpu: ("cpu",)}
+_ENGINE = "_engine_run_backward"
+_functions: Any = overrides._get_current_function_mode_stack
+_Fake: Any = FakeTensor
+_Mode: Any = TorchDispatchMode
 _optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` hides it
 _several: Any = torch.utils._foreach_utils
 
@@ -62,7 +74,11 @@ class FakeAccelerator:
                     opened.enter_context(patch.object(torch.cuda, name, answer))
             for owner, name, new in self._replacements():
                 opened.enter_context(patch.object(owner, name, new))
-            opened.enter_context(_Translation(self))
+            functions = _Functions(self)
+            opened.enter_context(functions)
+            for owner in (torch.autograd, torch.autograd.graph):
+                run = functions.inside(getattr(owner, _ENGINE))
+                opened.enter_context(patch.object(owner, _ENGINE, run))
             self._open = opened.pop_all()
         return self
 
@@ -79,6 +95,21 @@ class FakeAccelerator:
             self.asked = True
             return "cpu"
         return device
+
+    def operators(self) -> AbstractContextManager[Any]:
+        """A mode, to be entered last, that puts on the device what operators make there."""
+        return _Operators(self)
+
+    def _attributes(self) -> Iterator[tuple[Any, str, Any]]:
+        """What a tensor says of where it is."""
+        here = torch.device("cuda", self._local)
+        for name, answer in {"device": here, "is_cuda": True, "is_cpu": False}.items():
+            yield _TENSOR, name, property(self._told(getattr(_TENSOR, name).__get__, answer))
+        yield _Fake, "device", property(self._told(_Fake.device.fget, here))
+        yield _TENSOR, "get_device", self._told(_TENSOR.get_device, self._local)
+
+    def _told(self, real: Any, answer: Any) -> Callable[[Any], Any]:
+        return lambda tensor: answer if self.asked and self.sides.has(tensor) else real(tensor)
 
     def _answers(self) -> dict[str, Any]:
         """What the functions of `torch.cuda` give."""
@@ -125,6 +156,7 @@ class FakeAccelerator:
         yield accelerator, "set_device_index", _giving(None)
         yield accelerator, "synchronize", _giving(None)
         yield accelerator, "current_stream", Stream
+        yield torch._C, "_get_accelerator", lambda *_: torch.device("cuda" if self.asked else "cpu")
         yield dist, "is_nccl_available", _giving(True)
         yield torch, "set_default_device", _giving(None)
         yield torch.nn.Module, "to", _to(torch.nn.Module.to)
@@ -132,6 +164,7 @@ class FakeAccelerator:
         yield kind, "__init__", self._autocast(kind.__init__)
         devices = _several._get_foreach_kernels_supported_devices
         asked = lambda: [*devices(), *["cpu"] * self.asked]  # noqa: E731
+        yield from self._attributes()
         yield _optimizers, "_get_foreach_kernels_supported_devices", asked
 
     def _autocast(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -143,7 +176,7 @@ class FakeAccelerator:
         return __init__
 
 
-class _Translation(TorchFunctionMode):
+class _Functions(TorchFunctionMode):
     """Hands "cpu" on where a function of PyTorch's is given "cuda"."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
@@ -151,29 +184,85 @@ class _Translation(TorchFunctionMode):
         self._accelerator = accelerator
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         accelerator = self._accelerator
         if func is torch.device:  # the program may ask for its type
-            named = args and type(args[0]) is int
-            return func("cuda", *args) if named else func(*args, **(kwargs or {}))
+            numbered = args and type(args[0]) is int
+            device = func("cuda", *args) if numbered else func(*args, **kwargs)
+            accelerator.translated(device)
+            return device
         if func is _TENSOR.pin_memory:
             return args[0]
-        if func is _TENSOR.cuda:
-            func, args, kwargs = _TENSOR.to, (args[0], "cuda"), {}
-        if func is _TENSOR.to and len(args) > 1 and type(args[1]) is int:  # the device's number
-            args = args[0], "cuda", *args[2:]
-        if kwargs and type(kwargs.get("device")) is int:
+        if func in _MOVES:
+            return self._move(_MOVES[func] or args[1:], args[0], kwargs)
+        if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": "cuda"}
-        given = [*args, *(kwargs or {}).values()]
-        translated = [accelerator.translated(value) for value in given]
-        named = dict(zip(kwargs or {}, translated[len(args) :], strict=True))
-        if all(new is old for new, old in zip(translated, given, strict=True)):
-            return func(*args, **(kwargs or {}))
-        if func is _TENSOR.to and not accelerator.sides.has(args[0]):
-            named["copy"] = True
+        given = [*args, *kwargs.values()]
+        new = [accelerator.translated(value) for value in given]
+        if all(one is other for one, other in zip(new, given, strict=True)):
+            return func(*args, **kwargs)
+        named = dict(zip(kwargs, new[len(args) :], strict=True))
         with accelerator.sides.crossing():
-            result = func(*translated[: len(args)], **named)
+            result = func(*new[: len(args)], **named)
         accelerator.sides.put(result)
         return result
+
+    def inside(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The engine, whose hooks and checkpointed regions this mode sees as well."""
+
+        def run_inside(*args: Any, **kwargs: Any) -> Any:
+            with nullcontext() if self in _functions() else self:
+                return run(*args, **kwargs)
+
+        return run_inside
+
+    def _move(self, given: Any, tensor: Any, kwargs: Any) -> Any:
+        """`tensor.to(...)`: a copy where it lies on the other side."""
+        sides, move = self._accelerator.sides, _TENSOR.to
+        if given and type(given[0]) is int:  # the device's number
+            given = "cuda", *given[1:]
+        elif type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": "cuda"}
+        aims = [*given, *kwargs.values()]
+        others = [each for each in aims if isinstance(each, torch.Tensor)]
+        aims = [each.device for each in others] or aims
+        onto = any(self._accelerator.translated(each) is not each for each in aims)
+        if not onto and not any(_is_host(each) for each in aims):
+            return move(tensor, *given, **kwargs)
+        new = [self._accelerator.translated(each) for each in given]
+        named = {name: self._accelerator.translated(each) for name, each in kwargs.items()}
+        if onto is sides.has(tensor) or type(tensor) is torch.Tensor:  # a real one, as a seed's
+            return move(tensor, *new, **named)
+        with sides.crossing():
+            result = move(tensor, *new, **{**named, "copy": True})
+        if onto:
+            sides.put(result)
+        return result
+
+
+class _Operators(_Mode):  # type: ignore[misc]
+    """The same where no mode sees functions: in those of PyTorch's that are written in Python."""
+
+    def __init__(self, accelerator: FakeAccelerator) -> None:
+        super().__init__()
+        self._accelerator = accelerator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(is_wrapper(kind) for kind in types):
+            return NotImplemented  # it dispatches its parts
+        device = kwargs.get("device") if kwargs else None
+        if device is None or device.type != "cuda":
+            return func(*args, **(kwargs or {}))
+        sides = self._accelerator.sides
+        with sides.crossing():
+            result = func(*args, **{**kwargs, "device": self._accelerator.translated(device)})
+        sides.put(result)
+        return result
+
+
+def _is_host(value: Any) -> bool:
+    kind = type(value)
+    return (kind is str and value == "cpu") or (kind is torch.device and value.type == "cpu")
 
 
 class Stream:

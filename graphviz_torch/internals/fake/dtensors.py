@@ -4,7 +4,8 @@ To learn the shape of a result, DTensor runs each new operator once more, on ten
 together. Here it does so out of sight of what counts memory and operations.
 
 PyTorch says of the GPU's kernels of attention how DTensors are cut for them, and not of the CPU's,
-which a rehearsal runs: by batch and by heads, as the GPU's.
+which a rehearsal runs: by batch and by heads, as the GPU's. The states of random numbers, which
+DTensors of a GPU agree on, have no value here.
 
 Private: the propagation of shapes, DTensor's tables of operators, and how to leave modes (2.13).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import wraps
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +25,9 @@ from torch.utils import _python_dispatch
 
 _Tensor: Any = DTensor
 _modes: Any = _python_dispatch
+_random: Any = import_module("torch.distributed.tensor._random")
+_dispatch: Any = import_module("torch.distributed.tensor._dispatch")
+_SEEDED = "is_rng_supported_mesh"
 _SHAPES = "_propagate_tensor_meta_non_cached"
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -43,6 +48,8 @@ class RankTensors:
             if hasattr(kind, _SHAPES):
                 shapes = _unwatched(getattr(kind, _SHAPES))
                 opened.enter_context(patch.object(kind, _SHAPES, shapes))
+            for owner in (_random, _dispatch):
+                opened.enter_context(patch.object(owner, _SEEDED, lambda mesh: False))
             register_sharding(_FORWARD)(_forward)
             register_sharding(_BACKWARD)(_backward)
             self._open = opened.pop_all()

@@ -56,14 +56,13 @@ class FakeGroups:
     Args:
         ranks: how many there are.
         rank: which one this is.
-        device: what stands in the place of the device that a mesh is of.
 
     Raises:
         RuntimeError: if there is a process group already.
     """
 
-    def __init__(self, ranks: int, rank: int, device: Callable[[str], str]) -> None:
-        self._ranks, self._rank, self._device = ranks, rank, device
+    def __init__(self, ranks: int, rank: int) -> None:
+        self._ranks, self._rank = ranks, rank
         self._open = ExitStack()
 
     def __enter__(self) -> FakeGroups:
@@ -135,7 +134,7 @@ class FakeGroups:
         return [
             *found,
             *((DeviceMesh, name, _outside(vars(DeviceMesh)[name])) for name in methods),
-            (DeviceMesh, "__init__", self._mesh(DeviceMesh.__init__)),
+            (DeviceMesh, "__init__", _of_real_numbers(DeviceMesh.__init__)),
             (_c10d, "rendezvous", rendezvous),
             # It warns of a PyTorch without NCCL.
             (_c10d, "_get_default_timeout", lambda backend: _c10d.default_pg_timeout),
@@ -147,15 +146,18 @@ class FakeGroups:
             (DistributedDataParallel, "forward", _with_hook(DistributedDataParallel.forward)),
         ]
 
-    def _mesh(self, init: Callable[..., None]) -> Callable[..., None]:
-        @wraps(init)
-        def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-            with real():
-                if kwargs.get("_rank_map") is not None:  # every rank once, in order: it may be fake
-                    kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
-                init(this, self._device(device_type), *args, **kwargs)
 
-        return __init__
+def _of_real_numbers(init: Callable[..., None]) -> Callable[..., None]:
+    """A mesh's: it reads the numbers of the ranks."""
+
+    @wraps(init)
+    def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        with real():
+            if kwargs.get("_rank_map") is not None:  # every rank once, in order: it may be fake
+                kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
+            init(this, device_type, *args, **kwargs)
+
+    return __init__
 
 
 def _outside(function: Any) -> Any:

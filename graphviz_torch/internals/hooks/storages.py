@@ -41,6 +41,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._changed, self._freed, self._ran = changed, freed, ran
+        self.inside = False  # does an operator run
         self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._patch = patch.object(torch.UntypedStorage, "resize_", self._resize_of())
 
@@ -58,7 +59,11 @@ class StorageWatch(_Mode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if any(is_wrapper(kind) for kind in types):
             return NotImplemented  # it dispatches its parts
-        result = func(*args, **kwargs)
+        outside, self.inside = self.inside, True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self.inside = outside
         for each in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(each, Tensor):
                 self._look(each)
