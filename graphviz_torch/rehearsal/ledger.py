@@ -4,13 +4,15 @@ A storage is counted with all its bytes, as long as anything holds it. Not count
 uses inside, what an allocator rounds up, and what CUDA, NCCL and cuBLAS keep for themselves.
 
     parameter     of a module that was called, or of an optimizer; of a shard, this rank's
-    gradient      `.grad` of one, when an optimizer is about to step
+    gradient      `.grad` of one, when an optimizer is about to step, and what fully_shard reduces
     optimizer     its state, when it has stepped
     buffer        of a module that was called
-    unsharded     what fully_shard gathers and frees by itself
+    gathered      whole parameters that fully_shard gathers and frees by itself
     activation    what the nodes of a graph keep when its backward begins, and nothing above
     input         what the outermost module was called with
-    other         all else
+    recomputed    what a checkpointed region makes when backward runs it again, and nothing above
+    sent          what collectives of wrappers read and write, and nothing above
+    other         all else: most of it gradients on their way through the graph
 
 Where the program asks for CUDA, only what is on the device is counted: what the program puts there,
 and all that an operator takes or makes together with it. Where it does not, all is counted.
@@ -53,6 +55,7 @@ _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it 
 # Operators whose tensors may lie on two sides; of these two, the indices.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
+_FREE = frozenset({"other", "sent", "recomputed"})  # roles that any other takes the place of
 _NUMBER = 16  # bytes: a single number may lie on the other side
 
 
@@ -155,16 +158,21 @@ class Ledger:
         old = self._blocks.get(number)
         if old is not None:
             self._end(number)
-            old.role = "unsharded" if old.role == "other" else old.role
+            old.role = "gathered" if old.role in _FREE else old.role
         self.moment += 1
         phase, here = self._here()
-        if not self.phases or self.phases[-1][1] != phase:
-            self.phases.append((self.moment, phase))
+        self._mark(phase)
         side = Side() if old is None else old.side
         block = self._blocks[number] = Block(nbytes, self.moment, phase, here, side)
         self.blocks.append(block)
         if old is not None:
             block.role = old.role
+        elif phase == "backward" and len(self._stack) > self._backward_depth[-1]:
+            block.role = "recomputed"
+
+    def _mark(self, phase: str) -> None:
+        if not self.phases or self.phases[-1][1] != phase:
+            self.phases.append((self.moment, phase))
 
     def _freed(self, number: int) -> None:
         if number in self._blocks:
@@ -176,6 +184,8 @@ class Ledger:
 
     def _ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = operator._overloadpacket
+        if operator.namespace in ("c10d", "fsdp"):
+            self._sends(operator, args, kwargs, result)
         if self.sides and not self._crossing:
             self._join(operator, args, kwargs, result)
         formula: Any = _flops.flop_registry.get(packet)
@@ -185,6 +195,13 @@ class Ledger:
             self.flops += _flops.sdpa_flop_count(*(each.shape for each in args[:3]))
         elif str(packet) == f"{_ATTENTION}_backward":
             self.flops += _flops.sdpa_backward_flop_count(*(each.shape for each in args[:4]))
+
+    def _sends(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """What collectives of wrappers read and write, and what fully_shard makes it of."""
+        if operator._schema.name == "fsdp::chunk_cat":  # of whole gradients, to scatter them
+            self._name(_plain(args), "gradient")
+        for block in self._blocks_of(_plain([result, *args, *kwargs.values()])):
+            block.role = "sent" if block.role in _FREE else block.role
 
     def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """What an operator takes and makes lies on one side."""
@@ -239,7 +256,7 @@ class Ledger:
             saved.release()
         for block in self._inputs:
             if block.died > self.moment and block not in blocks:
-                block.role = "activation" if block.role == "other" else block.role
+                block.role = "activation" if block.role in _FREE else block.role
                 blocks.append(block)
         self._saved.append(blocks)
 
@@ -252,6 +269,8 @@ class Ledger:
 
     def _will_step(self, event: Stepping) -> None:
         self._stepping = True
+        self.moment += 1  # that the step has one, whatever it makes
+        self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
             self._name_roles()
@@ -285,7 +304,7 @@ class Ledger:
     def _name_roles(self) -> None:
         for module in self._roots.values():
             whole = [each for part in module.modules() for *_, each in unsharded(part)]
-            self._name(whole, "unsharded")
+            self._name(whole, "gathered")
             self._name(module.parameters(), "parameter")
             self._name(module.buffers(), "buffer")
         for optimizer in self._optimizers.values():
@@ -307,7 +326,7 @@ class Ledger:
         """Give a role to the memory of tensors that has none. Returns that memory, once each."""
         found = self._blocks_of(given)
         for block in found:
-            if block.role == "other":
+            if block.role in _FREE:
                 block.role = role
         return found
 

@@ -18,8 +18,10 @@ _ROLES = {
     "gradient": "output_line",
     "buffer": "operation_line",
     "input": "edge",
-    "unsharded": "collective_line",
+    "gathered": "collective_line",
     "activation": "input_line",
+    "recomputed": "node_line",
+    "sent": "edge",
     "other": "transfer_line",
 }
 _WIDTH, _HEIGHT = 820, 420

@@ -46,7 +46,8 @@ class Rehearsal:
 
     `activations_bytes` is what the graph saves for backward, without parameters, buffers, inputs
     and what fully_shard gathers. `peak_bytes` is the most that was there at once in the step, from
-    the first module's call on. `flops` are those of PyTorch's formulas, as executed on this rank.
+    the first module's call on. `gathered_bytes` is the most that `fully_shard` held of whole
+    parameters at once. Where a script has a device, the peak is the device's. `flops` are those of PyTorch's formulas, as executed on this rank.
     `seconds` is how long the rehearsal took.
 
     >>> import torch
@@ -67,6 +68,7 @@ class Rehearsal:
     optimizer_bytes: int
     buffers_bytes: int
     activations_bytes: int
+    gathered_bytes: int
     peak_bytes: int
     peak_at: str
     flops: int
@@ -165,6 +167,7 @@ class Rehearsal:
             "gradients_bytes": self.gradients_bytes,
             "optimizer_bytes": self.optimizer_bytes,
             "activations_bytes": self.activations_bytes,
+            "gathered_bytes": self.gathered_bytes,
             "peak_bytes": self.peak_bytes,
             "peak_at": self.peak_at,
             "fits": self.fits,

@@ -202,6 +202,9 @@ class _Run:
             optimizer_bytes=ledger.bytes_of("optimizer"),
             buffers_bytes=ledger.bytes_of("buffer"),
             activations_bytes=sum(block.nbytes for block in ledger.activations),
+            gathered_bytes=peak_of(
+                [block for block in ledger.blocks if block.role == "gathered"], ledger.first_moment
+            ).nbytes,
             peak_bytes=peak.nbytes,
             peak_at=", ".join(filter(None, peak.at)),
             flops=ledger.flops,
@@ -228,7 +231,8 @@ def _moments(ledger: Ledger, blocks: Sequence[Block], peak: int) -> list[Moment]
     """The memory over the step, with its peak."""
     first, last = ledger.first_moment, ledger.moment
     every = max(1, (last - first) // _MOMENTS)
-    wanted = sorted({*range(first, last + 1, every), peak})
+    marks = [moment for moment, _ in ledger.phases]
+    wanted = sorted({*range(first, last + 1, every), *marks[:_MOMENTS], last, peak})
     changes: list[tuple[int, int, Block]] = []
     for block in blocks:
         changes.append((block.born, 1, block))

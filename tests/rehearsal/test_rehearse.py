@@ -333,9 +333,9 @@ def test_what_fully_shard_gathers_and_reduces_is_on_the_device() -> None:
     found = rehearse(partial(four_layers, "cuda"), ranks=8)
     # Whole at least: a layer, its gradient, and the copy of it that is scattered.
     assert found.peak_bytes >= 4 * 4 * MATRIX // 8 + 3 * MATRIX
-    assert dict(found.at_peak)["unsharded"] == MATRIX
+    assert dict(found.at_peak)["gathered"] == MATRIX
     cpu = rehearse(partial(four_layers, "cpu"), ranks=8)
-    assert dict(cpu.at_peak)["unsharded"] == MATRIX
+    assert dict(cpu.at_peak)["gathered"] == MATRIX
     rows = 4 * 1000 * WIDTH
     # Of a step's rows, a copy is on the device, and none on the CPU.
     assert 0 <= found.peak_bytes - (cpu.peak_bytes - rows) <= 4 * 4 * WIDTH

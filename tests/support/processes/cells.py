@@ -1,0 +1,218 @@
+"""Trainings of every combination, and what a rank's second step takes, counted on real tensors.
+
+    python -m tests.support.processes.cells fake 4 "FSDP2, bf16, checkpointing, fused"
+
+A cell is a way of dividing, a precision, a variant and an optimizer. It runs as rank 0 of a group
+that sends nothing, with real tensors on the CPU, and nothing of graphviz_torch counts: parameters,
+gradients and optimizer state by the tensors themselves, what is gathered by the storages that
+`fully_shard` gives out, and the peak by the CPU allocator's events in PyTorch's profiler. A cell
+that PyTorch refuses says the error.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.optim import SGD, AdamW
+
+from tests.support.processes.trainings import (
+    BATCH,
+    LENGTH,
+    WIDTH,
+    WORDS,
+    Block,
+    Net,
+    divided,
+    replicated,
+    sharded,
+    storage_bytes,
+)
+
+WAYS = "DDP", "FSDP2", "FSDP2 kept", "HSDP", "TP", "TP + FSDP2", "PP"
+PRECISIONS = "fp32", "bf16", "autocast"
+VARIANTS = "plain", "checkpointing", "accumulation", "offloading"
+OPTIMIZERS = "AdamW", "fused", "SGD"
+SHARDED = frozenset(WAYS) - {"DDP", "TP", "PP"}
+
+
+def cells(*, every: bool = False) -> Iterator[str]:
+    """The name of each; or of so many that each two of their parts are together in one."""
+    for (i, way), (j, variant) in product(enumerate(WAYS), enumerate(VARIANTS)):
+        for (k, precision), (m, optimizer) in product(enumerate(PRECISIONS), enumerate(OPTIMIZERS)):
+            if every or ((i + j) % 3, (i // 3 + 2 * j + i) % 3) == (k, m):
+                yield f"{way}, {precision}, {variant}, {optimizer}"
+
+
+class First(nn.Module):
+    """The first stage of a pipeline: words, and a block."""
+
+    def __init__(self, *, checkpointed: bool) -> None:
+        super().__init__()
+        net = Net(checkpointed=checkpointed)
+        self.words, self.block, self.checkpointed = net.words, net.blocks[0], checkpointed
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        if self.checkpointed:
+            return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+        return self.block(x)
+
+
+def built(way: str, precision: str, variant: str, device: str) -> nn.Module:
+    """The model of a cell, on its device, divided."""
+    checkpointed = variant == "checkpointing"
+    model: Any = (First if way == "PP" else Net)(checkpointed=checkpointed)
+    if precision == "bf16" and way not in SHARDED:
+        model = model.to(torch.bfloat16)
+    model = model.to(device)
+    options: dict[str, Any] = {"reshard_after_forward": way != "FSDP2 kept"}
+    if precision == "bf16":
+        options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    if variant == "offloading":
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+    size = dist.get_world_size()
+    if way == "DDP":
+        return replicated(model, bucket_cap_mb=0.5)
+    if way in ("FSDP2", "FSDP2 kept"):
+        return sharded(model, init_device_mesh(device, (size,)), **options)
+    if way == "HSDP":
+        names = ("replicate", "shard")
+        mesh = init_device_mesh(device, (size // 2, 2), mesh_dim_names=names)
+        return sharded(model, mesh, **options)
+    if way == "TP":
+        return divided(model, init_device_mesh(device, (size,)))
+    if way == "TP + FSDP2":
+        mesh = init_device_mesh(device, (size // 2, 2), mesh_dim_names=("dp", "tp"))
+        return sharded(divided(model, mesh["tp"]), mesh["dp"], **options)
+    return model
+
+
+def optimizing(name: str, way: str, parameters: Any) -> torch.optim.Optimizer:
+    """An optimizer, which steps one parameter at a time where others cannot be put together."""
+    if name == "SGD":
+        return SGD(parameters, 0.1, foreach=not way.startswith("TP"))
+    if name == "fused":
+        return AdamW(parameters, fused=True)
+    return AdamW(parameters, foreach=not way.startswith("TP"))
+
+
+def train(cell: str, device: str, before: Callable[[int, Any, Any], object] | None = None) -> None:
+    """Two steps of a cell; `before` is called before each, with the model and the optimizer."""
+    way, precision, variant, name = cell.split(", ")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    model = built(way, precision, variant, device)
+    optimizer = optimizing(name, way, model.parameters())
+    schedule: Any = None
+    if way == "PP":
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        rows = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device=device)
+        out = torch.zeros(BATCH, LENGTH, WIDTH, dtype=dtype, device=device)
+        shapes: dict[str, Any] = {"input_args": (rows,), "output_args": (out,)}
+        stage = PipelineStage(model, 0, dist.get_world_size(), torch.device(device), **shapes)
+        schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+    for step in range(2):
+        if before is not None:
+            before(step, model, optimizer)
+        for _ in range(2 if variant == "accumulation" else 1):
+            with ExitStack() as opened:
+                if precision == "autocast":
+                    opened.enter_context(torch.autocast(device, torch.bfloat16))
+                if variant == "offloading" and way not in SHARDED:
+                    opened.enter_context(torch.autograd.graph.save_on_cpu())
+                count = 4 if way == "PP" else 1
+                words = torch.randint(0, WORDS, (count * BATCH, LENGTH), device=device)
+                if way == "PP":
+                    schedule.step(words)
+                    continue
+                scores = model(words)
+                loss = nn.functional.cross_entropy(scores.flatten(0, 1), words.flatten())
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def counted(cell: str) -> dict[str, Any]:
+    """What the second step has, and its peak."""
+    found: dict[str, Any] = {"gathered": 0}
+    marks: list[int] = []
+    gathered: dict[int, tuple[Any, int]] = {}
+    Param: Any = _fsdp_param.FSDPParam
+
+    def noted(real: Any) -> Any:
+        def note(this: Any) -> None:
+            real(this)
+            for tensor in this.all_gather_outputs:
+                gathered[id(tensor)] = tensor, tensor.untyped_storage().nbytes()
+            if marks:
+                total = sum(nbytes for _, nbytes in gathered.values())
+                found["gathered"] = max(found["gathered"], total)
+
+        return note
+
+    def before(step: int, model: Any, optimizer: Any) -> None:
+        if step == 0:
+            return
+
+        def at_step(*_: Any) -> None:
+            parameters = list(model.parameters())
+            found["parameters"] = storage_bytes(parameters)
+            found["gradients"] = storage_bytes(p.grad for p in parameters if p.grad is not None)
+
+        def after_step(*_: Any) -> None:
+            states = optimizer.state.values()
+            found["optimizer"] = storage_bytes(v for each in states for v in each.values())
+
+        optimizer.register_step_pre_hook(at_step)
+        optimizer.register_step_post_hook(after_step)
+        marks.append(step)
+        with torch.profiler.record_function("SECOND STEP"):
+            pass
+
+    gc.collect()
+    names = ("alloc_all_gather_outputs", "free_unsharded_param")
+    with ExitStack() as opened:
+        for name in names:
+            opened.enter_context(patch.object(Param, name, noted(getattr(Param, name))))
+        profile = opened.enter_context(torch.profiler.profile(profile_memory=True))
+        train(cell, "cpu", before)
+    events = profile.profiler.kineto_results.events()
+    start = next(each.start_ns() for each in events if each.name() == "SECOND STEP")
+    total = most = 0
+    memory = [each for each in events if each.name() == "[memory]"]
+    for each in sorted(memory, key=lambda each: each.start_ns()):
+        total += each.nbytes()
+        most = max(most, total) if each.start_ns() >= start else total
+    return {**found, "peak": most}
+
+
+def main() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    size = int(sys.argv[2])
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    results: dict[str, Any] = {}
+    for cell in sys.argv[3:] or cells(every=True):
+        try:
+            results[cell] = counted(cell)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            results[cell] = {"refused": f"{type(error).__name__}: {error}"[:200]}
+    print("RESULT", json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    main()
