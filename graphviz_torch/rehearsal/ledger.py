@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -64,9 +64,13 @@ class Ledger:
 
     A step begins where the outermost module is called for the first time after an optimizer has
     stepped; `begin_step()` forgets what was before.
+
+    Args:
+        on_host: do these arguments of a collective name a group that sends what the host has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_host: Callable[[Iterable[Any]], bool] = lambda args: False) -> None:
+        self._on_host = on_host
         self.blocks: list[Block] = []
         self.phases: list[tuple[int, str]] = []  # the moment at which each begins
         self.moment = 0  # grows with each change
@@ -200,8 +204,11 @@ class Ledger:
         """What collectives of wrappers read and write, and what fully_shard makes it of."""
         if operator._schema.name == "fsdp::chunk_cat":  # of whole gradients, to scatter them
             self._name(_plain(args), "gradient")
+        there = self.sides and operator.namespace == "c10d" and not self._on_host(args)
         for block in self._blocks_of(_plain([result, *args, *kwargs.values()])):
             block.role = "sent" if block.role in _FREE else block.role
+            if there and block.nbytes > _NUMBER:
+                block.side.put()
 
     def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """What an operator takes and makes lies on one side."""

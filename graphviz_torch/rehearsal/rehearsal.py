@@ -45,10 +45,10 @@ class Rehearsal:
     """What the last rehearsed step of one rank takes. Bytes are those of storages.
 
     `activations_bytes` is what the graph saves for backward, without parameters, buffers, inputs
-    and what fully_shard gathers. `peak_bytes` is the most that was there at once in the step, from
-    the first module's call on. `gathered_bytes` is the most that `fully_shard` held of whole
-    parameters at once. Where a script has a device, the peak is the device's. `flops` are those of PyTorch's formulas, as executed on this rank.
-    `seconds` is how long the rehearsal took.
+    and what fully_shard gathers; `gathered_bytes` the most that it held of whole parameters at
+    once. `peak_bytes` is the most that was there at once in the step, from the first module's call
+    on: on the device, where the script has one. `flops` are those of PyTorch's formulas, as
+    executed on this rank. `seconds` is how long the rehearsal took.
 
     >>> import torch
     >>> from graphviz_torch import rehearse
@@ -84,6 +84,11 @@ class Rehearsal:
     def fits(self) -> bool | None:
         """Is the peak within the device's memory; None where that was not given."""
         return None if self.device_memory is None else self.peak_bytes <= self.device_memory
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """What the peak leaves of the device's memory, less than 0 where it does not fit."""
+        return None if self.device_memory is None else self.device_memory - self.peak_bytes
 
     def inside(self, module: str) -> int:
         """Bytes of activations that a module makes: checkpointing it frees at most so many."""
@@ -142,10 +147,11 @@ class Rehearsal:
         if self.device_memory is None:
             return ""
         left = self.device_memory - self.peak_bytes
-        size = bytes_text(self.device_memory)
+        size, share = bytes_text(self.device_memory), abs(left) / max(1, self.device_memory)
         if left < 0:
-            return f": {bytes_text(-left)} more than {size}"
-        return f"; fits in {size}, {bytes_text(left)} are left"
+            return f": {bytes_text(-left)} ({share:.1%}) more than {size}"
+        close = ": close, for CUDA and NCCL keep some for themselves" if share < _CLOSE else ""
+        return f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left{close}"
 
     def to_dict(
         self, *, tflops: float | None = None, gbytes: float | None = None
@@ -190,6 +196,7 @@ def _listed(shares: Sequence[Share]) -> str:
     return ", ".join(f"{each.name or 'elsewhere'} {bytes_text(each.nbytes)}" for each in shares)
 
 
+_CLOSE = 0.1  # of a device, below which what is not counted may be more
 _ROWS = 12  # of collectives, in a text
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,

@@ -129,7 +129,8 @@ class _Run:
     ) -> None:
         self._ranks, self._rank, self._mesh, self._steps = ranks, rank, mesh, steps
         self._device_memory = device_memory
-        self._ledger = Ledger()
+        self._world = FakeGroups(ranks, rank)
+        self._ledger = Ledger(self._world.on_host)
         self._recording: Recording | None = None
         self._graph = Graph(())
         self._step = 0
@@ -142,7 +143,7 @@ class _Run:
         with ExitStack() as world:
             count, memory = min(NODE, self._ranks), self._device_memory or _MEMORY
             device = FakeAccelerator(self._rank % count, count, memory, self._ledger)
-            world.enter_context(FakeGroups(self._ranks, self._rank))
+            world.enter_context(self._world)
             world.enter_context(device)
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())

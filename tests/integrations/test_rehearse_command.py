@@ -56,8 +56,8 @@ for (x,) in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes peak_bytes "
-KEYS += "peak_at fits flops collectives seconds"
+KEYS = "ranks rank parameters_bytes gradients_bytes optimizer_bytes activations_bytes "
+KEYS += "gathered_bytes peak_bytes peak_at fits flops collectives seconds"
 
 
 @pytest.fixture

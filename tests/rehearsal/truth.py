@@ -1,6 +1,7 @@
 """What a rehearsal tells against what real ranks have and send: the table of docs/rehearsal.md.
 
     python -m tests.rehearsal.truth [2 4] [FSDP2 ...]
+    python -m tests.rehearsal.truth cells     of combinations, on four ranks, and as "cuda" as well
 
 "=" is equal to the byte. Each training is run on gloo, and its second step is counted without
 graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice: on gloo, which
@@ -16,10 +17,12 @@ from functools import partial
 from typing import Any
 
 from graphviz_torch import Rehearsal, rehearse
+from tests.support.processes import cells
 from tests.support.processes.launch import launched
 from tests.support.processes.trainings import TRAININGS, train
 
 MODULE = "tests.support.processes.trainings"
+CELL_COLUMNS = ("parameters", "gradients", "optimizer", "gathered")
 COLUMNS = ("parameters", "gradients", "optimizer", "activations", "flops", "sent")
 
 
@@ -55,7 +58,43 @@ def rows(ranks: int, names: list[str]) -> list[list[str]]:
     return found
 
 
+def cell_row(cell: str, real: dict[str, Any]) -> str:
+    """A row of the table of combinations: each number beside that of real tensors on the CPU.
+
+    What is offloaded lies on the CPU of a script that says "cuda", and not on its device: there is
+    no peak to compare with, and the row has none.
+    """
+    if "refused" in real:
+        return f"| {cell} |{' PyTorch refuses it |' * 6}"
+    columns: dict[str, list[str]] = {name: [] for name in CELL_COLUMNS}
+    peaks = []
+    for device in ("cpu", "cuda"):
+        found = rehearse(partial(cells.train, cell, device), ranks=4)
+        assert sum(share.nbytes for share in found.at_peak) == found.peak_bytes
+        for name in CELL_COLUMNS:
+            mine = getattr(found, f"{name}_bytes")
+            columns[name].append("=" if mine == real[name] else f"{mine}, {real[name]}")
+        offloaded = device == "cuda" and "offloading" in cell
+        peak = found.peak_bytes / real["peak"] - 1
+        peaks.append("" if offloaded else f"{peak:+.1%}")
+    same = ["; ".join(dict.fromkeys(each)) for each in columns.values()]
+    return f"| {' | '.join([cell, *same, *peaks])} |".replace("-0.0%", "+0.0%")
+
+
+def cell_table() -> None:
+    """Prints the table of combinations."""
+    head = ["training", *CELL_COLUMNS, "peak, cpu", "peak, cuda"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    names = list(cells.cells())
+    for i in range(0, len(names), 4):
+        real = launched(cells.__name__, "fake", "4", *names[i : i + 4])
+        for name, numbers in real.items():
+            print(cell_row(name, numbers), flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["cells"]:
+        return cell_table()
     sizes = [int(word) for word in sys.argv[1:] if word.isdecimal()] or [2, 4]
     names = [word for word in sys.argv[1:] if word in TRAININGS] or list(TRAININGS)
     head = ["training", "ranks", *COLUMNS, "peak", "peak on gloo"]

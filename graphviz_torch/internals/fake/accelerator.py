@@ -29,7 +29,8 @@ from ..hooks.storages import is_wrapper
 
 _CPU = torch.device("cpu")
 _TENSOR: Any = torch.Tensor
-_MOVES: dict[Any, Any] = {_TENSOR.to: (), _TENSOR.cuda: ("cuda",), _TENSOR.cpu: ("cpu",)}
+_parse: Any = torch._C._nn._parse_to
+_move: Any = _TENSOR.to
 _ENGINE = "_engine_run_backward"
 _functions: Any = overrides._get_current_function_mode_stack
 _Fake: Any = FakeTensor
@@ -64,6 +65,7 @@ class FakeAccelerator:
     def __init__(self, local: int, count: int, memory: int, sides: Sides) -> None:
         self.asked = False  # has the program asked for the device
         self.sides = sides
+        self._moving = False
         self._local, self._count, self._memory = local, count, memory
         self._open = ExitStack()
 
@@ -104,12 +106,51 @@ class FakeAccelerator:
         """What a tensor says of where it is."""
         here = torch.device("cuda", self._local)
         for name, answer in {"device": here, "is_cuda": True, "is_cpu": False}.items():
-            yield _TENSOR, name, property(self._told(getattr(_TENSOR, name).__get__, answer))
-        yield _Fake, "device", property(self._told(_Fake.device.fget, here))
-        yield _TENSOR, "get_device", self._told(_TENSOR.get_device, self._local)
+            yield _TENSOR, name, property(self._answer(getattr(_TENSOR, name).__get__, answer))
+        yield _Fake, "device", property(self._answer(_Fake.device.fget, here))
+        yield _TENSOR, "get_device", self._answer(_TENSOR.get_device, self._local)
 
-    def _told(self, real: Any, answer: Any) -> Callable[[Any], Any]:
+    def _answer(self, real: Any, answer: Any) -> Callable[[Any], Any]:
         return lambda tensor: answer if self.asked and self.sides.has(tensor) else real(tensor)
+
+    def _moves(self) -> Iterator[tuple[Any, str, Any]]:
+        """What copies a tensor to the other side."""
+        yield _TENSOR, "to", lambda tensor, *given, **kwargs: self._to(tensor, given, kwargs)
+        yield _TENSOR, "cuda", lambda tensor, *_, **__: self._to(tensor, ("cuda",), {})
+        yield _TENSOR, "cpu", lambda tensor, *_, **__: self._to(tensor, ("cpu",), {})
+
+    def _to(self, tensor: Any, given: Any, kwargs: Any) -> Any:
+        """`tensor.to(...)`: a copy where it lies on the other side."""
+        if self._moving:  # a mode calls again what it sees
+            return _move(tensor, *given, **kwargs)
+        self._moving = True
+        try:
+            return self._moved(tensor, given, kwargs)
+        finally:
+            self._moving = False
+
+    def _moved(self, tensor: Any, given: Any, kwargs: Any) -> Any:
+        if given and type(given[0]) is int:  # the device's number
+            given = "cuda", *given[1:]
+        elif type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": "cuda"}
+        aims = [*given, *kwargs.values()]
+        others = [each for each in aims if isinstance(each, torch.Tensor)]
+        aims = [each.device for each in others] or aims
+        onto = any(self.translated(each) is not each for each in aims)
+        if not onto and not any(_is_host(each) for each in aims):
+            return _move(tensor, *given, **kwargs)
+        new = [self.translated(each) for each in given]
+        named = {name: self.translated(each) for name, each in kwargs.items()}
+        if (
+            onto is self.sides.has(tensor) or type(tensor) is torch.Tensor
+        ):  # a real one, as a seed's
+            return _move(tensor, *new, **named)
+        with self.sides.crossing():
+            result = _move(tensor, *new, **{**named, "copy": True})
+        if onto:
+            self.sides.put(result)
+        return result
 
     def _answers(self) -> dict[str, Any]:
         """What the functions of `torch.cuda` give."""
@@ -165,6 +206,7 @@ class FakeAccelerator:
         devices = _several._get_foreach_kernels_supported_devices
         asked = lambda: [*devices(), *["cpu"] * self.asked]  # noqa: E731
         yield from self._attributes()
+        yield from self._moves()
         yield _optimizers, "_get_foreach_kernels_supported_devices", asked
 
     def _autocast(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -191,10 +233,10 @@ class _Functions(TorchFunctionMode):
             device = func("cuda", *args) if numbered else func(*args, **kwargs)
             accelerator.translated(device)
             return device
+        if func is _parse:  # of a module's `to`, which moves each tensor
+            return func(*args, **kwargs)
         if func is _TENSOR.pin_memory:
             return args[0]
-        if func in _MOVES:
-            return self._move(_MOVES[func] or args[1:], args[0], kwargs)
         if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": "cuda"}
         given = [*args, *kwargs.values()]
@@ -215,29 +257,6 @@ class _Functions(TorchFunctionMode):
                 return run(*args, **kwargs)
 
         return run_inside
-
-    def _move(self, given: Any, tensor: Any, kwargs: Any) -> Any:
-        """`tensor.to(...)`: a copy where it lies on the other side."""
-        sides, move = self._accelerator.sides, _TENSOR.to
-        if given and type(given[0]) is int:  # the device's number
-            given = "cuda", *given[1:]
-        elif type(kwargs.get("device")) is int:
-            kwargs = {**kwargs, "device": "cuda"}
-        aims = [*given, *kwargs.values()]
-        others = [each for each in aims if isinstance(each, torch.Tensor)]
-        aims = [each.device for each in others] or aims
-        onto = any(self._accelerator.translated(each) is not each for each in aims)
-        if not onto and not any(_is_host(each) for each in aims):
-            return move(tensor, *given, **kwargs)
-        new = [self._accelerator.translated(each) for each in given]
-        named = {name: self._accelerator.translated(each) for name, each in kwargs.items()}
-        if onto is sides.has(tensor) or type(tensor) is torch.Tensor:  # a real one, as a seed's
-            return move(tensor, *new, **named)
-        with sides.crossing():
-            result = move(tensor, *new, **{**named, "copy": True})
-        if onto:
-            sides.put(result)
-        return result
 
 
 class _Operators(_Mode):  # type: ignore[misc]

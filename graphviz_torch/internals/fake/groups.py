@@ -11,8 +11,8 @@ group of PyTorch's tests; and DDP's comparison of shapes between ranks (2.13).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -34,6 +34,7 @@ from .values import real
 NODE = 8  # ranks on one machine, as GPUs have
 
 _c10d: Any = dist.distributed_c10d
+_group: Any = dist.ProcessGroup
 _reducer: Any = vars(dist)["Reducer"]
 _Mode: Any = TorchDispatchMode
 # Methods of a mesh that compute with its ranks.
@@ -63,6 +64,7 @@ class FakeGroups:
 
     def __init__(self, ranks: int, rank: int) -> None:
         self._ranks, self._rank = ranks, rank
+        self._on_host: set[str] = set()  # names of groups that send what lies on the host
         self._open = ExitStack()
 
     def __enter__(self) -> FakeGroups:
@@ -81,6 +83,13 @@ class FakeGroups:
 
     def __exit__(self, *raised: Any) -> None:
         self._open.__exit__(*raised)
+
+    def on_host(self, args: Iterable[Any]) -> bool:
+        """Is the group among these arguments of an operator one of gloo's."""
+        groups = [each for each in args if isinstance(each, torch.ScriptObject)]
+        with suppress(RuntimeError):  # another object of C++
+            return any(_group.unbox(each).group_name in self._on_host for each in groups)
+        return False
 
     def _environment(self) -> dict[str, str]:
         local = min(NODE, self._ranks)
@@ -112,7 +121,10 @@ class FakeGroups:
             kw.pop("backend_options", None)
             kw.pop("device_id", None)
             with real():
-                return helper(size, rank, ranks, dist.Backend("fake"), *args, **kw)
+                made = helper(size, rank, ranks, dist.Backend("fake"), *args, **kw)
+            if str(backend).lower() == "gloo" and hasattr(made[0], "group_name"):
+                self._on_host.add(made[0].group_name)
+            return made
 
         def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
             object_list[:] = [obj] * len(object_list)
