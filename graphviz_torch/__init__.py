@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .devices.mover import Move, Moves
     from .devices.simulated.accelerator import simulate_accelerator
     from .devices.to_device import available_devices, move_locals, to_device
+    from .experiments.experiment import Experiments, experiment
+    from .experiments.influence import influence
     from .findings import find, find_across, rules
     from .findings.way.explain import explain
     from .findings.way.way import GradientWay
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
         Collective,
         Cut,
         Edge,
+        Experiment,
         Failure,
         Finding,
         Fingerprint,
@@ -130,6 +133,11 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     # comparison
     "FirstDifference",
     "first_difference",
+    # experiments
+    "Experiment",
+    "Experiments",
+    "experiment",
+    "influence",
     # rehearsal
     "Rehearsal",
     "draw_memory",
@@ -195,11 +203,14 @@ _ROOMS = {
     "devices.mover": "Move Moves",
     "devices.simulated.accelerator": "simulate_accelerator",
     "devices.to_device": "available_devices move_locals to_device",
+    "experiments.experiment": "Experiments experiment",
+    "experiments.influence": "influence",
     "findings": "find find_across rules",
     "findings.way.explain": "explain",
     "findings.way.way": "GradientWay",
     "graph": (
-        "Collective Cut Edge Failure Finding Fingerprint GradientStats Node Parameter SavedTensor "
+        "Collective Cut Edge Experiment Failure Finding Fingerprint GradientStats Node Parameter "
+        "SavedTensor "
         "TensorMeta Training TrainingStep Transfer"
     ),
     "graph.json": "load save",

@@ -73,6 +73,8 @@ class Node(NamedTuple):
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
     # Fingerprints of what the forward computed, one per output; for a leaf, of its elements.
     values: Annotated[tuple[Fingerprint | None, ...], Column("values", _values)] = ()
+    # The share of its value that differs where one thing is changed, from 0 to 1: of `influence`.
+    influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
 
     def __repr__(self) -> str:
         return short_repr(self)

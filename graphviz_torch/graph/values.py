@@ -247,3 +247,32 @@ class Finding:
     steps: tuple[int, ...] = ()
 
     __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Experiment:
+    """One thing changed, one forward run again, and what followed.
+
+    >>> from graphviz_torch import Experiment
+    >>> Experiment("seed", "another seed, in eval mode", True, "no result differs")
+    Experiment('seed', 'another seed, in eval mode', True, 'no result differs')
+    """
+
+    name: str  # "sample"
+    changed: str  # "sample 0 of x"
+    # Did what must not follow stay away; None: it cannot be said.
+    holds: bool | None
+    message: str
+    operation: str = ""  # the first operator where it shows: "_softmax"
+    where: str = ""  # its line: "model.py:31"
+    module: str = ""
+    node: NodeId | None = None  # in the recording's graph
+    change: float | None = None  # how much differs there, relative to the largest value
+    finding: Finding | None = None  # where it must not be
+
+    __repr__ = short_repr
+
+    def __str__(self) -> str:
+        sign = {True: "holds", False: "does not hold", None: "not known"}[self.holds]
+        where = f"  {self.where}" if self.where else ""
+        return f"{self.name}: {sign}{where}\n        {self.changed}: {self.message}"

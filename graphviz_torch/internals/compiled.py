@@ -22,6 +22,15 @@ def is_region(kind: type) -> bool:
     )
 
 
+def is_compiled(module: Any) -> bool:
+    """Is a module what `torch.compile` made, or compiled in place.
+
+    Private: `_compiled_call_impl`, of `Module.compile`, and the name of the wrapper's class (2.13).
+    """
+    called = getattr(module, "_compiled_call_impl", None)
+    return called is not None or type(module).__name__ == "OptimizedModule"
+
+
 def backward_graph(kind: type) -> Graph | None:
     """The graph of the backward of a region, by the class of its node; None where there is none."""
     forward: Any = kind._forward_cls  # type: ignore[attr-defined]

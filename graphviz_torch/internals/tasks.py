@@ -19,3 +19,8 @@ def enter(program: object) -> None:
 def leave(program: object) -> None:
     """It is not any more."""
     _programs.set(programs() - {program})
+
+
+def alone() -> None:
+    """What runs from now on in this context, a copy, is no program that is watched."""
+    _programs.set(frozenset())

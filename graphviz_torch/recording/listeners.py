@@ -16,6 +16,7 @@ from .gradients.gradients import Gradients
 from .gradients.results import FiniteResults
 from .listener import Listener
 from .modules.arguments import Arguments
+from .modules.first_call import FirstCall
 from .modules.modes import Modes
 from .modules.weights import Weights
 from .saved_tensors import SavedTensors
@@ -41,4 +42,5 @@ LISTENERS: tuple[type[Listener], ...] = (
     Placements,
     Wrappers,
     ResultValues,
+    FirstCall,
 )

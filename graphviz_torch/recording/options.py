@@ -16,6 +16,7 @@ class Options(NamedTuple):
     notes: bool
     compiled: Compiled = "open"
     values: bool = False
+    experiments: bool = False
 
     @property
     def light(self) -> bool:

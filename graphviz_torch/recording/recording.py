@@ -24,6 +24,7 @@ from ..graph.units import count_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from .failures.note import add_note
+from .modules.first_call import FirstCall, RecordedCall
 from .options import Compiled, Options
 from .session import Session
 from .transfers.copies import Copies
@@ -40,6 +41,7 @@ def record(
     notes: bool = True,
     compiled: Compiled = "open",
     values: bool = False,
+    experiments: bool = False,
 ) -> Recording:
     """Record what happens in a `with` block: forward, backward, or both.
 
@@ -68,6 +70,9 @@ def record(
         values: note a fingerprint of each result of the forward and of each leaf, by which
             `first_difference` tells where two runs part. What makes no node has none: run the
             forward with gradients on.
+        experiments: keep what `experiment` and `influence` need: the first outermost module that is
+            called with gradients, copies of its arguments and buffers, and the random state. The
+            recording holds them as long as it lives.
 
     The first recording registers two things that stay and then do nothing: operators fall through
     an unused dispatch key, and an optimizer's step looks whether anybody records.
@@ -99,7 +104,7 @@ def record(
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory
-    options = Options(gradients, transfers, keeps, notes, compiled, values)
+    options = Options(gradients, transfers, keeps, notes, compiled, values, experiments)
     return Recording(model, options, clock=clock)
 
 
@@ -132,6 +137,7 @@ class Recording:
         self._seams: list[Any] = []  # what tells the session
         self._graphs: list[Graph] = []
         self._missed: list[str] = []  # what could not be read, and why
+        self.first_call: RecordedCall | None = None  # of `experiments=True`
 
     def __enter__(self) -> Recording:
         if self._entered:
@@ -279,6 +285,8 @@ class Recording:
             attempt = session.program.attempt
             self._graphs = attempt(session.graphs) or []
             self._missed = list(session.program.missed)
+            if (first := session.listener(FirstCall)) is not None:
+                self.first_call = attempt(first.take, self._graphs)
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
         finally:

@@ -1,0 +1,1 @@
+"""A recorded module's forward, run again with one thing changed: what follows from it."""

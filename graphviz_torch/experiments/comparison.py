@@ -1,0 +1,218 @@
+"""What differs of each result between the two runs, and which operator it comes from.
+
+A result keeps its lanes if what differs lies, along one of its dimensions, in what belongs to the
+samples or positions that were changed. A dimension whose size is a multiple of their number may
+hold them at any place: 6 rows of 3 samples are (3, 2) or (2, 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..internals.replay.modules import Place
+from ..internals.replay.side_by_side import Compared
+from ..internals.tensors.memory import elements
+
+
+class Row(NamedTuple):
+    """What an operator's results have to do with the change."""
+
+    number: int
+    name: str  # "softmax"
+    makers: frozenset[int]  # operators that its operands come from
+    keeps: bool | None  # does it keep the lanes; None: it has no dimension for them
+    share: float  # of its elements that differ
+    change: float  # largest difference, relative to the largest value
+    is_integer: bool
+    is_random: bool
+    crosses: bool  # do all pairs of lanes meet in it, as in a matrix of similarities
+    zeros: bool  # is an operand that does not differ all zero
+    square: bool  # is one a matrix from lanes to lanes, as of a graph
+    module: str
+    classes: str
+    place: Place | None
+    user_place: Place | None
+    functions: tuple[str, ...]
+    node: int
+
+
+def difference(first: Tensor, other: Tensor) -> Tensor | None:
+    """Which elements differ; None where they cannot be read."""
+    a, b = readable(first), readable(other)
+    if a is None or b is None or a.shape != b.shape:
+        return None
+    differs = a != b
+    if a.is_floating_point() or a.is_complex():
+        differs &= ~(a.isnan() & b.isnan())
+    return differs
+
+
+def readable(tensor: Tensor) -> Tensor | None:
+    """A plain tensor with the values of this one."""
+    found = elements(tensor).tensors
+    return found[0].detach() if len(found) == 1 else None
+
+
+def relative(first: Tensor, other: Tensor) -> float:
+    """The largest difference, relative to the largest value; of integers 1."""
+    a, b = readable(first), readable(other)
+    if a is None or b is None or not a.is_floating_point() or not a.numel():
+        return 1.0
+    a, b = a.double(), b.double()
+    finite = a.isfinite() & b.isfinite()
+    if not bool(finite.any()):
+        return 1.0
+    most = float((a - b)[finite].abs().max())
+    size = float(torch.maximum(a[finite].abs().max(), b[finite].abs().max()))
+    return most / size if size else 0.0
+
+
+def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
+    """Does what differs lie in the allowed ones of `count` lanes, along some dimension.
+
+    >>> x = torch.zeros(6, 5, dtype=torch.bool)
+    >>> x[0] = x[3] = True
+    >>> keeps(x, 3, [0]), keeps(x.any(1), 2, [0]), keeps(x.any(0), 3, [0])
+    (True, False, None)
+    """
+    found = None
+    for dim, size in enumerate(differs.shape):
+        if not size or size % count:
+            continue
+        found = False
+        others = [d for d in range(differs.dim()) if d != dim]
+        along = differs.any(dim=others) if others else differs
+        where = along.nonzero().flatten()
+        ok = torch.tensor(sorted(allowed), device=where.device)
+        for block in _divisors(size // count):
+            if bool(torch.isin((where // block) % count, ok).all()):
+                return True
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, min(number, 512) + 1) if number % n == 0] + (
+        [number] if number > 512 else []
+    )
+
+
+def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
+    """Is it a matrix of all lanes with all, which differs in the row or the column of a lane."""
+    if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
+        return False
+    rest = differs.reshape(-1, *differs.shape[-2:]).any(0)
+    lanes = [torch.arange(size, device=rest.device) for size in rest.shape]
+    ok = torch.tensor(sorted(allowed), device=rest.device)
+    for inner in (True, False):
+        rows, columns = (
+            ~torch.isin(lane % count if inner else lane // (len(lane) // count), ok)
+            for lane in lanes
+        )
+        if not bool(rest[rows][:, columns].any()):
+            return True
+    return False
+
+
+class Comparison:
+    """Takes what a run tells, and keeps a row for each operator.
+
+    Args:
+        count: how many lanes there are; 0: they are not looked at.
+        allowed: the lanes that may differ.
+        in_pairs: a matrix of all lanes with all keeps them, as the scores of attention do.
+    """
+
+    def __init__(
+        self, count: int = 0, allowed: Collection[int] = (), *, in_pairs: bool = False
+    ) -> None:
+        self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
+        self.rows: dict[int, Row] = {}
+        self.shares: dict[int, float] = {}  # by the node's number in the run
+        self.same = 0  # results that do not differ
+        self.last_same: Row | None = None
+
+    def __call__(self, compared: Compared) -> bool:
+        """Does this result differ."""
+        differs = difference(compared.first, compared.other)
+        share = 1.0 if differs is None else _share(differs)
+        if compared.node >= 0:
+            self.shares[compared.node] = max(share, self.shares.get(compared.node, 0.0))
+        if compared.is_view:
+            return share > 0
+        known = self.rows.get(compared.number)
+        kept = crossed = None
+        if share and self.count and differs is not None:
+            kept = keeps(differs, self.count, self.allowed)
+            crossed = kept is False and crosses(differs, self.count, self.allowed)
+            kept = True if crossed and self.in_pairs else kept
+        row = Row(
+            compared.number,
+            title(compared.name),
+            compared.makers,
+            kept,
+            share,
+            relative(compared.first, compared.other) if share and kept is not True else 0.0,
+            not (compared.first.is_floating_point() or compared.first.is_complex()),
+            compared.is_random,
+            bool(crossed),
+            any(_is_zero(t) for t in compared.operands) if not share else False,
+            any(_is_square(t, self.count) for t in compared.operands),
+            compared.module,
+            compared.classes,
+            compared.place,
+            compared.user_place,
+            compared.functions,
+            compared.node,
+        )
+        if not share:
+            self.same += 1
+            self.last_same = row
+            return False
+        self.rows[compared.number] = row if known is None else _worse(known, row)
+        return True
+
+    def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
+        """The first operator on the way to what `maker` wrote that did not keep its lanes.
+
+        And those on the way from it.
+        """
+        path: dict[int, Row] = {}
+        stack = [maker]
+        while stack:
+            number = stack.pop()
+            row = self.rows.get(number)
+            if row is None or number in path or row.keeps is True:
+                continue
+            path[number] = row
+            stack.extend(row.makers)
+        if not path:
+            return None
+        return path[min(path)], [path[n] for n in sorted(path)]
+
+
+def title(name: str) -> str:
+    """An operator as people call it: "aten::_softmax" -> "softmax"."""
+    return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
+
+
+def _worse(a: Row, b: Row) -> Row:
+    if a.keeps is False or (a.keeps is True and b.keeps is None):
+        return a
+    return b._replace(share=max(a.share, b.share), node=max(a.node, b.node))
+
+
+def _share(differs: Tensor) -> float:
+    return float(differs.sum()) / differs.numel() if differs.numel() else 0.0
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    plain = readable(tensor)
+    return plain is not None and plain.numel() > 0 and not bool(plain.any())
+
+
+def _is_square(tensor: Tensor, count: int) -> bool:
+    return tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1] == count > 0

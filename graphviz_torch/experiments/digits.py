@@ -1,0 +1,118 @@
+"""In float64: which operation loses more than half of its digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..graph import Experiment
+from ..internals.replay.shadows import DOUBLE
+from ..internals.replay.side_by_side import Compared
+from ..internals.tensors.pytree import flatten
+from .comparison import Comparison, Row, readable
+from .subject import Subject
+
+_ADVICE = (
+    "It subtracts what is nearly equal, or leaves the range of its dtype: compute it in another "
+    "way (log_softmax, logsumexp, expm1, var) or in float32."
+)
+
+
+class _Digits(Comparison):
+    """Keeps of each operator how far it is from float64, relative to the norm of its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: dict[int, float] = {}
+        self.dtypes: dict[int, torch.dtype] = {}
+
+    def __call__(self, compared: Compared) -> bool:
+        if compared.is_view:
+            return True
+        error = distance(compared.first, compared.other)
+        super().__call__(compared._replace(other=compared.first, operands=()))
+        if self.last_same is not None and self.last_same.number == compared.number:
+            self.rows[compared.number] = self.last_same._replace(change=error)
+        known = self.errors.get(compared.number, 0.0)
+        self.errors[compared.number] = max(error, known)
+        self.dtypes[compared.number] = compared.first.dtype
+        return True
+
+
+def float64(subject: Subject) -> Iterator[Experiment]:
+    """The same in float64: no operation loses more than half of the digits that its dtype has."""
+    changed = "all computed in float64, too"
+    digits = _Digits()
+    run = subject.run(digits, double=True)
+    if (unknown := subject.unknown("float64", changed, run)) is not None:
+        yield unknown
+        return
+    outputs = [
+        (t, run.shadows.of(t))
+        for _, t in flatten(run.output, ask=False)
+        if t.dtype in DOUBLE and not t.is_meta
+    ]
+    worst = 0.0
+    for tensor, other in outputs:
+        if other is None:
+            continue
+        error = distance(tensor, other)
+        worst = max(worst, error)
+        if error <= _half(tensor.dtype):
+            continue
+        row = _first(digits, run.shadows.maker(tensor))
+        if row is None:
+            continue
+        name = str(digits.dtypes[row.number]).removeprefix("torch.")
+        message = (
+            f"the output differs by {error:.1g} of its size; {{operation}} is the first to lose "
+            f"more than half of the digits of {name} ({row.change:.1g})"
+        )
+        yield subject.answer(
+            "float64", changed, message, row, run, rule="digits-lost", advice=_ADVICE
+        )
+        return
+    if not digits.rows:
+        yield Experiment("float64", changed, None, "it computes in float64, or in integers")
+        return
+    message = f"the output differs by {worst:.1g} of its size"
+    yield Experiment("float64", changed, True, message)
+
+
+def distance(first: Tensor, other: Tensor) -> float:
+    """How far a result is from another, relative to the other's norm; 1 where one is not finite."""
+    a, b = readable(first), readable(other)
+    if a is None or b is None or a.shape != b.shape or not a.numel():
+        return 0.0
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    a, b = a.to(wide), b.to(wide)
+    if not bool((a.isfinite() == b.isfinite()).all()):
+        return 1.0
+    finite = a.isfinite()
+    a, b = a[finite], b[finite]
+    size = float(torch.linalg.vector_norm(b))
+    apart = float(torch.linalg.vector_norm(a - b))
+    return 0.0 if not apart else min(apart / size, 1.0) if size else 1.0
+
+
+def _half(dtype: torch.dtype) -> float:
+    """An error that leaves half of the digits."""
+    return float(torch.finfo(dtype).eps ** 0.5)
+
+
+def _first(digits: _Digits, maker: int) -> Row | None:
+    """The first operator on the way to a result that has lost its digits."""
+    seen: set[int] = set()
+    stack, found = [maker], None
+    while stack:
+        number = stack.pop()
+        if number in seen or number not in digits.rows:
+            continue
+        if digits.errors[number] <= _half(digits.dtypes[number]):
+            continue
+        seen.add(number)
+        found = number if found is None else min(found, number)
+        stack.extend(digits.rows[number].makers)
+    return None if found is None else digits.rows[found]

@@ -1,0 +1,77 @@
+"""influence(): how much of each node's value depends on an input, a sample or a position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..graph import Graph
+from .comparison import Comparison
+from .experiment import subject_of
+from .inputs import _changed
+from .subject import Input, other_values
+
+
+def influence(
+    recording: Any, *, sample: int | None = None, position: int | None = None, input: str = ""
+) -> Graph:
+    """The recorded graph, each node with the share of its value that one thing changes.
+
+    `draw_graph` colours it: from 0, what is reached and stays as it is, to 1, what changes as a
+    whole. What is never reached has no value, and is grey. Buffers, random numbers and modes are
+    those of the recorded run, batch norm's too.
+
+    Args:
+        recording: of `record(experiments=True)`, once its block is left.
+        sample: the number of a sample, along the first dimension of the inputs.
+        position: the number of a position, along the second.
+        input: the name of an argument of the module's forward: "x", "batch.ids".
+
+    Raises:
+        TypeError: for what is not a recording.
+        ValueError: unless exactly one of the three is given, and there is one; for a recording that
+            kept no call; where the forward cannot be run again as it was.
+
+    >>> import torch
+    >>> from graphviz_torch import record
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with record(model, experiments=True) as recording:
+    ...     model(torch.randn(8, 4)).sum().backward()
+    >>> [(node.title, node.influence) for node in influence(recording, sample=0).nodes][2:4]
+    [('addmm', 0.125), ('sum', None)]
+    """
+    if (sample is not None) + (position is not None) + (input != "") != 1:
+        raise ValueError("pass one of sample=, position= and input=.")
+    subject = subject_of(recording)
+    given = subject.inputs()
+    comparison = Comparison()
+    done: list[str] = []
+
+    def change(inputs: list[Input]) -> dict[int, Tensor]:
+        if input:
+            done.extend(each.name for each in inputs if each.name == input)
+            return _changed(inputs, input)
+        dim, lane = (0, sample) if sample is not None else (1, position)
+        sizes = [t.shape[dim] for _, t in given if t.dim() > dim]
+        found: dict[int, Tensor] = {}
+        for name, tensor in inputs:
+            size = tensor.shape[dim] if tensor.dim() > dim else 0
+            if size == sizes[0] and lane is not None and 0 <= lane < size:
+                other = other_values(tensor, dim, range(lane, lane + 1))
+                done.append(name)
+                if other is not None:
+                    found[id(tensor)] = other
+        return found
+
+    run = subject.run(comparison, change)
+    if not done:
+        known = ", ".join(f"{n} {list(t.shape)}" for n, t in given)
+        raise ValueError(f"no input has this one. The inputs are {known or 'none'}.")
+    if (unknown := subject.unknown("influence", "", run)) is not None:
+        raise ValueError(f"{unknown.message} {unknown.where}".rstrip())
+    if run.nodes != subject.recorded.count or not subject.recorded.nodes:
+        raise ValueError("run again, it made other nodes than those that were recorded.")
+    nodes = subject.recorded.nodes
+    shares = {nodes[n]: share for n, share in comparison.shares.items() if n in nodes}
+    return subject.graph.annotate(influence=shares)

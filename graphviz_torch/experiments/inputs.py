@@ -1,0 +1,88 @@
+"""An input with other values: does the output depend on it, and where does its way end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..graph import Experiment, Finding
+from ..internals.tensors.pytree import flatten
+from .comparison import Comparison
+from .subject import Input, Subject
+
+_MOST = 3  # inputs: one forward each
+
+
+def inputs(subject: Subject) -> Iterator[Experiment]:
+    """Other values of one input: the output differs."""
+    given = [each for each in subject.inputs() if _varies(each.tensor)]
+    given.sort(key=lambda each: -each.tensor.numel())
+    for each in given[:_MOST]:
+        yield _of_input(subject, each)
+    if not given:
+        yield Experiment("inputs", "no input", None, "no input has values that vary")
+
+
+def _varies(tensor: Tensor) -> bool:
+    """Has it different values, and more than two of them where it is integer."""
+    if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
+        return False
+    values = torch.unique(tensor.detach().flatten()[:10_000])
+    return len(values) > (1 if tensor.is_floating_point() or tensor.is_complex() else 2)
+
+
+def _of_input(subject: Subject, given: Input) -> Experiment:
+    changed = f"all of {given.name} became other values"
+    comparison = Comparison()
+    run = subject.run(comparison, partial(_changed, name=given.name))
+    if (unknown := subject.unknown("inputs", changed, run)) is not None:
+        return unknown
+    if any(run.shadows.of(t) is not None for _, t in flatten(run.output, ask=False)):
+        return Experiment("inputs", changed, True, "the output depends on it")
+    rows = comparison.rows
+    end = comparison.last_same
+    if end is None and rows:
+        end = rows[max(rows)]
+        message = "the output does not depend on it: nothing that is returned uses {operation}"
+        return subject.answer(
+            "inputs", changed, message, end, run, rule="unused-input", severity="info"
+        )
+    if end is None:
+        message = "the output does not depend on it: no operation uses it"
+        found = Finding(
+            "unused-input",
+            "info",
+            f"{given.name}: {message}.",
+            "Is it to be used? Else leave it out.",
+            where=subject.recorded.where,
+        )
+        return Experiment(
+            "inputs", changed, False, message, where=subject.recorded.where, finding=found
+        )
+    if end.zeros:
+        message = (
+            "the output does not depend on it yet: {operation} multiplies it with zeros, as a "
+            "layer that begins with zeros does"
+        )
+        return subject.answer("inputs", changed, message, end, run, holds=None)
+    message = (
+        "the output does not depend on it: its way ends at {operation}, whose result is the same"
+    )
+    advice = "Look at what this operation is given: values that it maps to one, as a ReLU does."
+    return subject.answer("inputs", changed, message, end, run, rule="lost-input", advice=advice)
+
+
+def _changed(given: list[Input], name: str) -> dict[int, Tensor]:
+    for each in given:
+        if each.name == name:
+            tensor = each.tensor.detach()
+            other = tensor.flatten().roll(1).reshape(tensor.shape).clone()
+            if tensor.is_floating_point() or tensor.is_complex():
+                generator = torch.Generator().manual_seed(0)
+                noise = torch.randn(tensor.shape, generator=generator).to(other.device, other.dtype)
+                other += 0.3 * tensor.abs().float().mean().to(other.dtype) * noise
+            return {id(each.tensor): other}
+    return {}

@@ -1,0 +1,249 @@
+"""Samples and positions: what happens in one must not reach the others.
+
+Meant, and known, where samples meet: statistics of a batch, similarities of all pairs, routing by
+integers, graphs. Batch norm takes its running statistics in these runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..graph import Experiment, Finding
+from .comparison import Comparison, Row
+from .subject import Input, Subject, other_values
+
+# Operators that bring lanes together where integers say so.
+_INDEXED = (
+    *("index", "gather", "scatter", "embedding", "sparse", "segment", "spmm", "take", "sort"),
+    *("unique", "nonzero", "masked_select", "topk", "cumsum", "multinomial"),
+)
+_ADVICE = (
+    "Look along which dimension this operation works (dim=, batch_first=, a view): it is the one "
+    "of the samples."
+)
+_LATER = "Look at the mask and at the dimension that this operation works along."
+
+
+def sample(subject: Subject) -> Iterator[Experiment]:
+    """Another sample's values: the results of all other samples stay the same."""
+    inputs = subject.inputs()
+    found = _along(subject, inputs, 0)
+    if found.holds is False and _may_be_batch(subject, inputs):
+        second = _along(subject, inputs, 1)
+        found = second if second.holds else found
+    yield found
+
+
+def _along(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
+    """Another sample, along this dimension."""
+    sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
+    sizes.sort(key=lambda each: not each[1])
+    if not sizes or sizes[0][0] < 2:
+        return Experiment("sample", "no input", None, "there are not two samples")
+    return _of_samples(subject, inputs, dim, sizes[0][0])
+
+
+def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
+    """May the second dimension be that of the samples, as for what has the time first."""
+    sizes = [t.shape for _, t in inputs if t.dim()]
+    if any(t.dim() >= 4 or (t.dim() == 2 and t.is_floating_point()) for _, t in inputs):
+        return False
+    for loss in subject.losses:
+        given = [*loss.args, *loss.kwargs.values()]
+        targets = [t for t in given if isinstance(t, Tensor)][1:2]
+        for target in targets:
+            if target.dim() and any(len(s) > 1 and s[0] == target.shape[0] != s[1] for s in sizes):
+                return False
+    return True
+
+
+def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> Experiment:
+    names = [n for n, t in inputs if t.dim() > dim and t.shape[dim] == count]
+    which = "sample 0" if not dim else "sample 0, along dimension 1,"
+    changed = f"{which} of {_list(names)} became another ({count} samples)"
+    if any(t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs):
+        message = "an input has the samples in two dimensions, so they are meant to meet"
+        return Experiment("sample", changed, None, message)
+    comparison = Comparison(count, [0])
+    done: list[str] = []
+
+    def change(given: list[Input]) -> dict[int, Tensor]:
+        found: dict[int, Tensor] = {}
+        for name, tensor in given:
+            if tensor.dim() > dim and tensor.shape[dim] == count:
+                other = other_values(tensor, dim, range(1))
+                if other is not None:
+                    found[id(tensor)] = other
+                    done.append(name)
+        return found
+
+    run = subject.run(comparison, change, training=_without_batch_statistics)
+    if not done:
+        return Experiment("sample", changed, None, "all samples are equal")
+    if (unknown := subject.unknown("sample", changed, run)) is not None:
+        return unknown
+    leak = subject.leaks(run, comparison)
+    if leak is None:
+        message = f"no other sample's output differs, in {len(comparison.rows)} operations"
+        return Experiment("sample", changed, True, message)
+    row, path = leak
+    if (why := _meant(row, path)) != "":
+        message = f"samples meet at {{operation}}: {why}"
+        return subject.answer("sample", changed, message, row, run, holds=None)
+    message = "the outputs of other samples differ, too, first at {operation}"
+    return subject.answer("sample", changed, message, row, run, rule="sample-leak", advice=_ADVICE)
+
+
+def _without_batch_statistics(module: Module) -> bool:
+    is_norm = "batchnorm" in type(module).__name__.lower()
+    return module.training and not is_norm
+
+
+def _meant(row: Row, path: list[Row]) -> str:
+    """Why lanes meet there on purpose; "" where they do not."""
+    if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
+        return "it computes statistics of the batch"
+    if any(each.crosses for each in path[:4]):
+        return "it compares all pairs of samples"
+    if row.is_integer or any(each in row.name for each in _INDEXED):
+        return "integers say which ones meet, as in routing and graphs"
+    if row.square:
+        return "a matrix says which ones meet, as in graphs"
+    return ""
+
+
+def positions(subject: Subject) -> Iterator[Experiment]:
+    """Later positions' values, where a model predicts the next one: earlier outputs stay the same.
+
+    Only where the targets are the inputs shifted: by one they are the next positions, by none the
+    same, by two those after the next.
+    """
+    found = [_shift(subject, each) for each in subject.inputs()]
+    shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]
+    if not shifts:
+        message = "no loss has targets that are an input shifted"
+        yield Experiment("positions", "no input", None, message)
+        return
+    answers = [_of_positions(subject, i, shift) for i, shift in shifts]
+    # An encoder may read what its decoder must not: one input that holds is the decoder's.
+    answers.sort(key=lambda each: (each.holds is not True, each.holds is None))
+    yield answers[0]
+    shift = shifts[0][1]
+    if shift == 1 or answers[0].holds is not True:
+        return
+    name = shifts[0][0].name
+    where = subject.line(subject.losses[-1].place, subject.losses[-1].place)
+    many = "the inputs themselves" if not shift else f"the inputs shifted by {shift}"
+    message = f"the targets are {many}, and no output has seen a later position"
+    advice = (
+        "The model copies what it is given: shift the targets by one, once."
+        if not shift
+        else "Were they shifted in the data and again in the model? Shift them once."
+    )
+    finding = Finding("target-shift", "warning", f"{name}: {message}.", advice, where=where)
+    yield Experiment(
+        "positions", f"targets of {name}", False, message, where=where, finding=finding
+    )
+
+
+def _shift(subject: Subject, given: Input) -> int | None:
+    """By how many positions an output's target lies after its input; None: it is not one."""
+    tokens = given.tensor
+    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:
+        return None
+    for loss in subject.losses:
+        operands = [t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor)]
+        if len(operands) < 2 or operands[1].is_floating_point():
+            continue
+        target = operands[1]
+        if target.numel() % tokens.shape[0] or not target.numel():
+            continue
+        target = target.reshape(tokens.shape[0], -1)
+        length = target.shape[1]
+        if not 1 < length <= tokens.shape[1]:
+            continue
+        offset = _offset(subject, loss, tokens.shape[0], length)
+        if offset is None:
+            continue
+        for lag in (1, 0, 2, 3):
+            both = min(length, tokens.shape[1] - lag)
+            if both < 2:
+                continue
+            a, b = target[:, :both], tokens[:, lag : lag + both]
+            counted = a >= 0
+            if int(counted.sum()) < 4 or len(torch.unique(a[counted])) < 2:
+                continue
+            if bool((a == b)[counted].all()):
+                return lag - offset if lag >= offset else None
+    return None
+
+
+def _offset(subject: Subject, loss: object, batch: int, length: int) -> int | None:
+    """The position of the module's output that the loss has first."""
+    rows = getattr(loss, "rows", None)
+    if rows is None or rows.numel() != batch * length:
+        return None
+    rows = rows.reshape(batch, length)
+    for output in subject.recorded.outputs:
+        if output.dim() == 2 and output.shape[0] == batch and output.shape[1] >= length:
+            for offset in range(min(3, output.shape[1] - length + 1)):
+                if torch.allclose(output[:, offset : offset + length], rows, equal_nan=True):
+                    return offset
+        elif output.numel() == rows.numel() and torch.allclose(
+            output.reshape_as(rows), rows, equal_nan=True
+        ):
+            return 0
+    return None
+
+
+def _of_positions(subject: Subject, given: Input, shift: int) -> Experiment:
+    count = given.tensor.shape[1]
+    first = max(count // 2, 1)
+    changed = f"positions {first} to {count - 1} of {given.name} became others"
+    comparison = Comparison(count, range(first, count), in_pairs=True)
+    run = subject.run(
+        comparison,
+        partial(_later, name=given.name, first=first),
+        training=_without_batch_statistics,
+    )
+    if (unknown := subject.unknown("positions", changed, run)) is not None:
+        return unknown
+    if not comparison.rows:
+        return Experiment("positions", changed, None, "all positions are equal")
+    leak = subject.leaks(run, comparison)
+    if leak is None:
+        message = f"no earlier output differs, in {len(comparison.rows)} operations"
+        return Experiment("positions", changed, True, message)
+    row, _ = leak
+    if shift != 1:
+        message = "earlier outputs differ, as is meant where nothing is predicted"
+        return subject.answer("positions", changed, message, row, run, holds=None)
+    causal = [
+        each
+        for each in comparison.rows.values()
+        if each.keeps and ("softmax" in each.name or "attention" in each.name)
+    ]
+    if any(each.number > row.number for each in causal):
+        message = "one part reads all positions, at {operation}, and another only the earlier ones"
+        return subject.answer("positions", changed, message, row, run, holds=None)
+    message = "earlier outputs differ, too, first at {operation}; their targets are later inputs"
+    return subject.answer(
+        "positions", changed, message, row, run, rule="later-positions", advice=_LATER
+    )
+
+
+def _later(given: list[Input], name: str, first: int) -> dict[int, Tensor]:
+    for each in given:
+        if each.name == name:
+            other = other_values(each.tensor, 1, range(first, each.tensor.shape[1]))
+            return {} if other is None else {id(each.tensor): other}
+    return {}
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

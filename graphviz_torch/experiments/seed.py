@@ -1,0 +1,54 @@
+"""Another seed: in eval mode no result may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..graph import Experiment
+from .comparison import Comparison, Row
+from .subject import Subject
+
+_SEED = 20_011
+_DROPS = ("dropout", "bernoulli")
+_ADVICE = (
+    "In eval mode nothing may be dropped: pass training=self.training, or use the module "
+    "nn.Dropout."
+)
+
+
+def seed(subject: Subject) -> Iterator[Experiment]:
+    """Another seed: in eval mode no result differs, in training mode those after what is random."""
+    modes = [m.training for m in subject.module.modules()]
+    for name in ("training", "eval") if any(modes) else ("eval",):
+        changed = f"another seed, in {name} mode"
+        comparison = Comparison()
+        run = subject.run(
+            comparison, training=None if name == "training" else lambda _: False, other_seed=_SEED
+        )
+        if (unknown := subject.unknown("seed", changed, run)) is not None:
+            yield unknown
+            continue
+        first = min(comparison.rows.values(), key=lambda row: row.number, default=None)
+        if first is None:
+            yield Experiment("seed", changed, True, "no result differs")
+        elif name == "training":
+            message = "results differ from {operation} on"
+            yield subject.answer("seed", changed, message, first, run, holds=True)
+        elif (row := _dropping(comparison)) is not None:
+            message = "results differ, first at {operation}, which drops values"
+            yield subject.answer(
+                "seed", changed, message, row, run, rule="random-eval", advice=_ADVICE
+            )
+        else:
+            message = "results differ from {operation} on, which draws random numbers"
+            yield subject.answer("seed", changed, message, first, run, holds=None)
+
+
+def _dropping(comparison: Comparison) -> Row | None:
+    """The first operator that drops values, and not one that samples."""
+    for each in sorted(comparison.rows.values(), key=lambda row: row.number):
+        if each.is_random and any(
+            word in name for name in (each.name, *each.functions) for word in _DROPS
+        ):
+            return each
+    return None

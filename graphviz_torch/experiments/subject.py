@@ -1,0 +1,188 @@
+"""A recording that experiments are made on: its inputs by name, its runs, where its rows are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..graph import Experiment, Finding, Graph, Severity
+from ..graph.text import called_at, users_line
+from ..internals.replay.call import Call
+from ..internals.replay.modules import Place
+from ..internals.replay.side_by_side import Compared, Run, run
+from ..internals.tensors.pytree import flatten
+from ..recording.modules.first_call import Loss, RecordedCall
+from ..recording.source_lines import lines
+from .comparison import Comparison, Row
+
+
+class Input(NamedTuple):
+    """A tensor among a module's arguments."""
+
+    name: str  # "x", "batch.ids"
+    tensor: Tensor
+
+
+Change = Callable[[list[Input]], Mapping[int, Tensor]]
+
+
+class Subject:
+    """What was recorded, run again as often as an experiment asks.
+
+    Args:
+        recorded: the call.
+        graphs: of the recording.
+    """
+
+    def __init__(self, recorded: RecordedCall, graphs: list[Graph]) -> None:
+        self.recorded = recorded
+        self.call: Call = recorded.call
+        self.losses: tuple[Loss, ...] = recorded.losses
+        known = recorded.graph < len(graphs)
+        self.graph = graphs[recorded.graph] if known else Graph(())
+
+    @property
+    def module(self) -> Module:
+        """The module that was called."""
+        return self.call.module
+
+    def inputs(self, args: Any = None, kwargs: Any = None) -> list[Input]:
+        """The tensors among the arguments of the call, or of a copy of it, each once."""
+        args = self.call.args if args is None else args
+        kwargs = self.call.kwargs if kwargs is None else kwargs
+        found: dict[int, Input] = {}
+        for name, value in [
+            *zip(_names(self.module, len(args)), args, strict=False),
+            *kwargs.items(),
+        ]:
+            for path, tensor in flatten(value, ask=False):
+                dot = "" if not path or path.startswith("[") else "."
+                found.setdefault(id(tensor), Input(f"{name}{dot}{path}", tensor))
+        return list(found.values())
+
+    def run(
+        self,
+        compare: Callable[[Compared], bool],
+        change: Change | None = None,
+        *,
+        training: Callable[[Module], bool] | None = None,
+        double: bool = False,
+        other_seed: int | None = None,
+    ) -> Run:
+        """One forward beside a changed one."""
+
+        def changed(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
+            return {} if change is None else change(self.inputs(args, kwargs))
+
+        return run(
+            self.call, changed, compare, training=training, double=double, other_seed=other_seed
+        )
+
+    def leaks(self, run: Run, comparison: Comparison) -> tuple[Row, list[Row]] | None:
+        """Where lanes that must not differ first do, if some do in the module's outputs."""
+        for _, tensor in flatten(run.output, ask=False):
+            if run.shadows.of(tensor) is not None:
+                row = comparison.rows.get(run.shadows.maker(tensor))
+                if row is not None and row.keeps is False:
+                    return comparison.origin(row.number)
+        return None
+
+    def unknown(self, name: str, changed: str, run: Run) -> Experiment | None:
+        """What there is to say where a run tells nothing."""
+        if run.error is not None:
+            kind = type(run.error).__name__
+            said = next(iter(str(run.error).splitlines()), "")[:100]
+            message = f"its forward cannot be run again: {kind}: {said}"
+            return Experiment(name, changed, None, message)
+        if run.dependent:
+            where = self.line(run.depends, run.depends)
+            message = "the path through the code depends on these values, so nothing is concluded"
+            return Experiment(name, changed, None, message, where=where)
+        return None
+
+    def node(self, row: Row, run: Run) -> int | None:
+        """The node of the recording's graph that an operator made."""
+        if run.nodes != self.recorded.count:
+            return None
+        return self.recorded.nodes.get(row.node)
+
+    def line(self, place: Place | None, user: Place | None) -> str:
+        """A place as text; of a library's, with the user's call."""
+        # Without one the user's own line is the one that called the module.
+        called = lines([user[0].co_filename])(user) if user else self.recorded.where
+        if place is None or place == user:
+            return called
+        return called_at(lines([place[0].co_filename])(place), called)
+
+    def answer(
+        self,
+        name: str,
+        changed: str,
+        message: str,
+        row: Row,
+        run: Run,
+        *,
+        holds: bool | None = False,
+        rule: str = "",
+        severity: Severity = "warning",
+        advice: str = "",
+    ) -> Experiment:
+        """What shows at an operator; with a `rule` as a finding, too."""
+        node = self.node(row, run)
+        known = self.graph.nodes[node] if node is not None else None
+        operation = known.title if known is not None else row.name
+        where = known.source if known and known.source else self.line(row.place, row.user_place)
+        module = row.module
+        text = message.replace("{operation}", operation)
+        found = None
+        if rule:
+            found = Finding(
+                rule,
+                severity,
+                f"{changed[0].upper()}{changed[1:]}: {text}",
+                advice,
+                where=users_line(where),
+                nodes=() if node is None else (node,),
+            )
+        return Experiment(
+            name, changed, holds, text, operation, where, module, node, row.change, found
+        )
+
+
+def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:
+    """The tensor with other values in some lanes of a dimension: those of their neighbours.
+
+    None where there are no others. Floating-point values get some noise, too; integers and truth
+    values are ones that are there.
+    """
+    other = tensor.detach().clone()
+    part = other.narrow(dim, lanes.start, len(lanes))
+    size = tensor.shape[dim]
+    for shift in range(1, size):
+        index = torch.tensor([(i + shift) % size for i in lanes], device=tensor.device)
+        found = tensor.detach().index_select(dim, index)
+        if tensor.is_floating_point() or tensor.is_complex():
+            generator = torch.Generator().manual_seed(0)
+            noise = torch.randn(found.shape, generator=generator).to(found.device, found.dtype)
+            scale = tensor.detach().abs().float().mean().clamp(min=1e-3).to(found.dtype)
+            found = found + 0.3 * scale * noise
+        if not torch.equal(found, part):
+            part.copy_(found)
+            return other
+    return None
+
+
+def _names(module: Module, count: int) -> list[str]:
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return [f"[{i}]" for i in range(count)]
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in plain]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "")
+    return [names[i] if i < len(names) else f"{rest}[{i - len(names)}]" for i in range(count)]

@@ -1,0 +1,67 @@
+"""Which module runs, and at which line, while a forward runs again."""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+from typing import Any
+
+from torch.nn import Module
+
+from ..frames import LIBRARY, OTHER, OWN, owner
+from ..hooks.modules import ModuleBegan, ModuleEnded, ModuleWatch
+
+Place = tuple[CodeType, int]
+
+_FUNCTIONAL = "nn/functional.py"
+
+
+class RunningModules:
+    """Which module of this thread runs."""
+
+    def __init__(self, root: Module) -> None:
+        self._names = {id(module): name for name, module in root.named_modules()}
+        self._running: list[tuple[str, str, Any]] = []
+        self._watch = ModuleWatch(self._began, self._ended)
+
+    def __enter__(self) -> RunningModules:
+        self._watch.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.close()
+
+    def now(self) -> tuple[str, str]:
+        """Its path, and the classes around it."""
+        return self._running[-1][:2] if self._running else ("", "")
+
+    def _began(self, event: ModuleBegan) -> None:
+        name = self._names.get(id(event.module))
+        path, classes = self.now()
+        cls = type(event.module).__name__
+        self._running.append(
+            (path if name is None else name, f"{classes}/{cls}" if classes else cls, event.module)
+        )
+
+    def _ended(self, event: ModuleEnded) -> None:
+        while self._running and self._running.pop()[2] is not event.module:
+            pass
+
+
+def places(
+    frame: FrameType | None, last: CodeType
+) -> tuple[Place | None, Place | None, tuple[str, ...]]:
+    """The innermost line outside of PyTorch, that of the user's, functions on the way there."""
+    place = user = None
+    functions: list[str] = []
+    while frame is not None and frame.f_code is not last:
+        code = frame.f_code
+        whose = owner(code.co_filename)
+        if whose == OTHER and place is None and code.co_filename.endswith(_FUNCTIONAL):
+            functions.append(code.co_name)
+        if whose in (OWN, LIBRARY) and place is None:
+            place = code, frame.f_lasti
+        if whose == OWN:
+            user = code, frame.f_lasti
+            break
+        frame = frame.f_back
+    return place, user, tuple(functions)

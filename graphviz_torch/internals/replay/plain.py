@@ -1,0 +1,84 @@
+"""A module's forward, run again on its own: what it and its modules return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..hooks.modules import ModuleEnded
+from ..tasks import alone
+from ..tensors.pytree import flatten, map_tensors
+from .call import Call, copied
+from .modules import RunningModules
+from .world import World
+
+
+class Plain(NamedTuple):
+    """What came of a forward on its own."""
+
+    output: Any
+    modules: tuple[tuple[str, Tensor, int], ...]  # path, its result, the version of that
+    error: BaseException | None
+
+
+def run_plainly(
+    call: Call,
+    change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]] | None = None,
+    *,
+    training: Callable[[Module], bool] | None = None,
+    eager: bool = True,
+    budget: int = 1 << 28,
+) -> Plain:
+    """Run a module's forward again, and keep what its modules return, up to so many bytes."""
+    return copy_context().run(_run_plainly, call, change, training, eager, budget)
+
+
+def _run_plainly(
+    call: Call,
+    change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]] | None,
+    training: Callable[[Module], bool] | None,
+    eager: bool,
+    budget: int,
+) -> Plain:
+    alone()
+    world, results = World(call.module), _Results(call.module, budget)
+    output: Any = None
+    error: BaseException | None = None
+    with world.as_before():
+        args, kwargs = copied(call.args), copied(call.kwargs)
+        with torch.no_grad():
+            others = {} if change is None else change(args, kwargs)
+            args, kwargs = map_tensors(lambda t: others.get(id(t), t), (args, kwargs))
+            call.put_buffers()
+        if training is not None:
+            for module in call.module.modules():
+                module.training = training(module)
+        call.state.put()
+        try:
+            with call.context(eager=eager), torch.no_grad(), results:
+                output = call.module(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+    return Plain(output, tuple(results.found), error)
+
+
+class _Results(RunningModules):
+    """What the modules return, up to so many bytes."""
+
+    def __init__(self, root: Module, budget: int) -> None:
+        super().__init__(root)
+        self.found: list[tuple[str, Tensor, int]] = []
+        self._budget = budget
+
+    def _ended(self, event: ModuleEnded) -> None:
+        path = self.now()[0]
+        super()._ended(event)
+        for _, tensor in flatten(event.output, ask=False):
+            if tensor.is_floating_point() and tensor.nbytes <= self._budget:
+                self._budget -= tensor.nbytes
+                self.found.append((path, tensor.detach(), tensor._version))

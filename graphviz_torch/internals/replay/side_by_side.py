@@ -1,0 +1,324 @@
+"""A forward runs again, and beside each operator the same one on what is changed.
+
+One run of the user's code makes both: where an operand differs in the changed run, its operator is
+run twice, on the first values and on the others, and the two results are compared at once. Nothing
+is stored but the other values of tensors that are alive. So the path through the code is that of
+the first run. Where it depends on data that differ, this is told, and no more is compared.
+
+Random operators draw the same numbers for both; with `other_seed` others for the changed run, and
+then nothing else differs.
+
+Private: `_should_skip_dynamo`, which else loads the compiler (2.13).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..hooks.dispatch import sequence_number
+from ..tasks import alone
+from ..tensors.memory import is_dense
+from ..tensors.pytree import flatten, map_tensors, tensors
+from .call import Call, copied
+from .modules import Place, RunningModules, places
+from .operators import Kind, kind_of, wide_dtypes, with_the_same_numbers, written_by
+from .shadows import DOUBLE, Shadows
+from .streams import Streams
+from .world import World
+
+_MOST = 100_000  # operators that are compared
+
+
+class Compared(NamedTuple):
+    """An operator whose result may differ."""
+
+    number: int  # in the order of the run
+    name: str  # "aten::_softmax"
+    first: Tensor  # its result in the first run
+    other: Tensor  # and in the changed one
+    makers: frozenset[int]  # operators that made the operands that differ; -1: they came in
+    operands: tuple[Tensor, ...]  # those that do not differ
+    is_view: bool
+    is_random: bool
+    module: str  # path of the module that runs
+    classes: str  # its class and those around it: "Net/Block/BatchNorm1d"
+    place: Place | None  # innermost line outside of PyTorch and the standard library
+    user_place: Place | None  # innermost line of the user's own
+    functions: tuple[str, ...]  # of torch.nn.functional that are running
+    node: int  # how many nodes the run had made before this operator's own; -1: none
+
+
+class Run(NamedTuple):
+    """What came of a run."""
+
+    output: Any  # of the module
+    shadows: Shadows
+    nodes: int  # that its forward made
+    printed: bool  # did it print
+    error: BaseException | None  # what it raised
+    depends: Place | None  # the first line whose path depends on what differs
+    dependent: bool  # is there one
+    at: int  # the number of the operator there; of the last one where there is none
+    unsupported: int  # operators that refused the changed operands
+
+
+def run(
+    call: Call,
+    change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]],
+    compare: Callable[[Compared], bool],
+    *,
+    training: Callable[[Module], bool] | None = None,
+    double: bool = False,
+    other_seed: int | None = None,
+) -> Run:
+    """Run a module's forward again, beside one in which something is changed.
+
+    Args:
+        call: the module, its arguments, and how it was called.
+        change: given copies of the arguments, other values of some of their tensors, by `id()`.
+        compare: is told of each operator whose operands differ; does its result?
+        training: the mode of each module meanwhile; None: as it is.
+        double: the changed run computes in float64.
+        other_seed: the changed run draws from this seed.
+    """
+    return copy_context().run(_run, call, change, compare, training, double, other_seed)
+
+
+def _run(
+    call: Call,
+    change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]],
+    compare: Callable[[Compared], bool],
+    training: Callable[[Module], bool] | None,
+    double: bool,
+    other_seed: int | None,
+) -> Run:
+    alone()
+    world, output, error = World(call.module), None, None
+    with world.as_before():
+        args, kwargs = copied(call.args), copied(call.kwargs)
+        for tensor in tensors(args, kwargs):
+            world.own(tensor)
+        mode = SideBySide(world, call.module, compare, double=double, other_seed=other_seed)
+        given = {id(t): t for t in tensors(args, kwargs)}
+        with torch.no_grad():
+            for key, value in change(args, kwargs).items():
+                mode.shadows.put(given[key], value)
+            call.put_buffers()
+        if training is not None:
+            for module in call.module.modules():
+                module.training = training(module)
+        call.state.put()
+        started = sequence_number()
+        mode.start = started
+        try:
+            with call.context(), torch.enable_grad(), mode.modules, mode:
+                output = call.module(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        nodes = sequence_number() - started
+    return Run(
+        output,
+        mode.shadows,
+        nodes,
+        world.prints.count > 0,
+        error,
+        mode.depends,
+        mode.dependent,
+        mode.at,
+        mode.unsupported,
+    )
+
+
+class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs each operator, and again on what differs."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(
+        self,
+        world: World,
+        module: Module,
+        compare: Callable[[Compared], bool],
+        *,
+        double: bool,
+        other_seed: int | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shadows = Shadows(double=double)
+        self.depends: Place | None = None
+        self.dependent = False
+        self.at = 0
+        self.unsupported = 0
+        self.start = 0
+        self.modules = RunningModules(module)
+        self._world = world
+        self._compare = compare
+        self._double = double
+        self._other = Streams(other_seed) if other_seed is not None else None
+        self._kinds: dict[Any, Kind] = {}
+        self._last = -1  # number of the last node that there was before an operator
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = kind_of(func)
+        number = sequence_number() - 1  # autograd makes a node just before its operator runs
+        node = number - self.start if number >= self.start and number != self._last else -1
+        self._last = number
+        written = written_by(kind, func, args, kwargs)
+        for tensor in written:
+            self._world.protect(tensor)
+        shadows, operands = self.shadows, tensors(*args, *kwargs.values())
+        differ = [t for t in operands if shadows.of(t) is not None] if len(shadows) else []
+        draws = kind.is_random and self._other is not None
+        doubled = self._double and any(t.dtype in DOUBLE for t in operands)
+        if self.dependent or self.at >= _MOST or not (differ or draws or doubled):
+            result = func(*args, **kwargs)
+            self._made(func, result, kind)
+            return result
+        if kind.is_unset:
+            result = func(*args, **kwargs)
+            self._made(func, result, kind)
+            return result
+        self.at += 1
+        makers = frozenset(shadows.maker(t) for t in differ)
+        for tensor in written:
+            shadows.part(tensor)
+        if kind.is_view and all(map(is_dense, operands)):
+            result = func(*args, **kwargs)
+            others: Any = map_tensors(shadows.of, result)
+        else:
+            # Before the first one runs, which may change its operands.
+            taken = map_tensors(self._taken, (args, kwargs))
+            if self._double:
+                taken = wide_dtypes(*taken)
+            streams = Streams.of(args, kwargs, operands) if kind.is_random else None
+            result = func(*args, **kwargs)
+            others = self._other_result(func, kind, taken, streams, result)
+        self._made(func, result, kind)
+        if self._double and kind.is_random:
+            for tensor in written:
+                self.shadows.put(tensor, self.shadows.widened(tensor))
+        self._tell(func, kind, result, others, makers, operands, differ, written, node)
+        return result
+
+    def _taken(self, tensor: Tensor) -> Tensor:
+        shadow = self.shadows.of(tensor)
+        return self.shadows.widened(tensor) if shadow is None else shadow
+
+    def _other_result(
+        self, func: Any, kind: Kind, taken: Any, streams: Streams | None, result: Any
+    ) -> Any:
+        """What the operator gives in the changed run."""
+        args, kwargs = taken
+        if self._double and kind.is_random:
+            return with_the_same_numbers(func, args, result)
+        after = None
+        try:
+            if streams is not None:
+                after = streams.again()
+                if self._other is not None:
+                    streams = self._other
+                streams.put()
+            return func(*args, **kwargs)
+        except Exception:
+            if not self._double:
+                raise
+            self.unsupported += 1
+            return map_tensors(self.shadows.widened, result)
+        finally:
+            if after is not None:
+                if self._other is not None:
+                    self._other = self._other.again()
+                after.put()
+
+    def _made(self, func: Any, result: Any, kind: Kind) -> None:
+        if not kind.is_view and not kind.writes:
+            for tensor in tensors(result):
+                self._world.own(tensor)
+
+    def _tell(
+        self,
+        func: Any,
+        kind: Kind,
+        result: Any,
+        others: Any,
+        makers: frozenset[int],
+        operands: list[Tensor],
+        differ: list[Tensor],
+        written: list[Tensor],
+        node: int,
+    ) -> None:
+        first = [tensor for _, tensor in flatten(result, ask=False)]
+        other = [tensor for _, tensor in flatten(others, ask=False)]
+        if not first and not _plainly_equal(result, others):
+            self._depends()
+        if len(first) != len(other) or any(
+            a.shape != b.shape for a, b in zip(first, other, strict=False)
+        ):
+            if first and not kind.is_view:
+                self._depends()
+            return
+        place, user_place, functions = places(sys._getframe(2), _run.__code__)
+        same = {id(t) for t in differ}
+        rest = tuple(t for t in operands if id(t) not in same)
+        path, classes = self.modules.now()
+        for tensor, changed in zip(first, other, strict=True):
+            if tensor.is_meta or (self._double and tensor.dtype not in DOUBLE):
+                continue
+            differs = self._compare(
+                Compared(
+                    self.at,
+                    str(func).replace(".", "::", 1).rpartition(".")[0],
+                    tensor,
+                    changed,
+                    makers,
+                    rest,
+                    kind.is_view,
+                    kind.is_random,
+                    path,
+                    classes,
+                    place,
+                    user_place,
+                    functions,
+                    node,
+                )
+            )
+            if kind.is_view and is_dense(tensor):
+                continue
+            if any(tensor is each for each in written):
+                self.shadows.wrote(tensor, self.at)
+            elif differs or not is_dense(tensor):
+                self.shadows.put(tensor, changed, self.at)
+
+    def _depends(self) -> None:
+        """From here on the path through the code may be another one."""
+        if not self.dependent:
+            self.dependent = True
+            self.depends = places(sys._getframe(3), _run.__code__)[1]
+
+
+def _plainly_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b) or a != a
+    except Exception:
+        return True

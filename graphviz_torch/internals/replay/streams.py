@@ -1,0 +1,45 @@
+"""The state of the generators that an operator draws from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Streams:
+    """The state of the generators that an operator draws from."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._states: list[tuple[torch.Generator, Tensor]] = []
+        if seed is not None:
+            for generator in _generators():
+                other = torch.Generator(generator.device)
+                other.manual_seed(seed)
+                self._states.append((generator, other.get_state()))
+
+    @classmethod
+    def of(cls, args: Any, kwargs: Any, operands: list[Tensor]) -> Streams:
+        """The state of now."""
+        found = cls()
+        given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
+        for generator in [*given, *_generators()]:
+            found._states.append((generator, generator.get_state()))
+        return found
+
+    def again(self) -> Streams:
+        """The state of now, of the same generators."""
+        found = Streams()
+        found._states = [(g, g.get_state()) for g, _ in self._states]
+        return found
+
+    def put(self) -> None:
+        """Let it be that again."""
+        for generator, state in self._states:
+            generator.set_state(state)
+
+
+def _generators() -> list[torch.Generator]:
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.default_generator, *(torch.cuda.default_generators if started else ())]

@@ -1,0 +1,171 @@
+"""What `experiment` needs of a run: how the first outermost module was called, and its losses.
+
+Counted is the first module that is called with gradients on and that has parameters. Of the losses
+that are computed after it began, the functions of `torch.nn.functional` are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...graph import Graph
+from ...internals.frames import variables
+from ...internals.hooks.calls import Called
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.replay.call import Call
+from ...internals.tensors.pytree import flatten
+from ..backward import Backward
+from ..listener import Columns, Listener
+from ..options import Options
+from ..program import Program
+from ..source_lines import Place
+
+_LOSSES = {
+    F.cross_entropy,
+    F.nll_loss,
+    F.mse_loss,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.kl_div,
+    F.poisson_nll_loss,
+    F.gaussian_nll_loss,
+}
+_LARGEST = 1 << 26  # bytes of a loss's operands that are kept
+_MOST = 8  # losses
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A call of a loss function."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    place: Place | None
+    # Sums over the last dimension: tell which positions of the module's output a loss has.
+    rows: Tensor | None
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """The call, where it was made, and which nodes of which graph it made."""
+
+    call: Call
+    where: str  # the user's line
+    nodes: dict[int, int]  # ids by the order in which the forward made them
+    count: int  # nodes that the forward made
+    graph: int  # the position of their graph among the recording's
+    losses: tuple[Loss, ...]
+    outputs: tuple[Tensor, ...]  # sums over the last dimension of its floating-point outputs
+
+
+class FirstCall(Listener):
+    """Keeps the first outermost call with gradients, as `record(experiments=True)` asks."""
+
+    functions = _LOSSES
+    before = frozenset[Any]()
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._call: Call | None = None
+        self._place: Place | None = None
+        self._depth = 0  # calls of modules inside it
+        self._open = False
+        self._end = -1
+        self._nodes: dict[int, dict[int, int]] = {}  # by backward
+        self._losses: list[Loss] = []
+        self._outputs: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return options.experiments
+
+    def module_began(self, event: ModuleBegan) -> None:
+        if self._open:
+            self._depth += 1
+        elif self._call is None and torch.is_grad_enabled():
+            module = event.module
+            if next(module.parameters(), None) is not None:
+                args, kwargs = variables(event.frame, "args", "kwargs")
+                given = event.args if args is None else args
+                self._place = self.program.place(event.frame)
+                self._call = Call.of(module, given, kwargs or {}, sequence_number())
+                self._open = True
+
+    def module_ended(self, event: ModuleEnded) -> None:
+        if not self._open:
+            return
+        if self._depth:
+            self._depth -= 1
+            return
+        self._open, self._end = False, sequence_number()
+        found = [t for _, t in flatten(event.output, ask=False) if _has_rows(t)]
+        self._outputs = tuple(map(_rows, found))
+
+    def called(self, event: Called) -> None:
+        if self._call is None or len(self._losses) == _MOST:
+            return
+        kept = [
+            value.detach() if isinstance(value, Tensor) else value
+            for value in event.args
+            if not isinstance(value, Tensor) or value.nbytes <= _LARGEST
+        ]
+        if len(kept) < len(event.args):
+            return
+        kwargs = {
+            name: value.detach() if isinstance(value, Tensor) else value
+            for name, value in (event.kwargs or {}).items()
+        }
+        first = next((t for t in [*event.args, *kwargs.values()] if isinstance(t, Tensor)), None)
+        rows = _rows(first) if first is not None and _has_rows(first) else None
+        place = self.program.place(event.frame)
+        self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
+
+    def columns(self, backward: Backward) -> Columns:
+        """None; which nodes the call made is kept."""
+        if self._call is not None:
+            start, end = self._call.start, self._end
+            self._nodes[backward.position] = {
+                number - start: i
+                for i, number in enumerate(backward.numbers)
+                if start <= number < end
+            }
+        return {}
+
+    def take(self, graphs: Sequence[Graph]) -> RecordedCall | None:
+        """What was kept, with the nodes of the graph that has most of them."""
+        if self._call is None:
+            return None
+        position = max(self._nodes, key=lambda key: len(self._nodes[key]), default=0)
+        nodes = self._nodes.get(position, {})
+        whole = position < len(graphs) and all(
+            i < len(graphs[position].nodes) for i in nodes.values()
+        )
+        return RecordedCall(
+            self._call,
+            self.program.line()(self._place),
+            nodes if whole else {},
+            self._end - self._call.start,
+            position,
+            tuple(self._losses),
+            self._outputs,
+        )
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() >= 2 and not tensor.is_meta
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        return tensor.detach().double().sum(-1)

@@ -1,0 +1,66 @@
+"""Small programs, faulty ones and their near misses, by the experiment that tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphviz_torch import record
+
+Step = Callable[[], None]
+
+
+def net(forward: Callable[..., Any], **modules: nn.Module) -> nn.Module:
+    """A module of these modules with this forward, whose lines are this file's."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, module in modules.items():
+                self.add_module(name, module)
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return forward(self, *args, **kwargs)
+
+    return Net()
+
+
+def recorded(model: nn.Module, *args: Any, targets: Tensor | None = None) -> Any:
+    """A recording of one step; with targets, their cross entropy."""
+    with record(model, experiments=True) as recording:
+        output = model(*args)
+        output = output[0] if isinstance(output, tuple) else output
+        if targets is None:
+            output.sum().backward()
+        else:
+            F.cross_entropy(output.flatten(0, -2), targets.flatten()).backward()
+    return recording
+
+
+def classified(forward: Callable[..., Any], x: Tensor, **modules: nn.Module) -> Any:
+    """A step of a classifier of 3 classes, of samples along the first dimension."""
+    return recorded(net(forward, **modules), x, targets=torch.arange(len(x)) % 3)
+
+
+def predicted(forward: Callable[..., Any], shift: int = 1, length: int = 8, **modules: Any) -> Any:
+    """A step of a model that predicts tokens, 3 sequences, 11 words, with targets shifted so."""
+    tokens = torch.randint(0, 11, (3, length + 2))
+    model = net(forward, embed=nn.Embedding(11, 8), head=nn.Linear(8, 11), **modules)
+    return recorded(model, tokens[:, :length], targets=tokens[:, shift : length + shift])
+
+
+def attention(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of one head, without weights."""
+    scores = x @ x.transpose(1, 2) / 3
+    if mask is not None:
+        scores = scores.masked_fill(mask, float("-inf"))
+    return scores.softmax(-1) @ x
+
+
+def later(x: Tensor) -> Tensor:
+    """True where a position is after another."""
+    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)

@@ -1,0 +1,140 @@
+"""Later positions: which models see the tokens that they are to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import experiment
+from tests.experiments.programs import attention, later, predicted
+
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+
+def without_mask() -> Any:
+    return predicted(lambda self, ids: self.head(attention(self.embed(ids), None)))
+
+
+def inverted_mask() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(attention(x, later(x).T))
+
+    return predicted(forward)
+
+
+def norm_over_time() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(x - x.mean(1, keepdim=True))
+
+    return predicted(forward)
+
+
+def padded_on_both_sides() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        return self.head(self.conv(self.embed(ids).mT).mT)
+
+    return predicted(forward, conv=nn.Conv1d(8, 8, 3, padding=1))
+
+
+def both_directions() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(ids))[0])
+
+    return predicted(forward, lstm=nn.LSTM(8, 4, batch_first=True, bidirectional=True))
+
+
+@pytest.mark.parametrize(
+    ("program", "operation"),
+    [
+        (without_mask, "softmax"),
+        (inverted_mask, "softmax"),
+        (norm_over_time, "mean"),
+        (padded_on_both_sides, "convolution"),
+        (both_directions, ""),
+    ],
+)
+def test_what_shows_later_tokens_to_earlier_outputs_is_named(
+    program: Callable[[], Any], operation: str
+) -> None:
+    [found] = experiment(program(), "positions")
+    assert found.finding is not None, str(found)
+    assert found.finding.rule == "later-positions"
+    assert operation in found.operation
+    assert ".py:" in found.where
+
+
+def masked() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(attention(x, later(x)))
+
+    return predicted(forward)
+
+
+def masked_by_torch() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)[:, None]
+        made = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return self.head(made[:, 0])
+
+    return predicted(forward)
+
+
+def one_direction() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(ids))[0])
+
+    return predicted(forward, lstm=nn.LSTM(8, 8, batch_first=True))
+
+
+def padded_on_the_left() -> Any:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = torch.nn.functional.pad(self.embed(ids).mT, (2, 0))
+        return self.head(self.conv(x).mT)
+
+    return predicted(forward, conv=nn.Conv1d(8, 8, 3))
+
+
+def norm_of_each_position() -> Any:
+    return predicted(lambda self, ids: self.head(self.norm(self.embed(ids))), norm=nn.LayerNorm(8))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [masked, masked_by_torch, one_direction, padded_on_the_left, norm_of_each_position],
+)
+def test_nothing_is_found_where_each_output_sees_what_came_before(
+    program: Callable[[], Any],
+) -> None:
+    [found] = experiment(program(), "positions")
+    assert found.holds is True, str(found)
+    assert found.finding is None
+
+
+@pytest.mark.parametrize(("shift", "said"), [(0, "the inputs themselves"), (2, "shifted by 2")])
+def test_targets_that_are_not_shifted_by_one_are_a_finding_of_their_own(
+    shift: int, said: str
+) -> None:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(attention(x, later(x)))
+
+    _, found = experiment(predicted(forward, shift), "positions")
+    assert found.finding is not None
+    assert found.finding.rule == "target-shift"
+    assert said in found.finding.message
+
+
+def test_what_reads_both_ways_and_gives_back_its_input_is_not_told_off() -> None:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        return self.head(attention(self.embed(ids), None))
+
+    [found] = experiment(predicted(forward, 0), "positions")
+    assert found.holds is None
+    assert found.finding is None
