@@ -1,1 +1,1 @@
-"""The app: see a `grad_fn`, run backward, find the line. `streamlit run app/server.py`."""
+"""The app: see a `grad_fn`, run backward, find the line. `streamlit run app/main.py`."""

@@ -1,47 +1,50 @@
-"""The app's frame: page config and navigation. `streamlit run app/server.py`."""
+"""The app as it is served: no other site may frame it, and no browser guesses what a file is.
+
+`streamlit run app/main.py`, or `graphviz-torch app`. The headers stand on every answer: the page,
+its scripts, uploads, media and the files of components. The process that runs jobs starts with it.
+"""
 
 import importlib
 import runpy
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
+from starlette.middleware import Middleware
 
 FOLDER = Path(__file__).resolve().parent
+HEADERS = {
+    b"content-security-policy": b"frame-ancestors 'self'",
+    b"x-content-type-options": b"nosniff",
+}
 
 
-NAME = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
+class Headers:
+    """Adds the headers to each answer of an ASGI application."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+
+        async def answer(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                others = [pair for pair in message["headers"] if pair[0].lower() not in HEADERS]
+                message = {**message, "headers": [*others, *HEADERS.items()]}
+            await send(message)
+
+        await self.app(scope, receive, answer)
 
 
-def page(name: str) -> Callable[[], None]:
-    """A page that is imported when it is first opened."""
+@asynccontextmanager
+async def ready(_: st.App) -> AsyncIterator[None]:
+    """Let the jobs' process load torch before the first visitor comes."""
+    name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
+    importlib.import_module(f"{name}.jobs.job").start()
+    yield
 
-    def draw() -> None:
-        importlib.import_module(f"{NAME}.views.{name}").draw()
 
-    return draw
-
-
-# It loads torch while the page is drawn, where server.py did not start it before.
-importlib.import_module(f"{NAME}.jobs.job").start()
-
-# Before the navigation: without it, the browser asks the network for the icon of the page.
-st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
-st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")
-st.navigation(
-    [
-        st.Page(page("run"), title="Run backward", icon=":material/play_arrow:", default=True),
-        *(
-            st.Page(page(name), title=title, icon=f":material/{icon}:", url_path=name)
-            for name, title, icon in (
-                ("explore", "Explore", "search"),
-                ("training", "Training", "show_chart"),
-                ("devices", "Devices", "memory"),
-                ("processes", "Many processes", "lan"),
-                ("fit", "Will it fit?", "straighten"),
-                ("checkpoints", "Checkpoints", "save"),
-            )
-        ),
-    ],
-    position="top",
-).run()
+app = st.App(FOLDER / "frame.py", lifespan=ready, middleware=[Middleware(Headers)])

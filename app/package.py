@@ -1,6 +1,6 @@
 """The name under which this folder is imported: "app", or that of a package around it.
 
-Streamlit runs `server.py` and `main.py` as files; both take `NAME` from here with `runpy`.
+Streamlit runs `main.py` and `frame.py` as files; both take `NAME` from here with `runpy`.
 """
 
 import sys

@@ -40,7 +40,7 @@ def files(wheel: Path) -> set[str]:
 def test_the_wheel_holds_the_app_the_view_the_types_and_the_fonts(files: set[str]) -> None:
     assert files >= {
         "graphviz_torch/_app/app/main.py",
-        "graphviz_torch/_app/app/server.py",
+        "graphviz_torch/_app/app/frame.py",
         "graphviz_torch/_app/app/icon.svg",
         "graphviz_torch/py.typed",
         "graphviz_torch/render/view/dist/view.js",

@@ -16,7 +16,7 @@ from app.jobs.values import Choice
 from app.models import gallery
 from app.panels import example
 from graphviz_torch import record
-from tests.support.app_pages import MAIN, column, drawn, has, lines, page, press
+from tests.support.app_pages import FRAME, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "x.grad = [2, 2.667, 3.333]"
@@ -270,7 +270,7 @@ def test_the_first_page_loads_neither_torch_nor_what_streamlit_needs_for_data_fr
     text = f"""
 import sys
 from streamlit.testing.v1 import AppTest
-assert not AppTest.from_file({MAIN!r}, default_timeout=120).run().exception
+assert not AppTest.from_file({FRAME!r}, default_timeout=120).run().exception
 heavy = "torch", "pandas", "graphviz_torch.render.dot", "graphviz_torch.findings"
 print(*{{*heavy}} & {{*sys.modules}})
 """

@@ -105,7 +105,7 @@ def is_browser(process: int) -> bool:
 
 if __name__ == "__main__":
     cold(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
-    main = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=120)
+    main = AppTest.from_file(str(ROOT / "app" / "frame.py"), default_timeout=120)
     timed("first page, the server's start included", main.run)
     choice = Choice("expression", "sim1", program=PROGRAM, inputs="x = 1, 2, 3")
     jobs.run(PLAY, choice, False)

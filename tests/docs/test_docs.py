@@ -38,6 +38,17 @@ def test_the_readme_is_short_and_opens_with_the_pictures_that_its_first_lines_dr
     assert all((ROOT / picture).exists() for picture in re.findall(r"!\[.*?\]\((.*?)\)", rest))
 
 
+def test_every_page_starts_the_app_with_the_same_command() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    pages += [*(ROOT / "docs").glob("*.py"), *(ROOT / "app").glob("*.py")]
+    texts = {page.name: page.read_text() for page in pages}
+    started = [
+        re.findall(r"streamlit(?: |\", \")run(?: |\", \")([\w/.]+)", t) for t in texts.values()
+    ]
+    assert {file for files in started for file in files} == {"app/main.py"}
+    assert sum(map(bool, started)) >= 4
+
+
 def test_the_annotated_picture_is_drawn_by_its_page_and_numbers_each_row() -> None:
     """Draw it anew with `python -m docs.images annotated` where this fails for the looks."""
     drawn = (ROOT / "docs" / "images" / "annotated.svg").read_text()

@@ -269,7 +269,7 @@ def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows
     monkeypatch.setattr(subprocess, "call", lambda command, env: started.append(command) or 0)
     assert main(["app", "--port", "8600"]) == 0
     [command] = started
-    assert Path(command[4]).parts[-2:] == ("app", "server.py")
+    assert Path(command[4]).parts[-2:] == ("app", "main.py")
     options = dict(zip(command[5::2], command[6::2], strict=True))
     assert {name.removeprefix("--") for name in options} <= config.get_config_options().keys()
     assert options["--server.showEmailPrompt"] == "false"  # else it waits for an answer, once

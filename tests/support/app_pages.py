@@ -8,14 +8,14 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
-MAIN = str(Path(__file__).parents[2] / "app" / "main.py")
+FRAME = str(Path(__file__).parents[2] / "app" / "frame.py")
 LIMIT = 120  # seconds
 
 
 def page(name: str = "run", **query: str) -> AppTest:
     """A page, as a visitor opens it with these query parameters."""
     if name == "run":
-        app = AppTest.from_file(MAIN, default_timeout=LIMIT)
+        app = AppTest.from_file(FRAME, default_timeout=LIMIT)
     else:
         text = f"from app.views import {name}\n\n{name}.draw()\n"
         app = AppTest.from_string(text, default_timeout=LIMIT)

@@ -36,7 +36,7 @@ def served(log: Path, checkout: Path = ROOT) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app/server.py", f"--server.port={port}"]
+    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", f"--server.port={port}"]
     command.append("--server.fileWatcherType=none")
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     with log.open("w") as written:

@@ -41,7 +41,7 @@ def app_file() -> Path:
     Raises:
         FileNotFoundError: if it is in neither.
     """
-    for path in (_PACKAGE / "_app" / "app" / "server.py", _PACKAGE.parent / "app" / "server.py"):
+    for path in (_PACKAGE / "_app" / "app" / "main.py", _PACKAGE.parent / "app" / "main.py"):
         if path.is_file():
             return path
     raise FileNotFoundError("the app is not installed with this package: reinstall graphviz-torch.")
