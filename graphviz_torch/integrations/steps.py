@@ -163,6 +163,7 @@ class LoopSteps(Steps):
         self._tail = 0  # the process whose optimizer has stepped last, in a step that goes on
         self._forked: Callable[[], object] | None = forked
         self.step = 0
+        self._follows = due(1)  # is the next step due
         self.begin(0)
         self._borders = StepBorders(self._ended, self._stepped)
         self._borders.open()
@@ -186,7 +187,9 @@ class LoopSteps(Steps):
             return
         self.end()
         self.step += 1
-        self.begin(self.step)
+        due, self._follows = self._follows, self._due(self.step + 1)
+        if due:
+            self.begin(self.step)
         if self.step > self._due.last:
             self._borders.rest()
             self.drop()
@@ -194,7 +197,7 @@ class LoopSteps(Steps):
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """An optimizer has. Does it matter where exactly the next step begins?"""
         self._tail = os.getpid()
-        follows = self._tail == self._process and self._due(self.step + 1)
+        follows = self._follows and self._tail == self._process
         if follows and not self._records and not self._early and self._recording is not None:
             self._early = True
             self._recording.resume(optimizer)
@@ -208,7 +211,7 @@ class LoopSteps(Steps):
         super().begin(step)
 
     def _look_away(self, recording: Recording) -> None:
-        if not self._due(self.step + 1):
+        if not self._follows:
             super()._look_away(recording)
 
 

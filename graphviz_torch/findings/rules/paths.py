@@ -58,7 +58,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         return  # there was no loss to be part of
     known = {p.name for _, p in explained(reading)} | _replaced(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
-    lost = [p for p in ran if p.name not in known and p.node not in reading.dropped]
+    lost = [p for p in ran if p.name not in known and p.node not in reading.losing]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     if not lost:

@@ -104,7 +104,9 @@ class StepBorders:
         self._key = object()
         self._steps = StepWatch(self._stepping, self._stepped)
         self._looks: _Look | None = None  # at calls
-        self._tail: _Tail | None = None
+        self._optimizers: set[int] = set()  # id() of those that have stepped, in a tail
+        self._number = 0  # of the next node of autograd, when one had
+        self._tail: _Tail | None = None  # where it matters where that ends
         self._over: _Tail | None = None  # it ended in a call, which it still looks at
         self._running = False  # an optimizer's step
         self._scales = False  # with a GradScaler
@@ -146,7 +148,7 @@ class StepBorders:
         """A call into torch that may end a step."""
         ends = False
         with suppress(Exception):  # a tensor that cannot be read
-            ends = not self._running and self._tail is None and self._is_end(event)
+            ends = not (self._running or self._optimizers) and self._is_end(event)
         if ends:
             self._end()
 
@@ -185,11 +187,13 @@ class StepBorders:
 
     def _stepping(self, event: Stepping) -> None:
         if get_ident() == self._thread:
-            if self._tail is not None and self._tail.is_over(event.optimizer):
+            known = self._optimizers
+            if known and (id(event.optimizer) in known or sequence_number() != self._number):
                 self._end()  # where it began was not looked for, or not seen
-            self._forget_tail()
+            if self._over is not None:
+                self._forget_tail()
             self._running = True
-            if not self._scales:
+            if self._looks is not None and not self._scales:
                 self.rest()
 
     def _stepped(self, event: Stepped) -> None:
@@ -199,9 +203,12 @@ class StepBorders:
 
     def _begin_tail(self, optimizer: Optimizer | None) -> None:
         matters = self._told is None or self._told(optimizer)
-        if self._tail is None:
-            self._tail = _Tail(self._begins, self._key, looks=matters)
-        self._tail.stepped(optimizer)
+        self._optimizers.add(id(optimizer))
+        self._number = sequence_number()
+        if self._tail is not None:
+            self._tail.stepped()
+        elif matters:
+            self._tail = _Tail(self._begins, self._key)
 
     def _begins(self) -> None:
         """The next step does."""
@@ -210,10 +217,12 @@ class StepBorders:
 
     def _leave_tail(self) -> bool:
         """Was it in one?"""
+        found = bool(self._optimizers)
+        self._optimizers.clear()
         tail, self._tail = self._tail, None
         if tail is not None and not tail.close():
             self._over = tail
-        return tail is not None
+        return found
 
     def _forget_tail(self) -> None:
         over, self._over = self._over, None
@@ -250,48 +259,36 @@ class _All:
 
 
 class _Tail:
-    """What follows the step of an optimizer, until the next step begins.
+    """Looks where the next step begins, after an optimizer has stepped.
 
     Args:
-        begins: is called where that does; is told more than once, perhaps.
+        begins: is called there; more than once, perhaps.
         key: of the program whose calls it looks at.
-        looks: whether it looks for that itself.
     """
 
     functions = before = _All()
 
-    def __init__(self, begins: Callable[[], None], key: object, *, looks: bool) -> None:
+    def __init__(self, begins: Callable[[], None], key: object) -> None:
         self._begins = begins
-        self._optimizers: set[int] = set()  # id() of those that have stepped
-        self._number = 0  # of the next node, when one had
         self._cleared = False  # are gradients
         self._calling = False  # is it in a call that it looks at
-        self._look: _Look | None = None
-        if looks:
-            self._modules = ModuleWatch(self._began, lambda event: None, first=True)
-            self._batches = BatchWatch(begins)
-            self._modules.open()
-            self._batches.open()
-            self._look = _Look(self, key)
+        self._modules = ModuleWatch(self._began, lambda event: None, first=True)
+        self._batches = BatchWatch(begins)
+        self._modules.open()
+        self._batches.open()
+        self._look = _Look(self, key)
 
-    def stepped(self, optimizer: Optimizer | None) -> None:
-        """An optimizer has stepped, or None: a scaler has skipped that."""
-        self._optimizers.add(id(optimizer))
-        self._number, self._cleared = sequence_number(), False
-
-    def is_over(self, optimizer: Optimizer) -> bool:
-        """Does an optimizer that is about to step belong to the next step."""
-        return id(optimizer) in self._optimizers or sequence_number() != self._number
+    def stepped(self) -> None:
+        """Another optimizer has stepped: what was cleared before was not the next step's begin."""
+        self._cleared = False
 
     def close(self) -> bool:
         """Look no more. Not done in a call that it looks at: there a mode cannot be left."""
-        if self._look is not None:
-            self._batches.close()
-            self._modules.close()
-            if self._calling:
-                return False
-            look, self._look = self._look, None
-            look.close()
+        self._batches.close()
+        self._modules.close()
+        if self._calling:
+            return False
+        self._look.close()
         return True
 
     def _began(self, event: ModuleBegan) -> None:
