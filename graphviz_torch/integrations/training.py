@@ -128,7 +128,7 @@ class RecordedSteps(LoopSteps):
             ValueError: if none was.
         """
         if not self.report.graphs:
-            raise ValueError("no step was recorded yet: an optimizer's step ends the first one.")
+            raise ValueError("no step was recorded yet: the first one ends where the next one begins.")
         [graph] = self.report.graphs.values()
         return graph
 
