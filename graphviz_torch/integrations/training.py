@@ -128,7 +128,7 @@ class RecordedSteps(LoopSteps):
             ValueError: if none was.
         """
         if not self.report.graphs:
-            raise ValueError("no step was recorded yet: the first one ends where the next one begins.")
+            raise ValueError("no step was recorded yet: one ends where the next begins.")
         [graph] = self.report.graphs.values()
         return graph
 

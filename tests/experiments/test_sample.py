@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_where_samples_meet_by_mistake_is_named_with_its_line(
     assert found.finding.rule == "sample-leak"
     assert operation in found.operation
     number = int(found.where.rpartition(":")[2])
-    assert line in open(__file__).read().splitlines()[number - 1]
+    assert line in Path(__file__).read_text().splitlines()[number - 1]
 
 
 def batch_norm() -> Any:
