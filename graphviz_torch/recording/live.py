@@ -6,6 +6,7 @@ Live, told to the listeners ─► backward runs ─► Backward, which holds no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -22,14 +23,18 @@ class Ran:
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] | None = None  # None: no node is hooked
 
-    def watch(self) -> list[tuple[Any, ...]]:
-        """Every node is hooked from now on. Returns the list to add rows to that begin with one."""
+    def watch(self) -> None:
+        """Every node may be hooked from now on."""
         self._rows = []
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]] | None:
+        """To add one to for each node that runs, which begins with it; None: hook no node."""
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """They; None where no node is hooked. A row that begins with -1 is of none."""
+        """They; None where no node may be hooked. A row that begins with -1 is of none."""
         return None if self._rows is None else [row[0] for row in self._rows if row[0] >= 0]
 
 
@@ -51,6 +56,12 @@ class Live:
     memory: Memory  # what the nodes keep for backward
     ran: Ran = field(default_factory=Ran)
     notes: dict[int, str] = field(default_factory=dict)  # what there is to say of nodes
+
+    @cached_property
+    def devices(self) -> frozenset[str]:
+        """Those of the results."""
+        outputs = set(self.reading.columns["outputs"])
+        return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
 
     def variables(self) -> list[Tensor]:
         """The leaves that it reaches."""

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from ..graph import Graph, SavedKind
 from ..graph.gc import uncollected
 from ..internals.compiler.stance import EagerStance
+from ..internals.dynamo import compiles_backward
 from ..internals.frames import OTHER, owner, user_frame
 from ..internals.hooks.calls import CallWatch
 from ..internals.hooks.collectives import CollectiveWatch
@@ -62,6 +63,7 @@ from .program import Program
 from .source_lines import raised
 
 Kind = TypeVar("Kind", bound=Listener)
+_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class _InnerBackward(NamedTuple):
@@ -163,6 +165,8 @@ class Session:
                 return _InnerBackward(ends)
             live = self._live = attempt(self._read, ends, event.frame, event)
             if live is not None:
+                if program.options.gradients is not False and attempt(_may_be_hooked, live):
+                    live.ran.watch()
                 asked = [end for value in event.inputs for end in attempt(ends_of, value) or ()]
                 frame = user_frame(event.frame)
                 self._tell("backward_began", Began(live, event.outputs, asked, frame))
@@ -309,3 +313,15 @@ class Session:
         known += [("buffer", tensor) for tensor in program.table.buffers()]
         known += [("input", tensor) for tensor in program.stack.inputs()]
         return known
+
+
+def _may_be_hooked(live: Live) -> bool:
+    """May the nodes of a graph be hooked, while backward runs."""
+    cuda = any(device.startswith("cuda") for device in live.devices)
+    if cuda and torch.cuda.is_current_stream_capturing():
+        return False  # what is done on the device would become a part of the CUDA graph
+    if compiles_backward():
+        for node, _ in live.reading.ends:
+            live.note(node, _COMPILED)
+        return False
+    return True

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from graphviz_torch import record, simulate_accelerator
+from graphviz_torch import Graph, record, simulate_accelerator
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.tasks import enter, leave
@@ -239,3 +242,37 @@ def test_a_program_that_is_not_here_is_not_told() -> None:
     finally:
         leave(key)
     assert torch.sin in noted
+
+
+def trained(device: Any) -> list[Graph]:
+    """The graphs of a training with a cut, a NaN, copies, a failure, in which all are told."""
+    torch.manual_seed(0)
+    encoder, head = nn.Linear(3, 4).to(device), nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+    recording = record(nn.ModuleDict({"encoder": encoder, "head": head}), notes=False)
+    with suppress(RuntimeError), recording:  # the last backward fails
+        for _ in range(2):
+            hidden = encoder(torch.randn(2, 3).to(device)).detach()
+            loss = (head(hidden) - 9).log().mean()
+            loss.backward()
+            optimizer.step()
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        y.add_(1)
+        y.sum().backward()
+    return [
+        replace(graph, nodes=tuple(node._replace(seconds=None) for node in graph.nodes))
+        for graph in recording.graphs
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_the_listeners_gives_the_same_graphs(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulate_accelerator() as (device,):
+        graphs = trained(device)
+        order = list(listeners.LISTENERS)
+        random.Random(seed).shuffle(order)
+        monkeypatch.setattr(listeners, "LISTENERS", tuple(order))
+        assert trained(device) == graphs

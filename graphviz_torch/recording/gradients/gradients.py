@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
 from ...graph.gc import uncollected
-from ...internals.dynamo import compiles_backward
 from ..backward import Backward
 from ..listener import Began, Columns, Ended, Listener
 from ..live_nodes import End
@@ -13,8 +10,6 @@ from ..options import Options
 from ..program import Program
 from .finite import FiniteHooks
 from .recorder import GradientHooks
-
-_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class Gradients(Listener):
@@ -33,19 +28,14 @@ class Gradients(Listener):
 
     @uncollected
     def backward_began(self, event: Began) -> None:
-        """Hook every node, unless a CUDA graph is captured."""
-        live = event.live
-        outputs = live.reading.columns["outputs"]
-        devices = {meta.device for metas in set(outputs) for meta in metas if meta is not None}
-        cuda = any(device.startswith("cuda") for device in devices)
-        if cuda and torch.cuda.is_current_stream_capturing():
-            return  # what we do on the device would become a part of the CUDA graph
-        if compiles_backward():
-            for node, _ in live.reading.ends:
-                live.note(node, _COMPILED)
+        """Hook every node, if that may be."""
+        live, ran = event.live, event.live.ran.rows
+        if ran is None:
             return
+        outputs, devices = live.reading.columns["outputs"], live.devices
+        cuda = any(device.startswith("cuda") for device in devices)
         self._asked = event.asked
-        nodes, ran = zip(live.ids, outputs, strict=True), live.ran.watch()
+        nodes = zip(live.ids, outputs, strict=True)
         hooks: GradientHooks | FiniteHooks
         if self._finite and devices == {"cpu"}:
             hooks = FiniteHooks(nodes, ran)
