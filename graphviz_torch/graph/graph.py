@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ from .events import Event
 from .files.file import write
 from .ids import NodeId, mentioned
 from .nodes import Edge, ModuleRow, Node
+from .tensors import TensorMeta
 from .values import Cut, Failure, Parameter, Step, Transfer
 
 _DEEPEST, _LONGEST = 100, 4096  # levels and characters of a module path
-_FOREVER = 1e9  # seconds, 30 years: what counts microseconds ends soon after
+_FOREVER = 1e9  # seconds, 30 years, of all together: what counts microseconds ends soon after
+_LAST = 1 << 31  # beyond every position in a backward run
+_BYTES = 1 << 63  # beyond what can be added up: more than all memory that there is
 _MOST_PARTS = 1_000
 
 
@@ -147,7 +150,7 @@ def _check(graph: Graph) -> None:
     for i, node in enumerate(graph.nodes):
         if node.id != i:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
-        if node.order is not None and node.order < 0:
+        if node.order is not None and not 0 <= node.order < _LAST:
             raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
         for saved in node.saved:
             if saved.nbytes < 0:
@@ -156,11 +159,13 @@ def _check(graph: Graph) -> None:
             if stats is None:
                 continue
             sizes = (stats.norm, stats.max_abs, stats.zero_fraction, stats.nan, stats.inf)
-            if min(sizes) < 0 or stats.zero_fraction > 1:
+            if min(sizes) < 0 or not 0 <= stats.zero_fraction <= 1:
                 raise ValueError(
                     f"graph.nodes[{i}].grad_outputs has {stats!r}: norms and counts are not "
                     "negative, and a share is at most 1."
                 )
+        if len(node.grad_outputs) > 1:
+            _check_bytes([s and s.tensor for s in node.grad_outputs], f"nodes[{i}].grad_outputs")
     for i, parameter in enumerate(graph.parameters):
         if parameter.norm is not None and parameter.norm < 0:
             raise ValueError(
@@ -173,6 +178,8 @@ def _check(graph: Graph) -> None:
         for i, seconds in enumerate(times):
             if seconds is not None and not 0 <= seconds < _FOREVER:
                 raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
+        if sum([seconds for seconds in times if seconds is not None]) >= _FOREVER:
+            raise ValueError(f"graph.{name} take more than {_FOREVER:,.0f} seconds together.")
     for i, sent in enumerate(graph.collectives):
         if sent.nbytes < 0 or sent.group_size < 1:
             raise ValueError(
@@ -181,6 +188,12 @@ def _check(graph: Graph) -> None:
         for _, _, *times in sent.times:
             if any(seconds is not None and not 0 <= seconds < _FOREVER for seconds in times):
                 raise ValueError(f"graph.collectives[{i}] has {times}, which are not times.")
+    if sum([saved.nbytes for node in graph.nodes for saved in node.saved]) >= _BYTES:
+        raise ValueError("graph.nodes have saved tensors of 2**63 bytes or more together.")
+    if sum([collective.nbytes for collective in graph.collectives]) >= _BYTES:
+        raise ValueError("graph.collectives have 2**63 bytes or more together.")
+    _check_bytes([transfer.tensor for transfer in graph.transfers], "transfers")
+    _check_bytes([parameter.tensor for parameter in graph.parameters], "parameters")
     _check_paths(graph)
     for i, (source, target, output_nr, input_nr) in enumerate(graph.edges):
         if not 0 <= source < target < count:
@@ -201,6 +214,12 @@ def _check(graph: Graph) -> None:
         raise ValueError(f"graph has {len(firsts):,} parts; up to {_MOST_PARTS:,} are read.")
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
+
+
+def _check_bytes(tensors: Iterable[TensorMeta | None], where: str) -> None:
+    """Raises ValueError for tensors whose bytes are too many to be added up."""
+    if sum([tensor.nbytes or 0 for tensor in tensors if tensor is not None]) >= _BYTES:
+        raise ValueError(f"graph.{where} have tensors of 2**63 bytes or more together.")
 
 
 def _check_paths(graph: Graph) -> None:

@@ -53,9 +53,13 @@ def cut(text: str, width: int, *, tail: bool = False) -> str:
     """
     if width_of(text) <= width:
         return text
-    while text and width_of(text) >= width:
-        text = text[1:] if tail else text[:-1]
-    return f"…{text}" if tail else f"{text}…"
+    count = cells = 0
+    for letter in reversed(text) if tail else text:
+        cells += width_of(letter)
+        if cells >= width:
+            break
+        count += 1
+    return f"…{text[len(text) - count :]}" if tail else f"{text[:count]}…"
 
 
 def table(

@@ -157,6 +157,13 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (changed(nodes__items__order=[10**30, 1]), r"nodes\.order holds a whole number of more"),
         (changed(nodes__items__order=[-1, 1]), r"nodes\[0\]\.order is -1"),
+        (changed(nodes__items__order=[2**63 - 1, 1]), r"order is 9\d+, which is not a position"),
+        (changed(nodes__items__order=[2**31, 1]), r"order is 2\d+, which is not a position"),
+        (
+            changed(nodes__items__outputs__items__distinct__0=[[2**61], "float32", "cpu"]),
+            r"nodes\.outputs holds a wrong value: .* has 2\*\*63 bytes or more",
+        ),
+        (changed(nodes__items__seconds=[6e8, 6e8]), r"nodes take more than 1,000,000,000 seconds"),
         (changed(nodes__items__seconds=[-0.5, 1]), r"nodes\[0\]\.seconds is -0\.5"),
         (changed(nodes__items__seconds=[1e308, 1]), r"nodes\[0\]\.seconds is 1e\+308"),
         *(
@@ -172,7 +179,10 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
             for statistics in [
                 {"norm": [1.0], "max_abs": [1.0], "mean": [1.0], "zero_fraction": [0.0]}
             ]
-            for name, value in [("norm", -1.0), ("max_abs", -1.0), ("zero_fraction", 1.5)]
+            for name, value in [
+                *(("norm", -1.0), ("max_abs", -1.0)),
+                *(("zero_fraction", 1.5), ("zero_fraction", "NaN")),
+            ]
         ),
         (changed(parameters__items__norm=[-1.0]), r"parameters\[0\]\.norm is -1\.0"),
         (changed(nodes__items__seconds=["NaN", 1]), r"nodes\[0\]\.seconds is nan"),

@@ -314,4 +314,7 @@ def _meta_in(row: Any) -> TensorMeta:
             f"{shape!s:.60} is not a shape: sizes run from 0, -1 for a ragged one, "
             "and there are fewer than 2**63 elements."
         )
-    return TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
+    meta = TensorMeta(tuple(shape), _text_in(dtype), _text_in(device))
+    if (meta.nbytes or 0) >= LIMIT:
+        raise ValueError(f"{str(meta)[:60]!r} has 2**63 bytes or more.")
+    return meta

@@ -146,7 +146,8 @@ class Nodes:
         if parts is None:
             what: str = role(leaf, (), ())
             line = markup.small(f"|{markup.escape(after)}|", self.colors[f"{what}_line"])
-            before, shapes, behind = f"<BR/>{line}".split("|")
+            before, _, rest = f"<BR/>{line}".partition("|")
+            shapes, _, behind = rest.rpartition("|")
             self.inner[kind] = parts = before, what, shapes, behind
         before, unnamed, shapes, behind = parts
         name = unnamed

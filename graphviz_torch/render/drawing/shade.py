@@ -101,7 +101,7 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
         fills[key] = SCALE[step]
         if step > 1:
             inks[key] = ON_STRONG if step >= SCALE_TURNS else COLORS["ink"]
-    middle = math.sqrt(low * high) if logarithmic else (low + high) / 2
+    middle = math.sqrt(low) * math.sqrt(high) if logarithmic else low / 2 + high / 2
     marks = {0: low, len(SCALE) // 2: middle, len(SCALE) - 1: high}
     scale: list[tuple[Pair | None, str]] = [
         (pair, how.words(marks[i]) if i in marks and usual else "") for i, pair in enumerate(SCALE)
@@ -120,7 +120,7 @@ def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
     if value <= low or high <= low:
         return 0
     if logarithmic:
-        share = math.log(value / low) / math.log(high / low)
+        share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:
-        share = (value - low) / (high - low)
+        share = (value / 2 - low / 2) / (high / 2 - low / 2)  # a difference may be infinite
     return min(int(share * len(SCALE)), len(SCALE) - 1)

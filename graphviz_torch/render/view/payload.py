@@ -15,6 +15,7 @@ nodes.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
@@ -90,7 +91,7 @@ def view_payload(
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
-        "lossScale": graph.step.loss_scale,
+        "lossScale": _finite(graph.step.loss_scale),
         "failure": graph.failure and asdict(graph.failure),
         "failureTold": any(finding.rule in FAILURE_RULES for finding in told),
         "failed": len(graph.nodes) > len(given.nodes),
@@ -174,6 +175,11 @@ def _telling(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
     kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
     texts = {kind: telling(node.title, node.attributes) for kind, node in kinds.items()}
     return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
+
+
+def _finite(number: float | None) -> float | None:
+    """A number, where JSON has it: a scale that grew without end is infinite."""
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _with_failed(graph: Graph) -> Graph:

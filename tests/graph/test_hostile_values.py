@@ -1,0 +1,187 @@
+"""Any value of a file replaced by an extreme one: the file is refused, or every door shows it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import graphviz_torch as gt
+from graphviz_torch.graph.json import from_json, to_json
+from graphviz_torch.graph.terminal import cut
+from graphviz_torch.integrations.command.main import main
+from graphviz_torch.tensorboard.plugin.pills import pills
+from tests.graph.test_hostile_files import RENDERERS, SAVED
+from tests.graph.test_json import full_graph
+from tests.tensorboard.test_plugin import ask, client
+
+SEED, MUTATIONS, PARTS = 49, 1000, 4
+
+WHOLE = [0, 1, -1, 2, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
+REAL = [0.0, -0.0, 0.5, -0.5, 1.0, 1.5, 1e9, 1e308, -1e308, 5e-324, 1, 2**62, 2**63 - 1]
+REAL += ["NaN", "Infinity", "-Infinity"]
+TEXTS = ["", "a.b", "/", "a" * 4096, ".".join("a" * 100), '<b>&"\\n{|}', "☃\u2028\x00", "-1", "%"]
+TEXTS += ["a, b called at", "Linear(4, x)", "float99999", "cuda:-1", "x" * 30_000, "../..", "\r\n"]
+# Positions and lengths say where a value stands: what is replaced is a value.
+_FORM = ("at", "lengths", "kinds", "version", "format")
+
+# Of the command, what prints; a file stands for {}.
+COMMANDS = [
+    *(["text", "{}"], ["summary", "{}"], ["find", "{}", "--format", "json"]),
+    *(["find", "{}", "--format", "sarif"], ["diff", "{}", str(SAVED / "recording.json")]),
+]
+# What a format may say of a graph that it can't show.
+SENTENCES = "would not show this graph|knows no lines|no time was measured|has no such values"
+
+
+def leaves(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) of a number or a text that is a value."""
+    stack = [data]
+    while stack:
+        container = stack.pop()
+        pairs = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, part in pairs:
+            if key in _FORM:
+                continue
+            if isinstance(part, (dict, list)):
+                stack.append(part)
+            else:
+                yield container, key
+
+
+def mutations(part: int) -> Iterator[str]:
+    """Files with one or two values replaced by others of their kind."""
+    chance = random.Random(SEED + part)
+    graphs = [gt.load(SAVED / f"{name}.json") for name in ("recording", "failed")]
+    files = [json.loads(to_json(graph)) for graph in (*graphs, full_graph())]
+    for _ in range(MUTATIONS // PARTS):
+        data = copy.deepcopy(chance.choice(files))
+        found = list(leaves(data))
+        for _ in range(chance.randint(1, 2)):
+            container, key = chance.choice(found)
+            old = container[key]
+            if isinstance(old, float) or old in REAL[-3:]:
+                others: list[Any] = REAL
+            elif isinstance(old, str):
+                others = TEXTS
+            else:
+                others = [True, False, None] if isinstance(old, bool) or old is None else WHOLE
+            container[key] = chance.choice(others)
+        yield json.dumps(data)
+
+
+def doors(path: Path, graph: gt.Graph, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What shows a graph: its name, and a call that does."""
+    for name, render in RENDERERS.items():
+        yield name, partial(render, graph, folder)
+    yield "html", partial(gt.to_html, graph, folder / "page.html")
+    yield "time", partial(gt.to_dot, graph, depth=0, color_by="time")
+    yield "repr", partial(repr, (graph, graph.nodes, graph.events, gt.find(graph)))
+    steps = (gt.TrainingStep(0, (graph,)), gt.TrainingStep(1, (graph,)))
+    yield "training", partial(gt.save, gt.Training(steps), folder / "run.json.gz")
+    for command in COMMANDS:
+        yield f"command {command[0]}", partial(main, [each.format(path) for each in command])
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_file_with_any_value_replaced_is_refused_or_shown_at_every_door(
+    part: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("x = 1\n" * 9)
+    loaded = []
+    for i, text in enumerate(mutations(part)):
+        path = tmp_path / f"{i}.json"
+        path.write_text(text)
+        try:
+            graph = gt.load(path)
+        except ValueError:
+            continue
+        loaded.append(path)
+        assert isinstance(graph, gt.Graph)
+        for name, show in doors(path, graph, tmp_path):
+            try:
+                show()
+            except Exception as error:
+                if isinstance(error, ValueError) and re.search(SENTENCES, str(error)):
+                    continue
+                raise AssertionError(f"mutation {i}, {name}: {text[:2000]}") from error
+        assert "Traceback" not in capsys.readouterr().err
+    assert len(loaded) > MUTATIONS // PARTS // 2
+
+
+def test_tensorboard_serves_every_graph_whose_values_were_replaced(tmp_path: Path) -> None:
+    written = []
+    for i, text in enumerate(mutations(0)):
+        try:
+            graph = from_json(text)
+            gt.to_tensorboard(graph, tmp_path / str(i), backward=True)
+        except ValueError:
+            continue
+        written.append((str(i), graph))
+    web = client(tmp_path)
+    listing = web.get("/data/plugin/graphviz_torch/graphs").json
+    assert listing.keys() == {run for run, _ in written}
+    for run, graph in written:
+        query = {"run": run, "tag": "graph", "step": 0}
+        answer = web.get("/data/plugin/graphviz_torch/graph", query_string=query)
+        assert (answer.status_code, answer.text[:4]) == (200, "H4sI"), (run, answer.text[:200])
+        pills(graph)
+    assert ask(web, ["a"]) is not None
+    assert web.get("/data/plugin/debugger/numerics_alert_report").status_code == 200
+
+
+META = gt.TensorMeta((2**61,), "float16", "cpu")
+SAVED_TENSOR = gt.SavedTensor("self", META, 2**62)
+GRADIENT = gt.GradientStats(0.0, 0.0, 0.0, 0.0, tensor=META)
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (
+            gt.Graph((gt.Node(0, "F", (), saved=(SAVED_TENSOR, SAVED_TENSOR)),)),
+            "saved tensors of",
+        ),
+        (gt.Graph((gt.Node(0, "F", (), grad_outputs=(GRADIENT,) * 2),)), r"nodes\[0\]\.grad_out"),
+        (gt.Graph((), transfers=(gt.Transfer("HtoD", "a", "b", META, "forward"),) * 2), "transfe"),
+        (gt.Graph((), parameters=(gt.Parameter("a", META, True),) * 2), r"graph\.parameters"),
+        (gt.Graph((), collectives=(gt.Collective("send", 2**62),) * 2), r"graph\.collectives"),
+    ],
+    ids=["saved", "gradients", "transfers", "parameters", "collectives"],
+)
+def test_bytes_that_cannot_be_added_up_are_refused(graph: gt.Graph, reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"{reason}.*2\*\*63 bytes or more together"):
+        to_json(graph)
+
+
+def test_a_text_of_many_letters_is_cut_in_one_pass() -> None:
+    text = "损" * 300_000
+    assert cut(text, 9) == "损" * 4 + "…"
+    assert cut(text, 10, tail=True) == "…" + "损" * 4
+
+
+def test_a_dtype_with_a_sign_of_the_markup_is_drawn() -> None:
+    x = torch.ones(3, requires_grad=True)
+    graph = gt.trace((x * 2).sum())
+    graph = graph.annotate(outputs={0: (gt.TensorMeta((3,), "a|b|c", "d|e"),)})
+    assert "a|b|c" in gt.to_dot(graph)
+
+
+def test_a_scale_of_colours_holds_the_largest_numbers_and_the_smallest() -> None:
+    sizes = [5e-324, 1.0, 1e308]
+    nodes = [
+        gt.Node(i, "F", (META,), grad_outputs=(gt.GradientStats(size, size, 0.0, 0.0),))
+        for i, size in enumerate(sizes)
+    ]
+    fills = re.findall(
+        r'fillcolor="(#\w+)"', gt.to_dot(gt.Graph(tuple(nodes)), color_by="gradient")
+    )
+    assert len(set(fills)) >= 3
