@@ -8,6 +8,7 @@ whole. Nothing of ours is raised into the training.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 
@@ -17,11 +18,13 @@ from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
+from ..internals.hooks.model_calls import ModelCalls
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..recording.health.health import Health
 from ..recording.health.signs import WatchReport
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
+from .second_look import SecondLook
 
 _LOG = logging.getLogger("graphviz_torch")
 _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
@@ -30,7 +33,7 @@ _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
 class _Seams:
     """What tells of the steps and backwards of a training."""
 
-    def __init__(self, *seams: StepWatch | EngineWatch) -> None:
+    def __init__(self, *seams: StepWatch | EngineWatch | ModelCalls) -> None:
         self._seams = seams
 
     def open(self) -> None:
@@ -56,12 +59,15 @@ class Watching:
         self._recording: tuple[Recording, int, int] | None = None  # its step, id() of its optimizer
         self._due = 0  # steps that are to be recorded
         self._failed = False
+        self._second_look = SecondLook(model)
+        self._infinite = ""  # what is said of a loss, if the optimizer steps with its gradients
         self._thread = get_ident()
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._watch = _Seams(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
+            self._second_look.seam,
         )
         self._watch.open()
 
@@ -79,6 +85,7 @@ class Watching:
     def remove(self) -> None:
         """Stop watching."""
         self._watch.close()
+        self._second_look.release()
         if self._recording is not None:
             self._recording[0].__exit__(None, None, None)
             self._recording = None
@@ -86,12 +93,31 @@ class Watching:
             self._norms.flush()
 
     def _before_backward(self, event: BackwardBegan) -> None:
+        if self._second_look.running:
+            return
         try:
             self._health.backward_began(event)
+            if self._recording is None:
+                self._look_at_loss(event)
         except Exception as error:
             self._miss(error)
 
+    def _look_at_loss(self, event: BackwardBegan) -> None:
+        """Is the loss finite? Where it is Inf, a scaler may skip the step."""
+        found = self._second_look.loss(event)
+        self._infinite = ""
+        if found is not None:
+            is_nan, cause = found
+            number = self._health.step + 1
+            if is_nan:
+                text = f"The loss is NaN in step {number}. {cause}".rstrip()
+                self._health.tell(WatchReport(number, "nonfinite-loss", text))
+            else:
+                self._infinite = f"The loss is Inf. {cause}".rstrip()
+
     def _after_backward(self, event: BackwardEnded) -> None:
+        if self._second_look.running:
+            return
         try:
             self._health.backward_ended(event)
         except Exception as error:
@@ -108,6 +134,8 @@ class Watching:
     def _after_step(self, event: Stepped) -> None:
         try:
             own = self._health.stepped(event)
+            self._second_look.release()
+            self._infinite = ""
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))
         except Exception as error:
@@ -133,6 +161,12 @@ class Watching:
             recording.__enter__()
 
     def _take(self, report: WatchReport) -> None:
+        if report.kind == "nonfinite-gradient":
+            cause = self._infinite or self._second_look.gradient()
+            report = replace(report, message=f"{report.message} {cause}".rstrip())
+        if report.kind in ("nonfinite-loss", "nonfinite-gradient"):
+            self._second_look.release()
+            self._second_look.seam.close()  # it is told once
         self.reports.append(report)
         self._due = _AFTER
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.kind)
@@ -152,20 +186,36 @@ def watch(
     tag: str = "gradient_norm",
     folder: str | Path | None = None,
 ) -> Watching:
-    """Watch every step of a training from now on, and tell what goes wrong in one.
+    r"""Watch every step of a training from now on, and tell what goes wrong in one.
 
-    `reports` and the log "graphviz_torch" tell, each thing once: a gradient that is not finite,
-    before the optimizer uses it; parameters without a gradient, or with one of zero, in 20 steps; a
-    norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of its
-    norm, or no more; memory that grows. The next two steps after a report are recorded whole.
+    `reports` and the log "graphviz_torch" tell, each thing once, with the step where it began:
+
+    - a loss or a gradient that is not finite, before the optimizer uses it, and what made it so:
+      the first operation, its line in the model, or the row of the data. For that the model is run
+      again on the same arguments, and all that it draws and counts is put back;
+    - parameters without a gradient, or with one of zero, in 20 steps;
+    - a norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of
+      its norm; weights that the steps change no more;
+    - a learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
+      not cleared, in 5 steps; an optimizer that is made anew for each step; parameters that were
+      replaced while an optimizer keeps the old ones;
+    - graphs of 24 steps that are alive, and what holds them; memory that grows;
+    - an average of the weights that is written and stays as it was, or that stays so for 1,000
+      steps (a target: 20,000), where a variable is called so: "ema", "average", "shadow", "target".
+
+    What follows from a report is not said in the 1,000 steps after it. The next two steps after a
+    report are recorded whole.
 
     With a writer, the norm of every module's gradients is written at every `every`-th step, too.
     Several optimizers that step in turn make one step, in which each module is measured before its
     own optimizer's. If none holds some parameter, a step is written when the next one begins. What
     the writer cannot write, on a full disk, is a warning, once; the training goes on.
 
-    Not seen: a loss whose gradients are finite though it is not, and what a step does that skips
-    the optimizer, as AMP's scaler does on purpose.
+    Not seen: an infinite loss whose gradients are finite, and what a step does that skips the
+    optimizer, as AMP's scaler does on purpose. On CUDA nothing waits: what is not finite is told
+    when the next step begins, without what made it so. A line outside of the model's forward is
+    not known, nor one of a call whose arguments take more than 64 MiB or were changed since. The
+    arguments of a step's calls are held until it ends.
 
     Args:
         model: whose parameters.
@@ -192,8 +242,10 @@ def watch(
     ...         optimizer.zero_grad()
     ...         model(torch.full((1, 1), x)).sum().backward()
     ...         optimizer.step()
-    >>> [report.message for report in watching.reports]
-    ['The gradient of weight is not finite before step 1 uses it.']
+    >>> print(watching.reports[0].message.replace(". ", ".\n"))
+    The gradient of weight is not finite before step 1 uses it.
+    The loss is Inf.
+    The data are not finite already: input holds 1 Inf in row 0.
     >>> [step.number for step in watching.steps]
     [2]
     """

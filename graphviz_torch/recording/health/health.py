@@ -101,6 +101,10 @@ class Health:
                 past.backward_ended()
         self._cost += perf_counter() - began
 
+    def tell(self, report: WatchReport) -> None:
+        """Tell what somebody else has found, if it does not follow from what was told."""
+        self._pass([report])
+
     def stepping(self, event: Stepping) -> None:
         """An optimizer is about to step."""
         began = perf_counter()

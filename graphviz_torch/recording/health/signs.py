@@ -20,6 +20,7 @@ from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
 
 Kind = Literal[
+    "nonfinite-loss",
     "nonfinite-gradient",
     "no-gradient",
     "spike",
@@ -42,9 +43,16 @@ _LARGE = 0.1  # of a weight's norm, in one step
 _AGAIN = 3  # samples in a row
 # What follows from what, and is not said in the steps after it.
 _EFFECTS: dict[Kind, set[Kind]] = {
-    "learning-rate": {"spike", "large-update", "no-update", "nonfinite-gradient"},
+    "nonfinite-loss": {
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "spike",
+        "large-update",
+        "no-update",
+    },
+    "learning-rate": {"spike", "large-update", "no-update", "nonfinite-gradient", "nonfinite-loss"},
     "uncleared-gradient": {"spike", "large-update", "nonfinite-gradient"},
-    "nonfinite-gradient": {"spike", "large-update", "no-update"},
+    "nonfinite-gradient": {"nonfinite-loss", "spike", "large-update", "no-update"},
     "replaced-parameters": {"no-gradient", "no-update", "spike"},
     "new-optimizer": {"spike", "large-update"},
     "growing-graphs": {"growing-memory"},
@@ -175,7 +183,8 @@ class Signs:
 
     def judge(self, report: WatchReport) -> Iterator[WatchReport]:
         """A report, if it does not follow from an earlier one."""
-        if any(
+        told = self._causes.get(report.kind) if report.kind == "nonfinite-loss" else None
+        if told is not None or any(
             report.kind in _EFFECTS.get(kind, ()) and report.step - step < _FOLLOWS
             for kind, step in self._causes.items()
         ):

@@ -1,0 +1,275 @@
+"""What made a loss or a gradient NaN or Inf, looked for before an optimizer spreads it.
+
+Where backward begins, the graph is alive: what its nodes keep tells which operation was the first.
+Where an optimizer is about to step, the weights are still good: the model is run again on its own
+arguments, in a recording, with the gradients that its results were given. So lines are known.
+
+The arguments of a step's calls are held until the step ends. What the model draws and counts in
+the second run is put back: random numbers, buffers, attributes of its modules. Not put back is
+what its forward does elsewhere, such as printing; hooks on its modules run again, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..graph import findings_of
+from ..graph.text import listing
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.engine import BackwardBegan
+from ..internals.hooks.model_calls import ModelCalls
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.memory import elements
+from ..internals.tensors.pytree import flatten, tensors
+from ..recording.events.nonfinite import look
+from ..recording.health.signs import line_of
+from ..recording.recording import record
+from ..tracing.tracer import connected
+
+_CALLS = 4  # of a step that are held, the latest
+_NBYTES = 1 << 26  # of arguments, or of gradients, of one call: else it is not run again
+_RULES = ("nonfinite-value", "nonfinite-gradient")
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call of the model, as it can be made again."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    versions: list[tuple[Tensor, int]]
+    random: dict[str, Tensor]  # states of the generators, by device
+    autocast: tuple[str, torch.dtype] | None
+    first: int  # sequence number
+    last: int = 0
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # by result
+    handles: list[Any] = field(default_factory=list)
+
+    def release(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+        self.gradients.clear()
+
+    def unchanged(self) -> bool:
+        return all(tensor._version == version for tensor, version in self.versions)
+
+
+class SecondLook:
+    """The calls of a model in this step, until something is found.
+
+    Args:
+        model: whose.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._model = model
+        self._calls: list[_Call] = []
+        self._ran = False  # has a backward, since the last call
+        self._kind = next((p.device.type for p in model.parameters()), "cpu")
+        self.running = False
+        self.seam = ModelCalls(model, self._call, self._ended)
+
+    def release(self) -> None:
+        """The step is over."""
+        for call in self._calls:
+            call.release()
+        self._calls.clear()
+
+    def loss(self, event: BackwardBegan) -> tuple[bool, str] | None:
+        """Of a loss that is not finite: is it NaN, and what made it so. None: it is finite.
+
+        Asked where backward begins. A loss that a device would have to be waited for is not read.
+        """
+        self._ran = True
+        with unseen_calls():
+            values = [value for output in event.outputs for value in _number(output)]
+        if all(map(math.isfinite, values)):
+            return None
+        text = ""
+        with suppress(Exception):
+            text = self._birth(event)
+        return any(map(math.isnan, values)), text
+
+    def gradient(self) -> str:
+        """What made a gradient NaN or Inf; "" where that is not known. Asked before the step."""
+        with suppress(Exception):
+            for call in self._calls:
+                if text := self._datum(call) or self._again(call):
+                    return text
+        return ""
+
+    def _birth(self, event: BackwardBegan) -> str:
+        """The first operation whose result is not finite, by what the graph keeps."""
+        fns = [o.grad_fn for o in event.outputs if isinstance(o, Tensor) and o.grad_fn is not None]
+        ids, _ = connected(fns)
+        found = look(ids, event.outputs, [])
+        birth = None if found is None else found.birth()
+        for call in self._calls:
+            if text := self._datum(call):
+                return text
+            inside = birth is not None and call.first <= birth.number < call.last
+            if inside and (text := self._again(call)):
+                return text
+        if birth is None:
+            return ""
+        reason = f": {birth.reason}" if birth.reason else ""
+        where = "" if self._inside(birth.number) else " after the model"
+        at = line_of(event.frame).removeprefix(" at ")
+        return f"{birth.operation}{where}, before backward at {at}, was the first{reason}."
+
+    def _inside(self, number: int) -> bool:
+        return not self._calls or any(c.first <= number < c.last for c in self._calls)
+
+    def _datum(self, call: _Call) -> str:
+        """An argument of the model that is not finite."""
+        given = inspect.signature(self._model.forward).bind(*call.args, **call.kwargs).arguments
+        with unseen_calls():
+            named = flatten(dict(given))
+        for name, tensor in named:
+            for values in elements(tensor).tensors if tensor.dtype.is_floating_point else ():
+                nan, inf = torch.isnan(values), torch.isposinf(values)
+                counts = [(int(nan.sum()), "NaN"), (int(inf.sum()), "Inf")]
+                said = [f"{count} {kind}" for count, kind in counts if count]
+                if said:
+                    rows = (nan | inf).flatten(1).any(1) if values.dim() > 1 else nan | inf
+                    places = map(str, rows.nonzero().flatten().tolist()[:4])
+                    where = f" in row {listing(places)}" if values.dim() else ""
+                    what = f"{_name(name)} holds {' and '.join(said)}{where}"
+                    return f"The data are not finite already: {what}."
+        return ""
+
+    def _again(self, call: _Call) -> str:
+        """What a recording of the same call tells."""
+        if not call.unchanged():
+            return ""
+        self.running = True
+        try:
+            recording = record(self._model, notes=False, transfers=False)
+            with _put_back(self._model, call), torch.enable_grad(), recording:
+                result = self._model(*call.args, **call.kwargs)
+                outputs = _outputs(result)
+                known = [call.gradients.get(i) for i in range(len(outputs))]
+                if not any(g is not None for g in known):
+                    known = [torch.ones_like(output) for output in outputs]
+                pairs = [(o, g) for o, g in zip(outputs, known, strict=True) if g is not None]
+                wanted = [p for p in self._model.parameters() if p.requires_grad]
+                torch.autograd.grad(
+                    [o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True
+                )
+        finally:
+            self.running = False
+        found = [each for each in findings_of(recording) if each.rule in _RULES]
+        return found[0].message if found else ""
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        with suppress(Exception):  # of a kind of tensor that tells nothing
+            return self._began(args, kwargs)
+        return None
+
+    def _began(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        if self.running or not torch.is_grad_enabled():
+            return None
+        if self._ran or len(self._calls) >= _CALLS:
+            self.release()
+            self._ran = False
+        with unseen_calls():
+            given = tensors(args, kwargs)
+            if sum(t.numel() * t.element_size() for t in given) > _NBYTES:
+                return None
+            versions = [(t, t._version) for t in given if not t.is_inference()]
+        states = {"cpu": torch.default_generator.get_state()}
+        if self._kind == "cuda" and not torch.cuda.is_current_stream_capturing():
+            states["cuda"] = torch.cuda.get_rng_state()
+        autocast = None
+        if self._kind in ("cpu", "cuda") and torch.is_autocast_enabled(self._kind):
+            autocast = self._kind, torch.get_autocast_dtype(self._kind)
+        return _Call(args, kwargs, versions, states, autocast, sequence_number())
+
+    def _ended(self, call: _Call | None, result: Any) -> None:
+        if call is None:
+            return
+        call.last = sequence_number()
+        with suppress(Exception), unseen_calls():
+            outputs = _outputs(result)
+            if sum(t.numel() * t.element_size() for t in outputs) <= _NBYTES:
+                for i, output in enumerate(outputs):
+                    take = partial(_take, call.gradients, i, output.output_nr)
+                    call.handles.append(output.grad_fn.register_prehook(take))
+        self._calls.append(call)
+
+
+def _take(
+    gradients: dict[int, Tensor], i: int, output_nr: int, given: tuple[Tensor | None, ...]
+) -> None:
+    gradient = given[output_nr]
+    if gradient is not None:
+        gradients[i] = gradient
+
+
+def _outputs(result: Any) -> list[Any]:
+    return [tensor for tensor in tensors(result) if tensor.grad_fn is not None]
+
+
+def _number(output: Any) -> list[float]:
+    """The value of a loss, if it can be read without waiting."""
+    if not isinstance(output, Tensor) or output.numel() != 1 or output.is_complex():
+        return []
+    found = [output] if type(output) is Tensor and output.is_cpu else elements(output).tensors
+    return [each.item() for each in found if each.is_cpu]
+
+
+def _name(path: str) -> str:
+    """What an argument is called: "x" of "['x']"."""
+    return path.replace("['", "", 1).replace("']", "", 1)
+
+
+@contextmanager
+def _put_back(model: Module, call: _Call) -> Iterator[None]:
+    """The model is as it was when it was called, and after it as it is now."""
+    modules = list(model.modules())
+    attributes = [dict(vars(module)) for module in modules]
+    buffers = [dict(module._buffers) for module in modules]
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    numbers = None if numpy is None else numpy.random.get_state()
+    now = {"cpu": torch.default_generator.get_state()}
+    if "cuda" in call.random:
+        now["cuda"] = torch.cuda.get_rng_state()
+    autocast = torch.autocast(call.autocast[0] if call.autocast else "cpu", enabled=False)
+    if call.autocast is not None:
+        autocast = torch.autocast(call.autocast[0], dtype=call.autocast[1])
+    try:
+        for module in modules:  # copies: the graph that is alive keeps the buffers themselves
+            for name, value in module._buffers.items():
+                module._buffers[name] = None if value is None else value.detach().clone()
+        _set_random(call.random)
+        with autocast:
+            yield
+    finally:
+        _set_random(now)
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(numbers)
+        for module, before, kept in zip(modules, attributes, buffers, strict=True):
+            vars(module).clear()
+            vars(module).update(before)
+            module._buffers.clear()
+            module._buffers.update(kept)
+
+
+def _set_random(states: dict[str, Tensor]) -> None:
+    torch.default_generator.set_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
