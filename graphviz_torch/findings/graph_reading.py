@@ -176,7 +176,7 @@ class Reading:
         return found
 
     @cached_property
-    def losing(self) -> dict[int, int]:
+    def receivers(self) -> dict[int, int]:
         """The same, less nodes that pass on each gradient as it is: DDP's, around all results of a
         model, has none for what the loss does not use."""
         nodes = self.graph.nodes

@@ -124,7 +124,7 @@ def explained(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
     lost = [
         p
         for p in without_gradient(reading)
-        if (p.module_called is not False or p.node is not None) and p.node not in reading.losing
+        if (p.module_called is not False or p.node is not None) and p.node not in reading.receivers
     ]
     owned = {p.node for p in lost}
     firsts: dict[tuple[str, str], Cut] = {}

@@ -47,9 +47,9 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
     custom Function does whose backward returns None."""
     lost = [
-        (reading.losing[p.node], p)
+        (reading.receivers[p.node], p)
         for p in reading.graph.parameters
-        if p.requires_grad and p.node in reading.losing and p.name not in reading.received
+        if p.requires_grad and p.node in reading.receivers and p.name not in reading.received
     ]
     for dropping, parameters in grouped(lost):
         node = reading.graph.nodes[dropping]

@@ -58,7 +58,7 @@ def unused_result(reading: Reading) -> Iterator[Finding]:
         return  # there was no loss to be part of
     known = {p.name for _, p in explained(reading)} | _replaced(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
-    lost = [p for p in ran if p.name not in known and p.node not in reading.losing]
+    lost = [p for p in ran if p.name not in known and p.node not in reading.receivers]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         lost = [p for p in lost if p.node is not None]  # data-replaced may be about the others
     if not lost:
@@ -147,7 +147,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         )
         message += "a layer replaced after the optimizer was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
-    elif others:
+    elif others and not _has_strangers(reading):
         step = others[0]
         message = (
             f"{names} got a gradient, but {step.optimizer}, which steps{at(step.where)}, holds "
@@ -162,6 +162,13 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         where="" if step is None else step.where,
         nodes=nodes_of(idle),
     )
+
+
+def _has_strangers(reading: Reading) -> bool:
+    """Did this backward give a parameter a gradient that the model does not have."""
+    own = {p.node for p in reading.graph.parameters}
+    leaves = (n for n in reading.graph.nodes if n.leaf == "parameter" and n.order is not None)
+    return any(node.id not in own for node in leaves)
 
 
 def _around_all(parameters: Iterable[Parameter]) -> set[str]:

@@ -19,6 +19,7 @@ from tests.findings.by_hand import (
     values,
 )
 from tests.findings.by_hand.graphs import Case
+from tests.findings.by_hand.meaning import arguments, axes, roles
 
 FAMILIES = (
     devices,
@@ -31,6 +32,9 @@ FAMILIES = (
     freezing,
     lost,
     losses,
+    axes,
+    roles,
+    arguments,
     values,
     transfers,
     memory,

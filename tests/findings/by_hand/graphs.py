@@ -45,6 +45,27 @@ def chain(*names: str, **fields: Any) -> Graph:
     return Graph(nodes, edges, ((len(names) - 1, 0),))
 
 
+def made(*rows: tuple[str, tuple[int, ...], tuple[int, ...]], **attributes: str) -> Graph:
+    """Nodes by operation, shape and inputs, all run in backward; "w" and "v" are parameters.
+
+    Args:
+        attributes: of the nodes of an operation: softmax="dim=1".
+    """
+    nodes, edges = [], []
+    for i, (name, shape, inputs) in enumerate(rows):
+        leaf = len(name) == 1
+        meta = META._replace(shape=shape)
+        fields: dict[str, Any] = {"leaf": "parameter", "label": name} if leaf else {}
+        if not leaf:
+            told = tuple(attributes.get(name, "").split())
+            fields = {"operation": name, "attributes": told, "source": f"net.py:{i}"}
+        nodes.append(Node(i, name, (meta,), order=len(rows) - i, grad_outputs=stats(), **fields))
+        edges += [Edge(source, i, 0, number) for number, source in enumerate(inputs)]
+    leaves = [(i, row[0]) for i, row in enumerate(rows) if len(row[0]) == 1]
+    owned = tuple(parameter(name, node=i) for i, name in leaves)
+    return Graph(tuple(nodes), tuple(edges), ((len(rows) - 1, 0),), parameters=owned)
+
+
 def parameter(name: str, **fields: Any) -> Parameter:
     fields = {"requires_grad": True, "module_called": True, "has_grad": True, **fields}
     return Parameter(name, META, **fields)

@@ -1,0 +1,187 @@
+"""Which axes each dimension of a result is made of, followed through a graph.
+
+An atom is an axis of a result that nothing is known about: a number, and its size. A dimension is
+a row of atoms, slowest first; a view splits and joins them, a permute moves them, a product keeps
+the rows of the one and the columns of the other. What is not known begins with atoms of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import count
+
+from ..graph import Node
+from .graph_reading import Reading
+
+Atom = tuple[int, int]  # number, size
+Dimension = tuple[Atom, ...]
+Axes = tuple[Dimension, ...]
+
+_VIEWS = {"view", "unsafe_view", "reshape_alias"}
+_PRODUCTS = {"mm", "bmm"}
+_REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
+
+
+@dataclass(slots=True)
+class BrokenView:
+    """A view whose dimensions take a part of one axis together with another one."""
+
+    node: int
+    before: tuple[int, ...]  # shapes
+    after: tuple[int, ...]
+
+
+@dataclass
+class AxisReading:
+    """The axes of each node's first result, and what breaks them."""
+
+    reading: Reading
+    axes: list[Axes] = field(default_factory=list)
+    broken: list[BrokenView] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._numbers = count()
+        for node in self.reading.graph.nodes:
+            self.axes.append(self._of(node))
+
+    def shape(self, node: int, output: int = 0) -> tuple[int, ...]:
+        meta = self.reading.meta(node, output)
+        return () if meta is None else tuple(meta.shape)
+
+    def _fresh(self, shape: tuple[int, ...]) -> Axes:
+        return tuple(((next(self._numbers), size),) if size != 1 else () for size in shape)
+
+    def _input(self, node: int, number: int = 0) -> Axes | None:
+        """The axes of what a node was given; None where that is not a node, or another output."""
+        for edge in self.reading.inputs[node]:
+            if edge.input_nr == number and edge.source < node:  # a file may tell another order
+                source = self.reading.graph.nodes[edge.source]
+                if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
+                    return self.axes[edge.source]
+        return None
+
+    def _of(self, node: Node) -> Axes:
+        shape = self.shape(node.id)
+        given = self._input(node.id)
+        found: Axes | None = None
+        if given is not None and not node.leaf:
+            found = self._moved(node, given, shape)
+        if found is None:
+            found = self._computed(node, shape)
+        sizes = tuple(math.prod(size for _, size in dimension) for dimension in found)
+        return found if sizes == shape else self._fresh(shape)
+
+    def _moved(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
+        """Of what hands on values in another order or form."""
+        operation, rank = node.operation, len(given)
+        if operation in _VIEWS:
+            return self._viewed(node, given, shape)
+        if operation == "t":
+            return given[::-1]
+        if operation == "transpose":
+            one, other = number(node, "dim0"), number(node, "dim1")
+            if one is None or other is None:
+                return None
+            moved = list(given)
+            moved[one % rank], moved[other % rank] = moved[other % rank], moved[one % rank]
+            return tuple(moved)
+        if operation == "permute":
+            order = numbers(node, "dims")
+            return tuple(given[i % rank] for i in order) if len(order) == rank else None
+        if operation in ("unsqueeze", "squeeze"):
+            kept = [dimension for dimension in given if dimension]
+            return tuple(() if size == 1 else kept.pop(0) for size in shape) if kept else None
+        if operation in ("select", "unbind"):
+            dim = number(node, "dim")
+            return None if dim is None else given[: dim % rank] + given[dim % rank + 1 :]
+        if operation in _REDUCING and (over := numbers(node, "dim")):
+            gone = {dim % rank for dim in over}
+            left = [() if i in gone else each for i, each in enumerate(given)]
+            return tuple(
+                left if len(shape) == rank else [d for i, d in enumerate(given) if i not in gone]
+            )
+        if operation in ("slice", "split", "chunk", "narrow", "expand", "gather"):
+            if len(shape) != rank:
+                return None
+            fresh = self._fresh(shape)
+            sizes = (math.prod(n for _, n in dimension) for dimension in given)
+            triples = zip(given, fresh, sizes, shape, strict=True)
+            return tuple(old if size == now else new for old, new, size, now in triples)
+        return None
+
+    def _computed(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        fresh = self._fresh(shape)
+        if node.leaf or not shape:
+            return fresh
+        if node.operation in (*_PRODUCTS, "addmm"):
+            first = 1 if node.operation == "addmm" else 0
+            one, other = self._input(node.id, first), self._input(node.id, first + 1)
+            rows = one[:-1] if one is not None and len(one) == len(shape) else fresh[:-1]
+            known = other is not None and len(other) == len(shape)
+            columns = other[-1:] if known and other is not None else fresh[-1:]
+            if set(columns[0]) & {atom for dimension in rows for atom in dimension}:
+                columns = fresh[-1:]  # scores of a thing with itself: queries, and keys
+            if one is None and known and other is not None and len(shape) == 3:
+                rows = other[:1] + fresh[1:-1]
+            return rows + columns
+        if node.operation == "convolution" and (one := self._input(node.id)) is not None:
+            return one[:1] + fresh[1:]
+        if node.operation.endswith("rnn_layer") and (one := self._input(node.id)) is not None:
+            return one[:2] + fresh[2:]
+        for edge in self.reading.inputs[node.id]:  # element by element, or over an axis that stays
+            given = self._input(node.id, edge.input_nr)
+            if given is not None and self.shape(edge.source, edge.output_nr) == shape:
+                return given
+        return fresh
+
+    def _viewed(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
+        atoms = [atom for dimension in given for atom in dimension]
+        queue, found = atoms[::-1], []
+        torn: set[int] = set()  # atoms of which a part stands beside another axis on its left
+        for size in shape:
+            dimension: list[Atom] = []
+            left = size
+            while left > 1:
+                if not queue:
+                    return None
+                number, length = queue.pop()
+                if left % length == 0:
+                    dimension.append((number, length))
+                    left //= length
+                elif length % left == 0:
+                    rest = (next(self._numbers), length // left)
+                    dimension.append((next(self._numbers), left))
+                    queue.append(rest)
+                    if len(dimension) > 1:
+                        torn.add(rest[0])
+                    left = 1
+                else:
+                    self._break(node, given, shape)
+                    return None
+            if dimension and dimension[0][0] in torn and len(dimension) > 1:
+                self._break(node, given, shape)
+            found.append(tuple(dimension))
+        return tuple(found)
+
+    def _break(self, node: Node, given: Axes, shape: tuple[int, ...]) -> None:
+        before = tuple(math.prod(size for _, size in dimension) for dimension in given)
+        self.broken.append(BrokenView(node.id, before, shape))
+
+
+def attribute(node: Node, name: str) -> str:
+    """An attribute of a node as text: "-1" of "dim=-1"."""
+    key = f"{name}="
+    return next((a.removeprefix(key) for a in node.attributes if a.startswith(key)), "")
+
+
+def number(node: Node, name: str) -> int | None:
+    """The one whole number of an attribute."""
+    found = numbers(node, name)
+    return found[0] if len(found) == 1 else None
+
+
+def numbers(node: Node, name: str) -> list[int]:
+    """The whole numbers of an attribute, "dims=(1, 0)"."""
+    parts = (part.strip() for part in attribute(node, name).strip("()").split(","))
+    return [int(part) for part in parts if part.lstrip("-").isdigit()]

@@ -1,0 +1,1 @@
+"""What an axis, a target, a number and a call are for, and where they serve something else."""

@@ -1,0 +1,238 @@
+"""Axes: views, softmaxes and layers that take one axis for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ...axes import Axes, AxisReading, Dimension, number, numbers
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at
+
+# Between scores and their softmax, and between that and its product.
+_BESIDE = {"div", "mul", "add", "sub", "masked_fill", "where", "clone", "view", "unsafe_view"}
+_BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "permute", "unsqueeze"}
+_BESIDE |= {"squeeze", "reshape_alias", "t"}
+_WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
+_PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
+
+
+@rule()
+def view_across_axes(reading: Reading) -> Iterator[Finding]:
+    """A view puts a part of one axis together with another axis, where a permute was meant, and
+    mixes samples, positions or channels."""
+    nodes = reading.graph.nodes
+    told: set[str] = set()
+    for view in _read(reading).broken:
+        node = nodes[view.node]
+        source = next((e.source for e in reading.inputs[view.node]), None)
+        around = [nodes[e.target].operation for e in reading.users[view.node]]
+        if source is not None:
+            while nodes[source].operation in ("clone", "view") and reading.inputs[source]:
+                source = reading.inputs[source][0].source
+            around.append(nodes[source].operation)
+        wide = [size for size in view.before if size > 1]
+        again = [size for size in view.after if size in wide and size > 1]
+        if not again or len(wide) < 2 or any(name in _PADS for name in around):
+            continue  # a relative shift pads, views and cuts
+        if node.source in told or not node.source:
+            continue
+        told.add(node.source)
+        yield finding(
+            "warning",
+            f"{node.title}{at(node.source)} makes {list(view.after)} of {list(view.before)}: it "
+            "does not keep the order of the axes, and puts values of several samples or positions "
+            "together.",
+            cause="a view across axes",
+            advice="Move the axes first, with permute or transpose, and view only what stands side "
+            "by side.",
+            where=node.source,
+            nodes=(node.id,),
+        )
+
+
+@rule()
+def softmax_axis(reading: Reading) -> Iterator[Finding]:
+    """The weights of an attention are normalised over another axis than the one that the next
+    product sums over."""
+    nodes = reading.graph.nodes
+    axes: list[Axes] | None = None
+    for node in nodes:
+        if node.operation != "softmax" or not _is_of_scores(reading, node.id):
+            continue
+        axes = _read(reading).axes if axes is None else axes
+        dim, own = number(node, "dim"), axes[node.id]
+        if dim is None or not own:
+            continue
+        over = own[dim % len(own)]
+        for product, summed in _products(reading, axes, node.id):
+            if not over or not summed or not set(over).isdisjoint(summed):
+                continue
+            yield finding(
+                "warning",
+                f"softmax{at(node.source)} runs over dimension {dim} of "
+                f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].source)} "
+                "sums over another one: the weights of a sum do not add up to 1.",
+                cause="softmax over another dimension than the product's",
+                advice="Normalise over the dimension that the product sums over: mostly dim=-1.",
+                where=node.source,
+                nodes=(node.id, product),
+            )
+            break
+
+
+@rule()
+def norm_axis(reading: Reading) -> Iterator[Finding]:
+    """Vectors are divided by a norm over another axis than the one that their product sums over, as
+    by F.normalize without dim on (batch, tokens, features)."""
+    nodes = reading.graph.nodes
+    for node in nodes:
+        if node.operation != "linalg_vector_norm" or len(numbers(node, "dim")) != 1:
+            continue
+        source = next((e.source for e in reading.inputs[node.id]), None)
+        division = _division(reading, node.id, source)
+        if source is None or division is None:
+            continue
+        axes = _read(reading).axes
+        dim, own = numbers(node, "dim")[0], axes[source]
+        if len(own) < 3:
+            continue
+        over = own[dim % len(own)]
+        for product, summed in _products(reading, axes, division):
+            if over and summed and set(over).isdisjoint(summed):
+                yield finding(
+                    "warning",
+                    f"The norm{at(node.source)} runs over dimension {dim} of "
+                    f"{list(_shape(reading, source))}, and the product"
+                    f"{at(nodes[product].source)} sums over another one: it is not the cosine of "
+                    "normalised vectors.",
+                    cause="a norm over another dimension than the product's",
+                    advice="Pass dim=-1, or the dimension that holds the features.",
+                    where=node.source,
+                    nodes=(node.id, division, product),
+                )
+                break
+
+
+@rule()
+def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
+    """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
+    one does without batch_first=True that is given the batch first."""
+    nodes = reading.graph.nodes
+    mixing = [
+        node
+        for node in nodes
+        if node.operation.endswith("rnn_layer") or (node.operation == "softmax" and node.module)
+    ]
+    losses = [n for n in nodes if n.operation in _LOSSES and n.order is not None]
+    if not mixing or not losses:
+        return
+    axes = _read(reading).axes
+    counted = [dims[0] for n in losses if (dims := _sample_axes(reading, axes, n.id)) and dims[0]]
+    told: set[str] = set()
+    for node in mixing:
+        pair = _mixed(reading, axes, node.id)
+        if pair is None or node.module in told:
+            continue
+        along, beside = pair
+        if any(c == along and set(c).isdisjoint(beside) for c in counted):
+            told.add(node.module)
+            yield finding(
+                "warning",
+                f"{node.module or node.title}{at(node.source)} mixes along dimension 0 of what it "
+                "is given, across the samples that the loss counts: it takes the batch for time.",
+                cause="the batch taken for time",
+                advice="Make it with batch_first=True, or give it (time, batch, features).",
+                where=node.source,
+                nodes=(node.id,),
+            )
+
+
+_LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
+_LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
+
+
+def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:
+    """The axis along which a layer mixes, and the one beside it that stays."""
+    own = axes[node]
+    if reading.graph.nodes[node].operation != "softmax":
+        one = next((axes[e.source] for e in reading.inputs[node] if e.input_nr == 0), own)
+        return (own[0], one[1]) if len(own) == 3 and own[0] and one[1] else None
+    if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
+        return None  # of self-attention queries and keys are the same
+    return (own[-2], own[0]) if own[-2] and own[0] else None
+
+
+def _sample_axes(reading: Reading, axes: list[Axes], node: int) -> Axes:
+    source = next((e.source for e in reading.inputs[node] if e.input_nr == 0), None)
+    return () if source is None else axes[source]
+
+
+def _read(reading: Reading) -> AxisReading:
+    """The axes of a graph, read once."""
+    found: AxisReading | None = reading.__dict__.get("_axes")
+    if found is None:
+        found = reading.__dict__["_axes"] = AxisReading(reading)
+    return found
+
+
+def _shape(reading: Reading, node: int) -> tuple[int, ...]:
+    meta = reading.meta(node)
+    return () if meta is None else tuple(meta.shape)
+
+
+def _is_of_scores(reading: Reading, node: int) -> bool:
+    """Is it a softmax of products of two results, none of them a parameter."""
+    nodes, stack, seen = reading.graph.nodes, [node], set[int]()
+    while stack:
+        for edge in reading.inputs[stack.pop()]:
+            before = nodes[edge.source]
+            if before.operation in ("bmm", "mm"):
+                return len(reading.inputs[before.id]) == 2 and not _has_weight(reading, before.id)
+            if before.operation in _BESIDE and before.id not in seen:
+                seen.add(before.id)
+                stack.append(before.id)
+    return False
+
+
+def _has_weight(reading: Reading, product: int) -> bool:
+    nodes = reading.graph.nodes
+    for edge in reading.inputs[product]:
+        node = edge.source
+        while nodes[node].operation in ("t", "transpose", "expand", "view", "permute"):
+            if not reading.inputs[node]:
+                break
+            node = reading.inputs[node][0].source
+        if nodes[node].leaf:
+            return True
+    return False
+
+
+def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[int, Dimension]]:
+    """The first products that a result goes into, with the axis of it that they sum over."""
+    nodes, stack, seen = reading.graph.nodes, [node], {node}
+    while stack:
+        source = stack.pop()
+        for edge in reading.users[source]:
+            user = nodes[edge.target]
+            if user.operation in ("bmm", "mm") and not _has_weight(reading, user.id):
+                own = axes[source]
+                if len(own) > 1:
+                    yield user.id, own[-1] if edge.input_nr == 0 else own[-2]
+            elif user.operation in _WEIGHTS and user.id not in seen:
+                seen.add(user.id)
+                stack.append(user.id)
+
+
+def _division(reading: Reading, norm: int, source: int | None) -> int | None:
+    """The node that divides something by its own norm."""
+    nodes, stack = reading.graph.nodes, [norm]
+    for node in stack:
+        for edge in reading.users[node]:
+            user = nodes[edge.target]
+            if user.operation == "div":
+                return user.id if any(e.source == source for e in reading.inputs[user.id]) else None
+            if user.operation in ("clamp_min", "clamp", "expand", "add"):
+                stack.append(user.id)
+    return None
