@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..graph import Cut, Edge, Graph, Node, TensorMeta
+from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
 from ..graph.ids import renumbered
 from ..graph.nodes import INSIDE
-from ..graph.text import called_at
+from ..graph.text import called_at, users_line
 
 CLOSED = "what is inside is not known: it ran before the recording, or could not be traced again"
 
@@ -51,6 +51,15 @@ class InsideCut(NamedTuple):
     input: int | None
 
 
+class InsideEvent(NamedTuple):
+    """An event inside a region."""
+
+    event: Event  # without its line, nodes and operands
+    nodes: tuple[int, ...]
+    operands: tuple[tuple[TensorMeta, int | None], ...]  # and the node that made each
+    origin: Origin
+
+
 @dataclass(frozen=True)
 class Region:
     """What is inside one region; node ids are positions in `nodes`, inputs before users."""
@@ -60,6 +69,7 @@ class Region:
     users: tuple[tuple[int, ...], ...]  # of each input, the nodes that use it; -1 is the region's
     ends: tuple[int, ...]  # nodes that give the region's results
     cuts: tuple[InsideCut, ...] = ()
+    events: tuple[InsideEvent, ...] = ()
 
 
 def opened(
@@ -92,6 +102,7 @@ def opened(
     nodes: list[Node] = []
     edges: list[Edge] = []
     cuts: list[Cut] = []
+    events: list[Event] = []
     inputs = graph.inputs()
     for i, node in enumerate(graph.nodes):
         if i in regions:
@@ -107,11 +118,13 @@ def opened(
             edges += _rewired(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
             cuts += [_cut(each, first[i], sources, origins) for each in regions[i].cuts]
+            events += [_event(each, first[i], nodes, origins) for each in regions[i].events]
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))
     found = renumbered(graph, ids, nodes=tuple(nodes), edges=tuple(edges))
-    return _unreached(replace(found, cuts=(*found.cuts, *cuts)))
+    found = replace(found, cuts=(*found.cuts, *cuts), events=(*found.events, *events))
+    return _unreached(found)
 
 
 def _unreached(graph: Graph) -> Graph:
@@ -228,6 +241,17 @@ def _cut(cut: InsideCut, first: int, sources: Mapping[int, int], origins: _Origi
         origins.module(cut.origin)[0],
         in_forward=True,
     )
+
+
+def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) -> Event:
+    ids = [None if node is None else first + node for _, node in each.operands]
+    operands = tuple(
+        Operand("", tensor, "" if i is None else nodes[i].source, i)
+        for (tensor, _), i in zip(each.operands, ids, strict=True)
+    )
+    where, made = users_line(origins.source(each.origin)), tuple(first + n for n in each.nodes)
+    fields: dict[str, Any] = {"where": where, "nodes": made, "operands": operands}
+    return replace(each.event, **fields)
 
 
 def _rewired(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:

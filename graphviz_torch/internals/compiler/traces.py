@@ -29,6 +29,11 @@ class Trace(Protocol):
     def ended(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
         """It has run: what was called, what dynamo knows of the call, what it gave."""
 
+    def called(
+        self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """The same, with all that it was given."""
+
     def applied(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
@@ -80,6 +85,7 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         method = node.op == "call_method"
         function = getattr(Tensor, node.target, None) if method else node.target
         _tell("ended", function, node.meta, _tensors(result))
+        _tell("called", function, node.meta, args, kwargs, result)
         return result
 
     def call_user_compiler(self: Any, gm: Any, examples: Any) -> Any:

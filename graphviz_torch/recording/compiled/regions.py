@@ -38,7 +38,7 @@ class Regions:
         if self._program.is_here() and original(frame) is not None:
             trace = trace_again(frame, OperationTrace)
             self._trace = trace if isinstance(trace, OperationTrace) else None
-            called = None if self._trace is None else self._trace.called
+            called = None if self._trace is None else self._trace.modules
             self._program.table.call_inside(called, self._program.module)
             self._start = sequence_number()
 

@@ -23,9 +23,10 @@ from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
 from ...tracing.nodes import GradFn, made_by, operation, read
 from ...tracing.region_reader import enter, expect, origin
-from ...tracing.regions import END, Inside, InsideCut, Region
+from ...tracing.regions import END, Inside, InsideCut, InsideEvent, Region
 from ...tracing.tracer import connected
 from ..cuts.names import READS, cut_name, results_cut
+from .pairs import Pair, Pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
 _RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}  # what dynamo runs
@@ -62,10 +63,11 @@ class OperationTrace:
         self._operands: list[Tensor] = []  # of the operation that is running
         self._makers: list[GradFn] = []  # of those that need a gradient
         self._start = 0
+        self._pairs = Pairs()
         self._metas: list[dict[str, Any]] = []  # of all operations
         self._region: Region | None = None
         # The modules that ran: id(), path, class. None where the graph ends at a break.
-        self.called: tuple[tuple[int, str, str], ...] | None = None
+        self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def begun(self, operands: list[Tensor]) -> None:
         """An operation is about to run."""
@@ -88,6 +90,12 @@ class OperationTrace:
             self._cuts.append(cut)
             behind.append(cut)
         self._give(behind, made)
+
+    def called(
+        self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """The same, with all that it was given."""
+        self._pairs.call(function, meta, args, kwargs, result)
 
     def applied(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
@@ -121,12 +129,11 @@ class OperationTrace:
     def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
         """Read the nodes; no tensor is needed any more."""
         modules = (row for meta in self._metas for row in origin(meta).modules)
-        self.called = None if broken else tuple(dict.fromkeys(modules))
+        self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
             self._region = self._read(inputs, [one for one in results if one.requires_grad])
-        self.__dict__.update(
-            _operations=[], _cuts=[], _behind={}, _inputs={}, _tensors=[], _metas=[]
-        )
+        self._operations, self._cuts, self._metas, self._tensors = [], [], [], []
+        self._behind, self._inputs, self._pairs = {}, {}, Pairs()
 
     def expected(self, start: int, end: int) -> None:
         """Enter it as the inside of the region whose node has one of these numbers."""
@@ -180,6 +187,7 @@ class OperationTrace:
             ),
             tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),
             tuple(_inside(cut, fn, places, sources) for cut in cuts for fn in cut.before),
+            _events(self._pairs.noted, places),
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:
@@ -198,6 +206,22 @@ def _inside(
     after = tuple(numbers[number] for number in cut.after if number in numbers)
     input_nr = sources.index(fn) if fn in sources else None
     return InsideCut(cut.how, cut.tensor, places.get(fn), after, origin(cut.meta), input_nr)
+
+
+def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[InsideEvent, ...]:
+    """What calls told; one line's is told once, as of the last time."""
+    numbers = {fn._sequence_nr(): place for fn, place in places.items()}
+    found = {}
+    for pair in pairs:
+        where = origin(pair.meta)
+        nodes = tuple(numbers[number] for number in pair.numbers if number in numbers)
+        operands = tuple(
+            (one.tensor, None if one.number is None else numbers.get(one.number))
+            for one in pair.operands
+        )
+        key = pair.event, where.place, where.library
+        found[key] = InsideEvent(pair.event, nodes, operands, where)
+    return tuple(found.values())
 
 
 def _maker(tensor: Tensor) -> GradFn:

@@ -53,6 +53,24 @@ def softmax_over_the_batch(m: Model, x: Tensor) -> Tensor:
     return F.mse_loss(m.head(m.encoder(x).softmax(0)), Y)
 
 
+def column_beside_row(m: Model, x: Tensor) -> Tensor:
+    return F.mse_loss(m.head(m.encoder(x)), Y[:, 0])
+
+
+def column_less_row(m: Model, x: Tensor) -> Tensor:
+    return ((m.head(m.encoder(x)) - Y[:, 0]) ** 2).mean()
+
+
+def column_on_purpose(m: Model, x: Tensor) -> Tensor:
+    h = m.encoder(x).sum(-1)
+    return (h[:, None] - h).square().mean() + m.gate(x).sum()
+
+
+def probabilities_for_kl_div(m: Model, x: Tensor) -> Tensor:
+    classes = m.classes(x).softmax(-1)
+    return F.kl_div(classes, m.gate(x)[:, :4].softmax(-1), reduction="batchmean")
+
+
 def root_of_zero(m: Model, x: Tensor) -> Tensor:
     h = m.encoder(x)
     return F.mse_loss(m.head((h - h).sqrt()), Y)
@@ -97,6 +115,10 @@ KNOWN = (
     called_for_a_number,
     two_softmaxes,
     softmax_over_the_batch,
+    column_beside_row,
+    column_less_row,
+    column_on_purpose,
+    probabilities_for_kl_div,
 )
 
 
