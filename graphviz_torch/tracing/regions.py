@@ -70,6 +70,9 @@ class Region:
     ends: tuple[int, ...]  # nodes that give the region's results
     cuts: tuple[InsideCut, ...] = ()
     events: tuple[InsideEvent, ...] = ()
+    # Of each input, for each of its users, which input of that it is; None where that is not known,
+    # and not of `edges` either.
+    input_nrs: tuple[tuple[int, ...], ...] | None = None
 
 
 def opened(
@@ -257,16 +260,22 @@ def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) 
 def _rewired(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
     """The edges into the region, which lead to the nodes inside, those inside, and to its own."""
     own = by + len(region.nodes)
-    rows = [
-        (ids[edge.source], own if user == END else by + user, edge.output_nr)
-        for edge in inputs
-        for user in region.users[edge.input_nr]
+    known = region.input_nrs
+    rows = []
+    for edge in inputs:
+        users = region.users[edge.input_nr]
+        for user, input_nr in zip(users, known[edge.input_nr] if known else users, strict=True):
+            target = own if user == END else by + user
+            rows.append(Edge(ids[edge.source], target, edge.output_nr, input_nr))
+    rows += [
+        edge._replace(source=by + edge.source, target=by + edge.target) for edge in region.edges
     ]
-    rows += [(by + edge.source, by + edge.target, edge.output_nr) for edge in region.edges]
-    rows += [(by + inside, own, 0) for inside in region.ends]
+    rows += [Edge(by + inside, own, 0, END) for inside in region.ends]
     counts: dict[int, int] = {}
     found = []
-    for source, target, output_nr in sorted(rows, key=itemgetter(1)):  # as autograd's: by target
-        input_nr = counts[target] = counts.get(target, -1) + 1
-        found.append(Edge(source, target, output_nr, input_nr))
+    # As autograd's: by target.
+    for edge in sorted(rows, key=itemgetter(1, 3) if known else itemgetter(1)):
+        count = counts[edge.target] = counts.get(edge.target, -1) + 1
+        nr = edge.input_nr if known and edge.target != own else count
+        found.append(edge._replace(input_nr=nr))
     return found

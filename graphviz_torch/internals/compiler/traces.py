@@ -11,6 +11,7 @@ compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from threading import local
 from typing import Any, Protocol
@@ -38,6 +39,9 @@ class Trace(Protocol):
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
         """A custom `autograd.Function` has been applied, as one operation."""
+
+    def ordered(self, order: list[int]) -> None:
+        """Of what was applied last: which argument each operand is in the program."""
 
     def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
         """The graph is whole; the compiler has not changed it yet. Does it end at a break?"""
@@ -113,6 +117,8 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         if node is not before and tx.output is _here.output:
             operands, made = _values(node.all_input_nodes), _values([node])
             _tell("applied", self.fn_cls, node.meta, operands, made)
+            with suppress(Exception):
+                _tell("ordered", _order(node, args))
         return result
 
     utils.run_node, output.call_user_compiler = run_node, call_user_compiler
@@ -168,6 +174,13 @@ def _last_applied(tx: Any) -> Any:
     apply = import_module("torch._functorch.autograd_function").autograd_function_apply
     found = tx.output.graph.find_nodes(op="call_function", target=apply)
     return found[-1] if found else None
+
+
+def _order(node: Any, args: Any) -> list[int]:
+    """Which argument of the program's each operand of a custom Function is, among the tensors."""
+    proxies = [arg.as_proxy() for arg in args]
+    given = [proxy.node for proxy in proxies if isinstance(proxy, torch.fx.Proxy)]
+    return [given.index(one) for one in node.args[2:] if _values([one])]
 
 
 def _kinds() -> list[Any]:

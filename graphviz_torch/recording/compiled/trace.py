@@ -39,6 +39,7 @@ class _Operation(NamedTuple):
     end: int
     meta: dict[str, Any]  # of its node in dynamo's graph
     function: str = ""  # the custom Function that it applied
+    order: list[int] | None = None  # of its operands: which argument each is in the program
 
 
 class _Cut(NamedTuple):
@@ -107,6 +108,11 @@ class OperationTrace:
         operation = _Operation(start, start + bool(numbers), meta, function.__name__)
         self._give(self._add(operation), made)
 
+    def ordered(self, order: list[int]) -> None:
+        """Of what was applied last: which argument each operand is in the program."""
+        if self._operations and self._operations[-1].function:
+            self._operations[-1] = self._operations[-1]._replace(order=order)
+
     def _add(self, operation: _Operation) -> list[_Cut]:
         """Note an operation; returns what its results are behind."""
         self._metas.append(operation.meta)
@@ -164,30 +170,36 @@ class OperationTrace:
             title = each.function or operation(name)
             where = origin(each.meta)
             nodes.append(Inside(name, title, outputs, where, attributes, fn in live))
-        inside, users = [], defaultdict[int, set[int]](set)
+        inside, users = [], defaultdict[int, list[tuple[int, int]]](list)
+        orders = {ids[fn]: each.order for fn, each in made.items() if each.order is not None}
         for edge in edges:
+            order = orders.get(edge.target, ())
+            if edge.input_nr < len(order):
+                edge = edge._replace(input_nr=order[edge.input_nr])
             if edge.target in inner and edge.source in inner:
                 moved = edge._replace(source=inner[edge.source], target=inner[edge.target])
                 inside.append(moved)
             elif edge.target in inner:
-                users[edge.source].add(inner[edge.target])
+                users[edge.source].append((inner[edge.target], edge.input_nr))
         sources = [self._inputs.get(id(tensor)) for tensor in inputs]
         # Of an input that is used in vain the compiler takes out what uses it.
         changed = any(
             s is not None and _maker(t) is not s for t, s in zip(inputs, sources, strict=True)
         )
         passed = {None, *ends}
+        entries = [
+            sorted(users[ids.get(fn, -1)])
+            or ([(END, 0)] if changed or (fn in passed and fn not in cut_off) else [])
+            for fn in sources
+        ]
         return Region(
             tuple(nodes),
             tuple(inside),
-            tuple(
-                tuple(sorted(users[ids.get(fn, -1)]))
-                or ((END,) if changed or (fn in passed and fn not in cut_off) else ())
-                for fn in sources
-            ),
+            tuple(tuple(user for user, _ in entry) for entry in entries),
             tuple(dict.fromkeys(places[fn] for fn in ends if fn in places)),
             tuple(_inside(cut, fn, places, sources) for cut in cuts for fn in cut.before),
             _events(self._pairs.noted, places),
+            tuple(tuple(input_nr for _, input_nr in entry) for entry in entries),
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:

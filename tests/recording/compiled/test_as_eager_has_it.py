@@ -103,6 +103,11 @@ class Model(nn.Module):
         return self.calls(self, x)
 
 
+def squared(m: Model, x: Tensor) -> Tensor:
+    h = Swish.apply(m.a(x))
+    return m.b(h * h)
+
+
 def alone(m: Model, x: Tensor) -> Tensor:
     return m.b(Swish.apply(m.a(x)))
 
@@ -143,6 +148,7 @@ def before_a_cut(m: Model, x: Tensor) -> Tensor:
 
 
 CALLS = (
+    squared,
     alone,
     in_a_module,
     twice,
@@ -168,7 +174,7 @@ def recorded(
     return recording.graph
 
 
-def nodes_and_edges(graph: Graph) -> tuple[Counter[Key], Counter[tuple[Key, Key]]]:
+def nodes_and_edges(graph: Graph) -> tuple[Counter[Key], Counter[tuple[Key, Key, int]]]:
     """What a node is and where it comes from; the region's own node is left out."""
     keys = [
         (SAME.get(node.name, node.name), node.module, node.scope, node.source)
@@ -180,7 +186,7 @@ def nodes_and_edges(graph: Graph) -> tuple[Counter[Key], Counter[tuple[Key, Key]
         if edge.target in own:
             ends.setdefault(edge.target, []).append(edge.source)
     edges = Counter(
-        (keys[source], keys[edge.target])
+        (keys[source], keys[edge.target], edge.input_nr)
         for edge in graph.edges
         for source in ends.get(edge.source, [edge.source])
         if edge.target not in own
