@@ -81,9 +81,9 @@ class ValuePairs:
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
                     return "moved"
-        alike = list(index.like(value, min(self.allowed(node, node), _EXACT)))
-        if alike:
-            return self._alike(node, value, alike)
+        others = list(index.like(value, min(self.allowed(node, node), _EXACT)))
+        if others:
+            return self._alike(node, value, others)
         return "other" if value.elements >= _FEW or node.id in self.distances else "unknown"
 
     def _alike(self, node: Node, value: Fingerprint, others: list[int]) -> State:

@@ -109,8 +109,7 @@ class Fingerprint(NamedTuple):
     The projections are sums of all elements, each times a number that depends on its place: along
     the last dimension (cos, sin), along the one before it (cos, sin), along the first, and by the
     whole place. The last two do not depend on places: the sum of the absolute values, and that of
-    the cubes divided by the square of the norm. All grow as the norm does. NaN is
-    noted as infinite.
+    the cubes divided by the square of the norm. All grow as the norm does. NaN counts as infinite.
 
     >>> import torch
     >>> from graphviz_torch import record

@@ -136,7 +136,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
     """Of matrices [n, rows, columns]: what `_fingerprints` takes, [n, 12]."""
     both = (1, 2)
-    low, high = torch.aminmax(rows.flatten(1), dim=1)
     return torch.cat(
         [
             (rows.sum(1)[:, None] * vectors.along).sum(2),
@@ -145,8 +144,8 @@ def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
                 [
                     ((rows * vectors.columns).sum(2) * vectors.rows).sum(1),
                     torch.linalg.vector_norm(rows, dim=both),
-                    low,
-                    high,
+                    rows.amin(both),
+                    rows.amax(both),
                     torch.linalg.vector_norm(rows, 1, dim=both),
                     (rows * rows).mul_(rows).sum(both),
                 ],

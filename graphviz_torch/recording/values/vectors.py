@@ -18,7 +18,7 @@ from torch import Tensor
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROOT = math.sqrt(2) - 1
-_MOST = 1 << 22  # numbers that are remembered, of all sizes together
+_MOST = 1 << 20  # numbers that are remembered, of all sizes together
 
 
 class Vectors(NamedTuple):
@@ -39,6 +39,8 @@ class VectorTable:
 
     def of(self, shape: tuple[int, ...], like: Tensor) -> Vectors:
         """Those for a shape, in the dtype and on the device of a tensor."""
+        if like.is_cpu and self is not HERE:
+            return HERE.of(shape, like)
         key = shape, like.dtype, like.device
         found = self._known.get(key)
         if found is None:
@@ -48,6 +50,9 @@ class VectorTable:
             while self._size > _MOST:
                 self._size -= _size(self._known.popitem(last=False)[1])
         return found
+
+
+HERE = VectorTable()  # of the CPU, for all recordings
 
 
 def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Vectors:
