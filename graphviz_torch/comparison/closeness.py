@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..graph import Fingerprint, Node
+from ..graph import Edge, Fingerprint, Graph
 
 ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 
@@ -13,10 +13,14 @@ ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
-def tolerance_of(a: Node, b: Node) -> float:
-    """What rounding may make of the results of two nodes: of the coarser dtype."""
-    dtypes = [meta.dtype for node in (a, b) for meta in node.outputs if meta is not None]
-    return max([ROUNDING.get(dtype, ROUNDING["float32"]) for dtype in dtypes], default=1e-5)
+def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
+    """What rounding may make of each node's results: the coarsest dtype before it decides."""
+    found: list[float] = []
+    for node in graph.nodes:
+        dtypes = [meta.dtype for meta in node.outputs if meta is not None]
+        own = [ROUNDING.get(dtype, ROUNDING["float32"]) for dtype in dtypes]
+        found.append(max(own + [found[edge.source] for edge in inputs[node.id]], default=1e-5))
+    return found
 
 
 def is_telling(value: Fingerprint | None) -> bool:

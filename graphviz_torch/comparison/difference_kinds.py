@@ -13,6 +13,8 @@ from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
 from .value_pairs import TRANSPOSES, ValuePairs, shape_of, value_of
 
+_MOVED = 1e-2  # from this on elements stand in other places
+_CLEAR = 8  # times as far apart as what it was computed from
 _LIKE = 1e-4  # up to this two numbers are one
 # Attributes that follow from shapes, or change no value.
 _FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
@@ -158,6 +160,8 @@ class Place:
             return ""
         if distance(self.value_a, self.value_b, places=False) > _LIKE:
             return ""
+        if distance(self.value_a, self.value_b, places=True) < _MOVED:
+            return ""
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
     def _scale(self) -> str:
@@ -190,7 +194,10 @@ class Place:
 
     def _inputs_equal(self) -> bool:
         inputs = self.after.known_inputs(self.b.id)
-        return bool(inputs) and all(self.after.states[i] in ("equal", "unknown") for i in inputs)
+        equal = all(self.after.states[i] in ("equal", "unknown") for i in inputs)
+        found = self.after.distances.get(self.b.id, math.inf)
+        clear = found > _CLEAR * self.after.error_before(self.b.id)
+        return bool(inputs) and equal and clear
 
     def _is_near(self) -> bool:
         if self.value_a is None or self.value_b is None:

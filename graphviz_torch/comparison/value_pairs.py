@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..graph import Edge, Fingerprint, Graph, Node
-from .closeness import distance, is_telling, tolerance_of
+from .closeness import distance, is_telling, rounding_of
 
 State = Literal["equal", "moved", "other", "unknown"]
 
@@ -50,6 +50,8 @@ class ValuePairs:
 
     def __post_init__(self) -> None:
         self.inputs: list[list[Edge]] = self.here.inputs()
+        self._rounding = rounding_of(self.here, self.inputs)
+        self._theirs = rounding_of(self.there, self.there.inputs())
         index = _Index(self.there)
         self.states = [self._state(node, index) for node in self.here.nodes]
 
@@ -69,7 +71,7 @@ class ValuePairs:
             pair = self.there.nodes[other]
             theirs = value_of(pair)
             if theirs is not None and is_telling(theirs):
-                tolerance = self.allowed(node, pair)
+                tolerance = self.allowed(node.id, other)
                 same_shape = shape_of(node) == shape_of(pair)
                 found = distance(value, theirs, places=same_shape)
                 self.distances[node.id] = found
@@ -81,16 +83,17 @@ class ValuePairs:
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
                     return "moved"
-        others = list(index.like(value, min(self.allowed(node, node), _EXACT)))
+        others = list(index.like(value, min(self.allowed(node.id), _EXACT)))
         if others:
             return self._alike(node, value, others)
-        return "other" if value.elements >= _FEW or node.id in self.distances else "unknown"
+        alone = value.elements >= _FEW and self.allowed(node.id) <= _EXACT
+        return "other" if alone or node.id in self.distances else "unknown"
 
     def _alike(self, node: Node, value: Fingerprint, others: list[int]) -> State:
         """Of some with the same elements the one that has them in the same places, if any has."""
         nodes, shape = self.there.nodes, shape_of(node)
         same = [other for other in others if shape_of(nodes[other]) == shape]
-        limit = _FAR * self.allowed(node, node)
+        limit = _FAR * self.allowed(node.id)
         here = [i for i in same if distance(value, _known(nodes[i]), places=True) <= limit]
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
@@ -98,9 +101,11 @@ class ValuePairs:
         turns = self.here.nodes[node.id].operation in TRANSPOSES  # it is there to do so
         return "moved" if same and not here and not turns else "equal"
 
-    def allowed(self, a: Node, b: Node) -> float:
-        """Up to what two nodes' results are equal."""
-        return tolerance_of(a, b) if self.tolerance is None else self.tolerance
+    def allowed(self, node: int, other: int | None = None) -> float:
+        """Up to what two nodes' results are equal; None: one of whatever node."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return max(self._rounding[node], 0 if other is None else self._theirs[other])
 
     def apart(self) -> list[int]:
         """The nodes that have another value and hand it on to the outputs, inputs first.

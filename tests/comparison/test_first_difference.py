@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -141,6 +142,45 @@ def test_a_program_in_bfloat16_is_equal_up_to_the_rounding_of_bfloat16() -> None
     found = first_difference(step(plain), step(plain, torch.bfloat16))
     assert not found
     assert 1e-4 < found.equal_to < 5e-2
+
+
+@cache
+def original(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return stir(originals()[name][0]()), torch.randint(1, WORDS, (3, LENGTH))
+
+
+@pytest.mark.parametrize("name", originals())
+@pytest.mark.parametrize("change", ["bfloat16", "float64", "autocast", "attention"])
+def test_what_computes_the_same_in_another_way_is_told_equal(name: str, change: str) -> None:
+    model, tokens = original(name)
+    other: Any = copy.deepcopy(model)
+    if change == "attention":
+        other.config._attn_implementation = "sdpa"
+    elif change != "autocast":
+        other = other.to(getattr(torch, change))
+    with torch.autocast("cpu", torch.bfloat16, enabled=change == "autocast"):
+        changed = run(other, tokens)
+    assert not first_difference(run(model, tokens), changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("GPT-2", "transformer.h.0.ln_2.weight"),
+        ("Llama", "model.layers.1.input_layernorm.weight"),
+        ("BERT", "encoder.layer.0.attention.output.LayerNorm.weight"),
+    ],
+)
+def test_a_fault_is_told_from_the_rounding_of_bfloat16(name: str, weight: str) -> None:
+    model, tokens = original(name)
+    other = copy.deepcopy(model).bfloat16()
+    with torch.no_grad():
+        other.get_parameter(weight).mul_(3)
+    found = first_difference(run(model, tokens), run(other, tokens))
+    assert found.kind == f"another weight: {weight} has another value"
+    assert found.after is not None
+    assert found.b.nodes[found.after].module == weight.rpartition(".")[0]
 
 
 def test_a_tolerance_of_ones_own_finds_the_rounding() -> None:
