@@ -5,11 +5,13 @@ It follows the reader's dark setting and loads nothing.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from html import escape
 
 from ..graph.units import bytes_text
 from ..render.style import COLORS, dark_rules, palette
-from .rehearsal import Rehearsal
+from .rehearsal import Moment, Rehearsal
 
 # Roles from below, each with its colour: what stays is below, what comes and goes above.
 _ROLES = {
@@ -20,18 +22,20 @@ _ROLES = {
     "input": "edge",
     "gathered": "collective_line",
     "activation": "input_line",
-    "recomputed": "node_line",
-    "sent": "edge",
+    "recomputed": "changed",
+    "sent": "group_line",
     "other": "transfer_line",
 }
 _WIDTH, _HEIGHT = 820, 420
+_LEAST = 0.12  # of the width, which each phase has
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 190, 64, 48
 
 
 def draw_memory(rehearsal: Rehearsal) -> str:
     """The memory of a rank over its step as SVG: an area for each role, the peak, and its line.
 
-    From left to right go the moments at which memory is given out or freed, not seconds.
+    From left to right go the moments at which memory is given out or freed, not seconds. A phase
+    with few of them is drawn wide enough to be seen.
 
     >>> import torch
     >>> from graphviz_torch import rehearse
@@ -41,15 +45,15 @@ def draw_memory(rehearsal: Rehearsal) -> str:
     >>> draw_memory(rehearse(train)).startswith("<svg")
     True
     """
-    moments = rehearsal.moments
+    moments = (*rehearsal.moments, *rehearsal.moments[-1:])  # the last one lasts
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08
     if limit and limit < 2 * top:
         top = max(top, limit * 1.04)
-    across = (_WIDTH - _LEFT - _RIGHT) / max(1, len(moments) - 1)
+    places = _places(moments)
 
-    def x(at: float) -> float:
-        return _LEFT + at * across
+    def x(at: int) -> float:
+        return places[at]
 
     def y(nbytes: float) -> float:
         return _HEIGHT - _BOTTOM - nbytes / top * (_HEIGHT - _TOP - _BOTTOM)
@@ -64,7 +68,8 @@ def draw_memory(rehearsal: Rehearsal) -> str:
         _text(_LEFT, 24, title, size=15),
     ]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
-    out.append(_text(_LEFT, 44, peak if len(peak) < 100 else f"{peak[:99]}…", "muted"))
+    peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # its line is at the end
+    out.append(_text(_LEFT, 44, peak, "muted"))
     for i in range(5):
         value = top * i / 4.2
         out.append(_rule(_LEFT, y(value), _WIDTH - _RIGHT, "cluster_line"))
@@ -100,18 +105,36 @@ def draw_memory(rehearsal: Rehearsal) -> str:
         said = f"{role} {bytes_text(at_peak.get(role, 0))}"
         out.append(_text(_WIDTH - _RIGHT + 34, line, said))
     out.append(_text(_WIDTH - _RIGHT + 16, _TOP, "at the peak", "muted"))
-    out += _phases(rehearsal)
+    out += _phases(moments, places)
     return "".join([*out, "</svg>"])
 
 
-def _phases(rehearsal: Rehearsal) -> list[str]:
+def _places(moments: Sequence[Moment]) -> list[float]:
+    """Where each moment is drawn: by order, but each phase has a share of the width."""
+    counts = Counter(moment.phase for moment in moments)
+    least = _LEAST * len(moments)
+    wide = {phase: max(count, least if phase != "other" else 0) for phase, count in counts.items()}
+    scale = (_WIDTH - _LEFT - _RIGHT) / max(1.0, sum(wide.values()))
+    places, at = [], float(_LEFT)
+    for moment in moments:
+        places.append(at)
+        at += scale * wide[moment.phase] / counts[moment.phase]
+    if places:
+        places[-1] = float(_WIDTH - _RIGHT)  # the last goes to the border
+    return places
+
+
+def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
     """The name of each phase, below where it begins."""
     out, before, last = [], "", -100.0
-    for i, moment in enumerate(rehearsal.moments):
-        at = _LEFT + i * (_WIDTH - _LEFT - _RIGHT) / max(1, len(rehearsal.moments) - 1)
+    for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != "other" and at - last > 60:
             out.append(_text(at, _HEIGHT - _BOTTOM + 18, moment.phase, "muted"))
             last = at
+            if at > _LEFT:
+                line = COLORS["muted"][0]
+                border = f"M{at:.1f} {_HEIGHT - _BOTTOM}v6"
+                out.append(f'<path d="{border}" stroke="{line}" fill="none"/>')
         before = moment.phase if moment.phase != "other" else before
     return out
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..graph import Graph
@@ -119,8 +119,9 @@ class Rehearsal:
             f"rehearsed in {seconds_text(self.seconds)}"
         )
         yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
-        yield f"    of it {_listed(self.at_peak)}"
-        yield f"    by line {_listed(self.lines[:3])}"
+        roles = [f"{each.name} {bytes_text(each.nbytes)}" for each in self.at_peak]
+        yield f"    of it {', '.join(roles)}"
+        yield f"    by line {_listed(self.lines)}"
         if self.steps == 1:
             yield "    An optimizer's state is made by the first step: rehearse two for its peak."
         yield (
@@ -131,17 +132,18 @@ class Rehearsal:
             f"activations {bytes_text(self.activations_bytes)}"
         )
         if self.saved:
-            yield f"    activations by module {_listed([*islice(self.saved, 3)])}"
+            yield f"    activations by module {_listed(_by_module(self.saved))}"
         yield f"{self.flops:,} FLOPs"
         if self.collectives:
             wire = sum(each.wire_bytes for each in self.collectives)
             yield f"collectives, {bytes_text(wire)} on the wire of a ring:"
-        for each in sorted(self.collectives, key=lambda each: -each.wire_bytes)[:_ROWS]:
-            rest = filter(None, (each.group, each.module, each.where))
-            size = f"{bytes_text(each.nbytes)}, {bytes_text(each.wire_bytes)} on the wire"
-            yield f"    {each.count:,} {TIMES} {each.kind} {size} · {' · '.join(rest)}"
-        if len(self.collectives) > _ROWS:
-            yield f"    and {len(self.collectives) - _ROWS:,} more, of fewer bytes"
+        rows = _alike(self.collectives)
+        for each, modules in rows[:_ROWS]:
+            yield f"    {_row(each, modules)}"
+        if rows[_ROWS:]:
+            count = sum(each.count for each, _ in rows[_ROWS:])
+            rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
+            yield f"    and {count:,} more, {rest / max(1, wire):.1%} of the bytes"
 
     def _fitting(self) -> str:
         if self.device_memory is None:
@@ -193,9 +195,71 @@ def ordinal(number: int) -> str:
 
 
 def _listed(shares: Sequence[Share]) -> str:
-    return ", ".join(f"{each.name or 'elsewhere'} {bytes_text(each.nbytes)}" for each in shares)
+    """The largest, until what is left is little, and how much that is."""
+    whole = sum(each.nbytes for each in shares)
+    said: list[str] = []
+    rest = whole
+    for each in shares:
+        if len(said) == _SHARES or (said and rest < _LITTLE * whole):
+            break
+        said.append(f"{each.name or 'elsewhere'} {bytes_text(each.nbytes)}")
+        rest -= each.nbytes
+    if len(said) < len(shares):
+        said.append(f"and {len(shares) - len(said):,} more, {rest / max(1, whole):.1%}")
+    return ", ".join(said)
 
 
+def _pattern(module: str) -> str:
+    """`"layers.*.attention"` of `"layers.31.attention"`."""
+    return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module)
+
+
+def _by_module(shares: Sequence[Share]) -> list[Share]:
+    """Shares of modules, those of numbered ones together: "40 of layers.*.attention"."""
+    totals, names = Counter[str](), Counter[str]()
+    for each in shares:
+        pattern = _pattern(each.name)
+        totals[pattern] += each.nbytes
+        names[pattern] += 1
+    single = {_pattern(each.name): each.name for each in shares}
+    return [
+        Share(f"{names[name]:,} {TIMES} {name}" if names[name] > 1 else single[name], nbytes)
+        for name, nbytes in totals.most_common()
+    ]
+
+
+def _alike(every: Sequence[Sent]) -> list[tuple[Sent, int]]:
+    """Collectives of a step, those of numbered modules together, with how many those are."""
+    found: dict[tuple[Any, ...], list[Sent]] = {}
+    for each in every:
+        size = each.nbytes / each.count, each.wire_bytes / each.count
+        key = each.kind, each.group, _pattern(each.module), each.where, size
+        found.setdefault(key, []).append(each)
+    rows = []
+    for same in found.values():
+        if len(same) == 1:
+            rows.append((same[0], 1))
+            continue
+        whole = replace(
+            same[0],
+            count=sum(each.count for each in same),
+            nbytes=sum(each.nbytes for each in same),
+            wire_bytes=sum(each.wire_bytes for each in same),
+            module=_pattern(same[0].module),
+        )
+        rows.append((whole, len(same)))
+    return sorted(rows, key=lambda row: -row[0].wire_bytes)
+
+
+def _row(each: Sent, modules: int) -> str:
+    size, wire = bytes_text(each.nbytes // each.count), bytes_text(each.wire_bytes)
+    many = " each" if each.count > 1 else ""
+    place = " · ".join(filter(None, (each.group, each.module, each.where)))
+    of = f" in {modules:,} modules" if modules > 1 else ""
+    return f"{each.count:,} {TIMES} {each.kind}{of}, {size}{many}, {wire} on the wire · {place}"
+
+
+_SHARES, _LITTLE = 8, 0.05  # of a list: how many at most, and of what is left how little is enough
 _CLOSE = 0.1  # of a device, below which what is not counted may be more
 _ROWS = 12  # of collectives, in a text
 _RING: dict[str, Callable[[int], float]] = {

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graphviz_torch import Rehearsal, draw_memory, rehearse
 from graphviz_torch.rehearsal.rehearsal import ordinal
+from graphviz_torch.render.labels import TIMES
 
 WIDTH = 1024
 MATRIX = 4 * WIDTH * WIDTH  # bytes of a parameter
@@ -270,7 +271,7 @@ def small() -> Rehearsal:
 def test_the_text_says_what_fits_and_by_how_much(small: Rehearsal) -> None:
     text = str(small)
     assert text.startswith("rank 0 of 1: 2nd step, rehearsed in ")
-    assert "fits in 24.0 MiB, 7.9 MiB (33.0%) are left" in text
+    assert "fits in 24.0 MiB, 7.9 MiB (33.1%) are left" in text
     assert small.margin_bytes == 24 * 2**20 - small.peak_bytes
     assert f"{small.flops:,} FLOPs" in text
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21)] == [
@@ -371,3 +372,31 @@ def test_what_is_offloaded_is_on_the_device_only_while_it_is_used() -> None:
     gone = dict(kept.at_peak)
     less = gone["parameter"] + gone["optimizer"] + gone["gradient"] - MATRIX  # one is whole
     assert abs(kept.peak_bytes - less - found.peak_bytes) <= 2 * MATRIX // 8
+
+
+def deep() -> None:
+    dist.init_process_group("nccl")
+    layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(30)])
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 8 * WIDTH, bias=False)).to("cuda")
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        model(torch.ones(8, WIDTH, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_is_alike_is_one_row_and_the_largest_stands_first() -> None:
+    found = rehearse(deep, ranks=8)
+    rows = [line.strip() for line in str(found).splitlines() if " on the wire · " in line]
+    assert len(rows) == 4  # of the one that is larger, and of the thirty, both kinds
+    assert rows[0].startswith(
+        f"60 {TIMES} all_gather in 30 modules, 512 KiB each, 210 MiB on the wire"
+    )
+    assert rows[1].startswith(f"30 {TIMES} reduce_scatter in 30 modules, 4.0 MiB each, 105 MiB")
+    assert f"2 {TIMES} all_gather, 4.0 MiB each, 56.0 MiB on the wire" in str(found)
+    picture = draw_memory(found)
+    assert all(f">{phase}</text>" in picture for phase in ("forward", "backward", "optimizer"))
+    assert all(f">{role} " in picture for role in ("gradient", "gathered"))
