@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from . import Finding, Graph, diff, find, load
+from . import Finding, Graph, diff, experiment, find, load, record
 from .graph import CollectiveKind, graph_of
 from .graph.units import count_text
 
@@ -18,6 +18,7 @@ __all__ = [
     "assert_gradients_flow",
     "assert_no_collectives",
     "assert_no_findings",
+    "assert_no_sample_leak",
     "assert_no_transfers",
     "assert_same_graph",
 ]
@@ -151,6 +152,35 @@ def assert_no_findings(
         raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")
     bad = [e for e in find(graph) if order.index(e.severity) <= order.index(severity)]
     assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_line, bad)])
+
+
+def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
+    """Fail if one sample's values change the outputs of another.
+
+    Batch norm takes its running statistics meanwhile. Where samples are meant to meet, as all pairs
+    of a contrastive loss do, or nodes of a graph, it does not fail. The model is called once, as by
+    you; what is run again is undone.
+
+    Args:
+        model: a module with parameters.
+        args, kwargs: what to call it with: two samples or more, along the first dimension.
+
+    Raises:
+        AssertionError: with the first operation whose result leaks, its module and its line.
+        ValueError: where nothing can be said, with the reason.
+
+    >>> import torch
+    >>> assert_no_sample_leak(torch.nn.Linear(4, 2), torch.randn(8, 4))
+    """
+    with record(model, gradients=False, memory=False, experiments=True) as recording:
+        model(*args, **kwargs)
+    [found] = experiment(recording, "sample")
+    if found.finding is not None:
+        raise AssertionError(
+            f"{_line(found.finding)}\n    at {found.where}, in {found.module or 'it'}"
+        )
+    if found.holds is None and not found.operation:
+        raise ValueError(f"{found.changed}: {found.message}.")
 
 
 def assert_same_graph(graph: Any, expected: Any) -> None:

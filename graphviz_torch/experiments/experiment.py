@@ -31,7 +31,19 @@ EXPERIMENTS: dict[str, Make] = {
 
 
 class Experiments(list[Experiment]):
-    """What experiments said. It is a list; as text a line or two for each."""
+    """What experiments said. It is a list; as text two lines for each.
+
+    >>> import torch
+    >>> from graphviz_torch import experiment, record
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with record(model, experiments=True) as recording:
+    ...     model(torch.randn(8, 4)).sum().backward()
+    >>> print(experiment(recording, "seed"))
+    seed: holds
+            another seed, in training mode: no result differs
+    seed: holds
+            another seed, in eval mode: no result differs
+    """
 
     @property
     def findings(self) -> list[Finding]:

@@ -66,7 +66,8 @@ def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> 
     names = [n for n, t in inputs if t.dim() > dim and t.shape[dim] == count]
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
     changed = f"{which} of {_list(names)} became another ({count} samples)"
-    if any(t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs):
+    square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
+    if any(square) and len(inputs) > 1:  # such as the matrix of a graph, beside its nodes
         message = "an input has the samples in two dimensions, so they are meant to meet"
         return Experiment("sample", changed, None, message)
     comparison = Comparison(count, [0])

@@ -15,7 +15,9 @@ from ..graph.column import declared
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 
-ColorName = Literal["device", "dtype", "module", "trainable", "mode", "gradient", "time", "saved"]
+ColorName = Literal[
+    "device", "dtype", "module", "trainable", "mode", "gradient", "time", "saved", "influence"
+]
 # A name, or a function that gives a node's value or category, or None for a node without one.
 ColorBy = ColorName | Callable[[Node], float | str | None]
 

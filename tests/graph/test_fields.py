@@ -60,6 +60,7 @@ NODE = Node(
     order=1,
     seconds=0.002,
     placement="Shard(0) on tp, local [2, 2]",
+    influence=1.0,
 )
 OTHER: dict[str, Any] = {
     "name": "DivBackward0",
@@ -79,6 +80,7 @@ OTHER: dict[str, Any] = {
     "module_class": "Net/Linear(4, 16)",
     "placement": "Replicate on tp, local [4, 2]",
     "values": (Fingerprint(8, 3.0, 0.5, -1.0, 2.0),),
+    "influence": 0.25,
 }
 ROWS = """
     field         file text dot view tensorboard diff rows networkx explorer app
@@ -99,6 +101,7 @@ ROWS = """
     module_class  x    x    x   x    x           .    x    x        x        x
     placement     x    x    x   x    x           x    x    x        x        x
     values        x    x    .   x    x           .    x    x        x        .
+    influence     x    x    x   x    x           .    x    x        x        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..hooks.modules import ModuleEnded
 from ..tasks import alone
-from ..tensors.pytree import flatten, map_tensors
+from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, copied
 from .modules import RunningModules
+from .operators import kind_of, written_by
 from .world import World
 
 
@@ -59,12 +62,49 @@ def _run_plainly(
             for module in call.module.modules():
                 module.training = training(module)
         call.state.put()
+        watch: Any = _Writes(world)
+        if not eager:  # a mode would have the compiled regions compiled again
+            watch = nullcontext()
+            for parameter in call.module.parameters():
+                world.protect(parameter)
+        for tensor in tensors(args, kwargs):
+            world.own(tensor)
         try:
-            with call.context(eager=eager), torch.no_grad(), results:
+            with call.context(eager=eager), torch.no_grad(), results, watch:
                 output = call.module(*args, **kwargs)
         except Exception as raised:
             error = raised
     return Plain(output, tuple(results.found), error)
+
+
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps what an operator is about to change of the program."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, world: World) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._world = world
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kind, kwargs = kind_of(func), kwargs or {}
+        for tensor in written_by(kind, func, args, kwargs):
+            self._world.protect(tensor)
+        result = func(*args, **kwargs)
+        if not kind.is_view and not kind.writes:
+            for tensor in tensors(result):
+                self._world.own(tensor)
+        return result
 
 
 class _Results(RunningModules):

@@ -1,0 +1,175 @@
+"""Afterwards the program is as before: on every model of the tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graphviz_torch import experiment, influence, record, simulate_accelerator
+from tests.support import models, zoo
+
+CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "mlp": lambda: (models.MLP(), (torch.randn(4, 4),)),
+    "tied": lambda: (models.TiedMLP(), (torch.randn(4, 4),)),
+    "conv": lambda: (models.ConvNet(), (torch.randn(4, 3, 8, 8),)),
+    "unrolled": lambda: (models.UnrolledRNN(3), (torch.randn(4, 4),)),
+    "block": lambda: (models.TransformerBlock(), (torch.randn(4, 5, 8),)),
+    "transformer": lambda: (models.Transformer(), (models.tokens(8, 4),)),
+    "resnet-50": lambda: (models.ResNet(50, 2), (torch.randn(2, 3, 32, 32),)),
+    "resnet-18": lambda: (zoo.ResNet18(2), (torch.randn(2, 3, 32, 32),)),
+    "gpt-2": lambda: (models.gpt2(2).train(), (models.tokens(8, 2),)),
+    "llama": lambda: (models.llama(2), (models.tokens(8, 2),)),
+}
+
+
+def state(model: nn.Module, *args: Any) -> dict[str, Any]:
+    """All that a program can see of a model, its arguments and the random state."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {
+        "values": {name: (tensor.tolist(), tensor._version) for name, tensor in tensors.items()},
+        "gradients": {
+            name: (id(p.grad), None if p.grad is None else (p.grad.tolist(), p.grad._version))
+            for name, p in model.named_parameters()
+        },
+        "modes": [module.training for module in model.modules()],
+        "attributes": [
+            {name: id(value) for name, value in vars(module).items()} for module in model.modules()
+        ],
+        "hooks": [len(module._forward_hooks) for module in model.modules()],
+        "arguments": [
+            (a.tolist(), a._version, a.requires_grad) for a in args if isinstance(a, Tensor)
+        ],
+        "random": (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+        ),
+        "dtype": torch.get_default_dtype(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+    }
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_of_the_program_differs_afterwards(name: str) -> None:
+    torch.manual_seed(0)
+    model, args = CALLS[name]()
+    with record(model, experiments=True) as recording:
+        output = model(*args)
+        (output if isinstance(output, Tensor) else output.logits).sum().backward()
+    before = state(model, *args)
+    found = experiment(recording)
+    assert state(model, *args) == before
+    graph = influence(recording, sample=0)
+    assert state(model, *args) == before
+    assert not found.findings
+    assert not [each for each in found if "cannot be run" in each.message], str(found)
+    shares = [node.influence for node in graph.nodes]
+    assert [share for share in shares if share is not None]
+
+
+class Counting(nn.Module):
+    """A forward that changes whatever it can reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.calls = 0
+        self.features: list[Tensor] = []
+        self.register_buffer("mean", torch.zeros(4))
+        self.outside = torch.zeros(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.features.append(x.detach())
+        self.mean.mul_(0.9).add_(x.detach().mean(0))
+        self.outside += 1
+        with torch.no_grad():
+            self.fc.weight.mul_(0.5)
+        self.last = x
+        random.random()
+        np.random.rand()
+        torch.rand(3)
+        print("forward")
+        return self.fc(x.mul_(1.0))
+
+
+def test_what_a_forward_changes_is_put_back(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = Counting(), torch.randn(4, 4)
+    with record(model, experiments=True) as recording:
+        model(x).sum().backward()
+    capsys.readouterr()
+    before = state(model, x, model.outside)
+    found = experiment(recording)
+    assert state(model, x, model.outside) == before
+    assert (model.calls, len(model.features)) == (1, 1)
+    assert capsys.readouterr().out == ""
+    assert found[0].holds is True, str(found)
+
+
+def test_a_forward_that_raises_leaves_all_as_it_was() -> None:
+    class Once(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.norm(self.fc(x))
+            if ready:
+                raise ValueError("no second time")
+            return h
+
+    ready: list[int] = []
+    model, x = Once(), torch.randn(4, 4)
+    with record(model, experiments=True) as recording:
+        model(x).sum().backward()
+    ready.append(1)
+    before = state(model, x)
+    [found] = experiment(recording, "sample")
+    assert state(model, x) == before
+    assert found.holds is None
+    assert "ValueError: no second time" in found.message
+
+
+def test_what_was_recorded_under_autocast_runs_under_it_again() -> None:
+    model, x = models.MLP(), torch.randn(4, 4)
+    with record(model, experiments=True) as recording:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(x)
+        output.float().sum().backward()
+    seen: list[torch.dtype] = []
+    handle = model.register_forward_hook(lambda *given: seen.append(given[2].dtype))
+    experiment(recording, "sample")
+    handle.remove()
+    assert seen == [torch.bfloat16]
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_simulated_device_is_run_again_on_it() -> None:
+    with simulate_accelerator() as [device]:
+        model, x = models.MLP().to(device), torch.randn(4, 4).to(device)
+        with record(model, experiments=True) as recording:
+            model(x).sum().backward()
+        before = state(model, x)
+        found = experiment(recording, "sample", "seed", "inputs")
+        assert state(model, x) == before
+        assert [each.holds for each in found] == [True] * 4, str(found)
+
+
+def test_without_being_asked_a_recording_keeps_no_call() -> None:
+    model = models.MLP()
+    with record(model) as recording:
+        model(torch.randn(4, 4)).sum().backward()
+    assert recording.first_call is None
+    with pytest.raises(ValueError, match="experiments=True"):
+        experiment(recording)
+    with pytest.raises(TypeError, match="a recording is needed"):
+        experiment(3)
+    with pytest.raises(ValueError, match="not an experiment"):
+        experiment(recording, "samples")
