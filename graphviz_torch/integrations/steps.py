@@ -11,7 +11,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -33,6 +33,13 @@ class Due(NamedTuple):
     def __call__(self, step: int) -> bool:
         periodic = self.every is not None and step % self.every == 0
         return step <= self.last and (periodic or step in self.named)
+
+
+class FirstStep(NamedTuple):
+    """The first recorded step, for `experiment`."""
+
+    first_call: Any  # as a recording has it
+    graphs: list[Graph]
 
 
 def due_steps(
@@ -69,6 +76,7 @@ class Steps:
         due: whether a step is recorded.
         done: takes the step, and what was found.
         model, notes, compiled: as for `record`.
+        experiments: the first step that is recorded keeps what `experiment` needs, in `first`.
     """
 
     def __init__(
@@ -79,9 +87,11 @@ class Steps:
         *,
         notes: bool = True,
         compiled: Compiled = "open",
+        experiments: bool = False,
     ) -> None:
         self._due, self._done, self.model = due, done, model
-        self._notes, self._compiled = notes, compiled
+        self._notes, self._compiled, self._experiments = notes, compiled, experiments
+        self.first: FirstStep | None = None
         self._recording: Recording | None = None  # of the run
         self._records = False  # a step that is due
         self._step = 0
@@ -93,7 +103,12 @@ class Steps:
         if not self._records and self._due(step):
             self._step, self._records = step, True
             if self._recording is None:
-                self._recording = record(self.model, notes=self._notes, compiled=self._compiled)
+                self._recording = record(
+                    self.model,
+                    notes=self._notes,
+                    compiled=self._compiled,
+                    experiments=self._experiments and self.first is None,
+                )
                 self._recording.__enter__()
             else:
                 self._recording.resume()
@@ -114,6 +129,8 @@ class Steps:
             self._recording = None
             recording.__exit__(type(error), error, None)
             graphs = recording.graphs
+        if self.first is None and recording.first_call is not None:
+            self.first = FirstStep(recording.first_call, graphs)
         # What runs after the last step is not training: it counts where nothing else does.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             return
@@ -141,7 +158,7 @@ class LoopSteps(Steps):
     It counts from now on, in the thread and the process that make it, until `close()`.
 
     Args:
-        due, done, model, notes, compiled: as for `Steps`.
+        due, done, model, notes, compiled, experiments: as for `Steps`.
         forked: called in a child process that was forked from this one, at its first step.
     """
 
@@ -154,8 +171,11 @@ class LoopSteps(Steps):
         notes: bool = True,
         compiled: Compiled = "open",
         forked: Callable[[], object] = lambda: None,
+        experiments: bool = False,
     ) -> None:
-        super().__init__(due, done, model, notes=notes, compiled=compiled)
+        super().__init__(
+            due, done, model, notes=notes, compiled=compiled, experiments=experiments
+        )
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._early = False  # is the end of a step looked at that is not due, before one that is

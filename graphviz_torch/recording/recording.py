@@ -232,6 +232,7 @@ class Recording:
         """
         session = self._open_session()
         graphs = session.program.attempt(session.graphs) or []
+        self._take_first_call(session, graphs)
         session.end_step(caller())
         return graphs
 
@@ -259,6 +260,11 @@ class Recording:
             session.resume(caller(), optimizer)
             self._open(session)
 
+    def _take_first_call(self, session: Session, graphs: list[Graph]) -> None:
+        first = session.listener(FirstCall)
+        if first is not None and self.first_call is None:
+            self.first_call = session.program.attempt(first.take, graphs)
+
     def _open_session(self) -> Session:
         if self._session is None:
             raise RuntimeError("this recording is not open: steps are told apart in its block.")
@@ -285,8 +291,7 @@ class Recording:
             attempt = session.program.attempt
             self._graphs = attempt(session.graphs) or []
             self._missed = list(session.program.missed)
-            if (first := session.listener(FirstCall)) is not None:
-                self.first_call = attempt(first.take, self._graphs)
+            self._take_first_call(session, self._graphs)
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
         finally:

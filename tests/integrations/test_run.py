@@ -258,3 +258,25 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert code == 2
     assert errors.splitlines()[-1].startswith("graphviz-torch: ")
     assert said in errors.splitlines()[-1]
+
+
+LEAKING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(0))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+print("done")
+"""
+
+
+def test_run_makes_experiments_when_it_is_asked_to(training: Path, command: Command) -> None:
+    (training / "train.py").write_text(LEAKING)
+    _, plain, said = command("train.py")
+    assert (plain, "sample" in said) == ("done\n", False)
+    _, out, said = command("--experiment", "train.py")
+    assert out == "done\n"
+    assert "sample: does not hold  train.py:7" in said
+    assert "[sample-leak]" in said

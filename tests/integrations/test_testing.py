@@ -14,6 +14,7 @@ from graphviz_torch.testing import (
     assert_gradients_flow,
     assert_no_collectives,
     assert_no_findings,
+    assert_no_sample_leak,
     assert_no_transfers,
     assert_same_graph,
 )
@@ -150,3 +151,19 @@ def test_the_plugin_does_nothing_unless_asked(pytester: pytest.Pytester) -> None
     plugin = ("-p", "no:cacheprovider")
     done = pytester.runpytest_subprocess(*plugin)
     done.assert_outcomes(passed=1)
+
+
+def test_a_model_that_leaks_a_sample_fails_with_the_operation_and_line() -> None:
+    class Leaking(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) - x.mean()
+
+    with pytest.raises(AssertionError, match=r"first at mean[\s\S]*test_testing.py:\d+"):
+        assert_no_sample_leak(Leaking(), torch.randn(8, 4))
+    assert_no_sample_leak(torch.nn.BatchNorm1d(4), torch.randn(8, 4))
+    with pytest.raises(ValueError, match="not two samples"):
+        assert_no_sample_leak(torch.nn.Linear(4, 3), torch.randn(1, 4))

@@ -78,6 +78,7 @@ class Outputs:
             from ..stall import StallWatch  # it loads torch
 
             self._stall = StallWatch(self._ranks, self._say)
+        self._experimented = False
         self.running = True  # the script, to which nothing may happen
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
@@ -111,6 +112,20 @@ class Outputs:
                 self._say(f"{self._count()}, and the script goes on", lines)
                 self._said += new
                 self._news = []
+
+    def experiment(self, recording: Any) -> None:
+        """Run the first forward again, with one thing changed each time, and say what follows."""
+        if recording is None or self._ranks is not None:
+            self._say("no experiment was made: there is no forward that one process can run again")
+            return
+        with suppress(Exception):
+            from ... import experiment  # it loads torch
+
+            found = experiment(recording)
+            self._say("experiments", str(found))
+            self._experimented = True
+            self._once.add(0, found.findings)
+            self._found = self._once.all(self._recorded)
 
     def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
         """Say and write all at the end. Returns the exit code that `--fail-on` asks for.
@@ -166,7 +181,7 @@ class Outputs:
         if new or not said:
             lines.append(to_lines(new, wide=self._parsed.wide, steps=self._recorded))
         if not found:
-            lines[-1] += " (no experiment)"
+            lines[-1] += "" if self._experimented else " (no experiment)"
         for each in said:
             steps = steps_text(each, self._recorded)
             head = f"{each.severity}, as said above: {each.rule}"

@@ -36,6 +36,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     says = "record every N-th step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
     add_compiled(parser)
+    says = (
+        "when the script has ended, run its first forward again, with one thing changed each time"
+    )
+    parser.add_argument("--experiment", action="store_true", help=says)
     add_report(parser, fail_on="never")
     parser.add_argument("script", metavar="SCRIPT")
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
@@ -68,6 +72,7 @@ def _run(parsed: argparse.Namespace) -> int:
             notes=False,  # what a note would say of an error stands in the report
             compiled=parsed.compiled,
             forked=children.mark,
+            experiments=parsed.experiment,
         )
         script.run()
     except SystemExit as error:
@@ -80,6 +85,8 @@ def _run(parsed: argparse.Namespace) -> int:
             steps.close(ended)
     status = exit_status(code) if ended is None else show_error(ended, script.file)
     if os.getpid() == process:  # else a forked child, which ends as it would without
+        if parsed.experiment and steps is not None:
+            outputs.experiment(steps.first)
         with suppress(Exception):
             sys.stdout.flush()
         failed = outputs.finish(begun=steps is not None, children=children, error=ended)

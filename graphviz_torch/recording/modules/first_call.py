@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import Module
 
 from ...graph import Graph
 from ...internals.frames import variables
@@ -40,6 +41,8 @@ _LOSSES = {
     F.poisson_nll_loss,
     F.gaussian_nll_loss,
 }
+# Classes of modules whose forward gathers what ranks divide, and prepares a backward.
+_DIVIDED = {"FSDPModule", "FullyShardedDataParallel"}
 _LARGEST = 1 << 26  # bytes of a loss's operands that are kept
 _MOST = 8  # losses
 
@@ -95,7 +98,15 @@ class FirstCall(Listener):
             self._depth += 1
         elif self._call is None and torch.is_grad_enabled():
             module = event.module
+            if (
+                type(module).__name__ == "DistributedDataParallel"
+            ):  # its forward prepares a backward
+                return
             if next(module.parameters(), None) is not None:
+                divided = {name for m in module.modules() for name in _classes(m)} & _DIVIDED
+                if divided:
+                    self.program.leave_out("experiments: ranks divide the module")
+                    return
                 args, kwargs = variables(event.frame, "args", "kwargs")
                 given = event.args if args is None else args
                 self._place = self.program.place(event.frame)
@@ -160,6 +171,10 @@ class FirstCall(Listener):
             tuple(self._losses),
             self._outputs,
         )
+
+
+def _classes(module: Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
 
 
 def _has_rows(tensor: Tensor) -> bool:
