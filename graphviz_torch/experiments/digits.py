@@ -27,6 +27,7 @@ class _Digits(Comparison):
         super().__init__()
         self.errors: dict[int, float] = {}
         self.dtypes: dict[int, torch.dtype] = {}
+        self.allowed_errors: dict[int, float] = {}
 
     def __call__(self, compared: Compared) -> bool:
         if compared.is_view:
@@ -38,6 +39,9 @@ class _Digits(Comparison):
         known = self.errors.get(compared.number, 0.0)
         self.errors[compared.number] = max(error, known)
         self.dtypes[compared.number] = compared.first.dtype
+        # What was rounded to bfloat16 and is float32 again has the digits of bfloat16.
+        given = [self.allowed_errors.get(maker, 0.0) for maker in compared.makers]
+        self.allowed_errors[compared.number] = max(_half(compared.first.dtype), *given, 0.0)
         return True
 
 
@@ -60,9 +64,10 @@ def float64(subject: Subject) -> Iterator[Experiment]:
             continue
         error = distance(tensor, other)
         worst = max(worst, error)
-        if error <= _half(tensor.dtype):
+        maker = run.shadows.maker(tensor)
+        if error <= digits.allowed_errors.get(maker, _half(tensor.dtype)):
             continue
-        row = _first(digits, run.shadows.maker(tensor))
+        row = _first(digits, maker)
         if row is None:
             continue
         name = str(digits.dtypes[row.number]).removeprefix("torch.")
@@ -110,7 +115,7 @@ def _first(digits: _Digits, maker: int) -> Row | None:
         number = stack.pop()
         if number in seen or number not in digits.rows:
             continue
-        if digits.errors[number] <= _half(digits.dtypes[number]):
+        if digits.errors[number] <= digits.allowed_errors[number]:
             continue
         seen.add(number)
         found = number if found is None else min(found, number)

@@ -23,9 +23,7 @@ def net(forward: Callable[..., Any], **modules: nn.Module) -> nn.Module:
             for name, module in modules.items():
                 self.add_module(name, module)
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return forward(self, *args, **kwargs)
-
+    Net.forward = forward
     return Net()
 
 

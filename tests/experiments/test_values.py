@@ -1,0 +1,244 @@
+"""Inputs, float64, memory order, the batch twice: what each tells of small programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphviz_torch import experiment, influence, record
+from tests.experiments.programs import attention, later, net, predicted, recorded
+
+pytestmark = pytest.mark.usefixtures("the_same_numbers")
+
+
+def step(forward: Callable[..., Any], *args: Tensor, **modules: nn.Module) -> Any:
+    given = args or (torch.randn(6, 4),)
+    return recorded(net(forward, fc=nn.Linear(4, 3), **modules), *given)
+
+
+TWO = (torch.randn(6, 4), torch.rand(6, 4))
+
+
+def dead_relu(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x) + self.fc((c - 100).relu())
+
+
+def clamped(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x + c.clamp(min=50))
+
+
+def unused(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x)
+
+
+def result_unused(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    self.fc(c)
+    return self.fc(x)
+
+
+def signs_of_what_is_positive(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x * (c + 1000).sign())
+
+
+@pytest.mark.parametrize(
+    ("forward", "rule", "operation"),
+    [
+        (dead_relu, "lost-input", "relu"),
+        (clamped, "lost-input", "clamp"),
+        (unused, "unused-input", ""),
+        (result_unused, "unused-input", "addmm"),
+        (signs_of_what_is_positive, "lost-input", "sign"),
+    ],
+)
+def test_where_the_way_of_an_input_ends_is_named(
+    forward: Callable[..., Any], rule: str, operation: str
+) -> None:
+    found = {each.changed: each for each in experiment(step(forward, *TWO), "inputs")}
+    assert found["all of x became other values"].holds is True
+    ended = found["all of c became other values"]
+    assert ended.finding is not None
+    assert (ended.finding.rule, ended.operation) == (rule, operation)
+
+
+def added(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x + c)
+
+
+def as_a_mask(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(torch.where(c > 0.5, x, 0.0))
+
+
+def through_no_grad(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = c.mean()
+    return self.fc(x) * scale
+
+
+def partly_dead(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    return self.fc(x + (c - 0.5).relu())
+
+
+def in_place(self: Any, x: Tensor, c: Tensor) -> Tensor:
+    h = torch.zeros_like(x)
+    h[:, 2:].copy_(c[:, 2:])
+    return self.fc(x + h)
+
+
+@pytest.mark.parametrize(
+    "forward", [added, as_a_mask, through_no_grad, partly_dead, in_place], ids=lambda f: f.__name__
+)
+def test_an_input_that_reaches_the_output_is_no_finding(forward: Callable[..., Any]) -> None:
+    found = experiment(step(forward, *TWO), "inputs")
+    assert [each.holds for each in found] == [True, True], str(found)
+
+
+def test_a_branch_that_begins_with_zeros_is_no_finding() -> None:
+    gate = nn.Linear(4, 3)
+    nn.init.zeros_(gate.weight)
+    forward: Any = lambda self, x, c: self.fc(x) + self.gate(c)  # noqa: E731
+    found = experiment(step(forward, *TWO, gate=gate), "inputs")
+    [ended] = [each for each in found if each.holds is not True]
+    assert (ended.holds, ended.finding) == (None, None)
+    assert "zeros" in ended.message
+
+
+def variance_of_squares(self: Any, x: Tensor) -> Tensor:
+    x = x + 10_000
+    return self.fc((x.square().mean(1) - x.mean(1).square())[:, None].expand(-1, 4))
+
+
+def difference_of_large(self: Any, x: Tensor) -> Tensor:
+    return self.fc((x + 1e7) - 1e7)
+
+
+def softmax_by_hand(self: Any, x: Tensor) -> Tensor:
+    e = (self.fc(x) + 95).exp()
+    return e / e.sum(1, keepdim=True)
+
+
+def log_of_one_plus(self: Any, x: Tensor) -> Tensor:
+    return self.fc((1 + x.abs() * 1e-6).log() * 1e6)
+
+
+def small_numbers_in_half(self: Any, x: Tensor) -> Tensor:
+    return self.fc((x * 1e-7).half().float() * 1e7)
+
+
+@pytest.mark.parametrize(
+    ("forward", "line"),
+    [
+        (variance_of_squares, "x.square().mean"),
+        (difference_of_large, "1e7"),
+        (softmax_by_hand, "exp()"),
+        (log_of_one_plus, "log()"),
+        (small_numbers_in_half, "half()"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_where_digits_are_lost_is_named(forward: Callable[..., Any], line: str) -> None:
+    [found] = experiment(step(forward), "float64")
+    assert found.finding is not None, str(found)
+    assert found.finding.rule == "digits-lost"
+    text = Path(__file__).read_text().splitlines()
+    number = int(found.where.rpartition(":")[2])
+    assert line in " ".join(text[number - 1 : number + 1])
+
+
+def log_softmax(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x).log_softmax(1)
+
+
+def variance(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x - (x + 10).var(1, keepdim=True))
+
+
+def dropped(self: Any, x: Tensor) -> Tensor:
+    return self.fc(F.dropout(x, 0.5, self.training))
+
+
+def decided(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x * (x > 0) + x.argmax(1, keepdim=True))
+
+
+def in_bfloat16(self: Any, x: Tensor) -> Tensor:
+    return F.linear(x.bfloat16(), self.fc.weight.bfloat16()).float()
+
+
+@pytest.mark.parametrize(
+    "forward", [log_softmax, variance, dropped, decided, in_bfloat16], ids=lambda f: f.__name__
+)
+def test_rounding_is_no_finding(forward: Callable[..., Any]) -> None:
+    [found] = experiment(step(forward), "float64")
+    assert found.holds is True, str(found)
+
+
+def by_stride(self: Any, x: Tensor) -> Tensor:
+    return self.fc(x.as_strided((6, 4), (4, 1)))
+
+
+@pytest.mark.parametrize("forward", [by_stride], ids=lambda f: f.__name__)
+def test_what_reads_elements_in_the_order_of_memory_is_found(forward: Callable[..., Any]) -> None:
+    [found] = experiment(step(forward), "memory_order")
+    assert found.finding is not None, str(found)
+    assert (found.finding.rule, found.module) == ("memory-order", "fc")
+
+
+@pytest.mark.parametrize("forward", [log_softmax, variance], ids=lambda f: f.__name__)
+def test_the_order_of_memory_does_not_matter_elsewhere(forward: Callable[..., Any]) -> None:
+    [found] = experiment(step(forward), "memory_order")
+    assert found.holds is True, str(found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_sum"),
+    [
+        (lambda y: F.mse_loss(y, torch.zeros(6, 3), reduction="sum"), True),
+        (lambda y: F.cross_entropy(y, torch.arange(6) % 3, reduction="sum"), True),
+        (lambda y: F.mse_loss(y, torch.zeros(6, 3)), False),
+        (lambda y: F.cross_entropy(y, torch.arange(6) % 3, torch.ones(3)), False),
+    ],
+)
+def test_a_loss_that_doubles_with_the_batch_is_told(loss: Any, is_sum: bool) -> None:
+    model = nn.Linear(4, 3)
+    with record(model, experiments=True) as recording:
+        loss(model(torch.randn(6, 4))).backward()
+    [found] = experiment(recording, "batch_twice")
+    assert (found.finding is not None) is is_sum
+    assert found.finding is None or found.finding.severity == "info"
+
+
+def test_a_path_that_depends_on_the_values_is_told_and_nothing_concluded() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.fc(x - x.mean(0)) if x[0].sum() > limit else self.fc(x).softmax(0)
+
+    x = torch.randn(6, 4)
+    x[0] += 10
+    limit = 10
+    [found] = experiment(recorded(net(forward, fc=nn.Linear(4, 3)), x), "sample")
+    assert (found.holds, found.finding) == (None, None)
+    assert "path" in found.message
+
+
+def test_the_influence_of_a_position_is_a_triangle() -> None:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(attention(x / 2, later(x)))
+
+    for position in (0, 5):
+        graph = influence(predicted(forward), position=position)
+        by_title = {node.title: node.influence for node in graph.nodes}
+        assert by_title["embedding"] == 1 / 8
+        assert by_title["addmm"] == (8 - position) / 8
+
+
+def test_an_influence_that_there_is_not_is_refused() -> None:
+    recording = step(log_softmax)
+    for wrong in ({}, {"sample": 0, "position": 1}, {"sample": 9}, {"input": "y"}):
+        with pytest.raises(ValueError, match=r"pass one of|no input has this one"):
+            influence(recording, **wrong)
