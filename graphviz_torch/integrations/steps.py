@@ -173,9 +173,7 @@ class LoopSteps(Steps):
         forked: Callable[[], object] = lambda: None,
         experiments: bool = False,
     ) -> None:
-        super().__init__(
-            due, done, model, notes=notes, compiled=compiled, experiments=experiments
-        )
+        super().__init__(due, done, model, notes=notes, compiled=compiled, experiments=experiments)
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._early = False  # is the end of a step looked at that is not due, before one that is

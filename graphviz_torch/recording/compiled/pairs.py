@@ -66,7 +66,13 @@ class _Noted(Events):
         self.rows: list[tuple[Event, tuple[int, ...], tuple[TensorRecord, ...]]] = []
 
     def note(
-        self, event: Event, place: Any = None, numbers: Any = (), leaves: Any = (), **latest: Any
+        self,
+        event: Event,
+        place: Any = None,
+        numbers: Any = (),
+        leaves: Any = (),
+        since: Any = None,
+        **latest: Any,
     ) -> None:
         if "operands" in latest:
             self.rows.append((event, tuple(numbers), latest["operands"]))

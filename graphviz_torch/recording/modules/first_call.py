@@ -153,6 +153,9 @@ class FirstCall(Listener):
             }
         return {}
 
+    def step_ended(self, event: None) -> None:
+        self._nodes = {}
+
     def take(self, graphs: Sequence[Graph]) -> RecordedCall | None:
         """What was kept, with the nodes of the graph that has most of them."""
         if self._call is None:
