@@ -2,7 +2,8 @@
 
 Where backward begins, the graph is alive: what its nodes keep tells which operation was the first.
 Where an optimizer is about to step, the weights are still good: the model is run again on its own
-arguments, in a recording, with the gradients that its results were given. So lines are known.
+arguments, in a recording, with the gradients that its results were given; where steps are short,
+with gradients of 1, and the report says so. So lines are known.
 
 The arguments of a step's calls are held until the step ends. What the model draws and counts in
 the second run is put back: random numbers, buffers, attributes of its modules. Not put back is
@@ -80,6 +81,7 @@ class SecondLook:
         self._ran = False  # has a backward, since the last call
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
         self.running = False
+        self.holds_gradients = True  # of results; in short steps that is too dear
         self.seam = ModelCalls(model, self._call, self._ended)
 
     def release(self) -> None:
@@ -172,6 +174,8 @@ class SecondLook:
         finally:
             self.running = False
         found = [each for each in findings_of(recording) if each.rule in _RULES]
+        if found and found[0].rule == "nonfinite-gradient" and not call.gradients:
+            return f"With gradients of 1 for the model's results, {found[0].message}"
         return found[0].message if found else ""
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
@@ -186,8 +190,9 @@ class SecondLook:
             self.release()
             self._ran = False
         with unseen_calls():
-            given = tensors(args, kwargs)
-            if sum(t.numel() * t.element_size() for t in given) > _NBYTES:
+            plain = not kwargs and all(type(argument) is Tensor for argument in args)
+            given = args if plain else tensors(args, kwargs)
+            if sum([t.nbytes for t in given]) > _NBYTES:
                 return None
             versions = [(t, t._version) for t in given if not t.is_inference()]
         states = {"cpu": torch.default_generator.get_state()}
@@ -202,9 +207,12 @@ class SecondLook:
         if call is None:
             return
         call.last = sequence_number()
+        if not self.holds_gradients:
+            self._calls.append(call)
+            return
         with suppress(Exception), unseen_calls():
             outputs = _outputs(result)
-            if sum(t.numel() * t.element_size() for t in outputs) <= _NBYTES:
+            if sum([t.nbytes for t in outputs]) <= _NBYTES:
                 for i, output in enumerate(outputs):
                     take = partial(_take, call.gradients, i, output.output_nr)
                     call.handles.append(output.grad_fn.register_prehook(take))
@@ -220,7 +228,8 @@ def _take(
 
 
 def _outputs(result: Any) -> list[Any]:
-    return [tensor for tensor in tensors(result) if tensor.grad_fn is not None]
+    found = [result] if isinstance(result, Tensor) else tensors(result)
+    return [tensor for tensor in found if tensor.grad_fn is not None]
 
 
 def _number(output: Any) -> list[float]:

@@ -27,6 +27,7 @@ from .module_norms import ModuleNorms, Writer
 from .second_look import SecondLook
 
 _LOG = logging.getLogger("graphviz_torch")
+_LONG = 2e-3  # seconds of a step in which the gradients of results may be held
 _AFTER, _MOST = 2, 8  # steps recorded after a report, and in all
 
 
@@ -135,6 +136,7 @@ class Watching:
         try:
             own = self._health.stepped(event)
             self._second_look.release()
+            self._second_look.holds_gradients = self._health.seconds > _LONG
             self._infinite = ""
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))

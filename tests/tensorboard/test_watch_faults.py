@@ -204,15 +204,15 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         losses_in_a_list,
         "growing-graphs",
         60,
-        100,
-        "losses in losses_in_a_list() holds the graphs of 28 steps, from step 60 on",
+        110,
+        "losses in losses_in_a_list() holds the graph of each step, from step 60 on",
     ),
     "a sum with its history": (
         sum_with_its_history,
         "growing-graphs",
         60,
-        100,
-        "total in sum_with_its_history() holds the graphs of 28 steps, from step 60 on",
+        110,
+        "total in sum_with_its_history() holds the graph of each step, from step 60 on",
     ),
     "a rate of zero": (
         rate(0.0),
@@ -253,14 +253,14 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         average(lambda mean, p: mean.lerp_(p, 0.0)),
         "still-average",
         0,
-        256,
+        512,
         "ema has the weights that it had in step 0, though it is written again and again",
     ),
     "an average that is bound anew": (
         average(rebound),
         "still-average",
         0,
-        1100,
+        1200,
         "ema has the weights that it had in step 0: the steps",
     ),
 }
@@ -271,7 +271,7 @@ def test_a_fault_that_changes_no_number_at_once_is_told_with_the_step_where_it_b
     name: str,
 ) -> None:
     run, kind, at, by, words = FAULTS[name]
-    reports = run(1200 if by > 1000 else 400, at)
+    reports = run(1300 if by > 1000 else max(400, by + 1), at)
     assert [each.kind for each in reports] == [kind], reports
     assert reports[0].step <= by
     code, first = inspect.getsourcelines(run)

@@ -42,7 +42,10 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
         return None
     try:
         with no_functions(), no_operators(), no_autograd():
-            norms: list[float] = torch.stack(torch._foreach_norm(tensors)).tolist()
+            found = torch._foreach_norm(tensors)
+            norms: list[float] = (
+                [found[0].item()] if len(found) == 1 else torch.stack(found).tolist()
+            )
     except RuntimeError:
         return None
     return norms

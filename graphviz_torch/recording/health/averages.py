@@ -11,7 +11,7 @@ import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ _FRAMES = 4  # from the step outwards
 _VALUES = 64  # of one weight
 _WRITTEN = 16  # times, and still the same
 _STEPS, _TARGET_STEPS = 1000, 20_000  # without a change
+# Types of variables that are none.
+_OTHERS = frozenset((ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float))
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class Averages:
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """What is called like an average or a target, and its weights by name."""
     for outer in outwards(user_frame(frame))[:_FRAMES]:
-        for name, value in local_variables(outer).items():
+        for name, value in local_variables(outer, _OTHERS).items():
             parts = [(name, value)]
             inside = getattr(value, "__dict__", None) if value is not model else None
             if type(inside) is dict and type(value).__module__.partition(".")[0] != "torch":

@@ -34,15 +34,15 @@ from .optimizer_past import OptimizerPast
 from .signs import Signs, WatchReport, line_of
 from .stillness import Still, Stillness
 
-_SHARE = 0.04  # of a step, for all of this
-_LEAST = 1e-4  # seconds that may be spent in any case
+_SHARE = 0.03  # of a step, for all of this
+_LEAST = 6e-5  # seconds that may be spent in any case
 _MOST_SHARE, _WEIGHT = 4.0, 1 / 16  # of one step, and of each in the mean of the last
 _MOST_PARTS, _PART = 64, 8  # parts, and parameters in one
 _FEW = 4  # steps from one look to the next at parameters that make no parts
 _SAMPLE_EVERY = 16  # steps
 _MEMORY_EVERY = 32
 _SAMPLE = 4096  # values of a weight
-_AVERAGES_EVERY = 128
+_AVERAGES_EVERY = 256
 _RENEW = 100  # steps after which the parameters of an optimizer are looked up again
 _OPTIMIZERS = 64  # that are remembered
 _RENEWED = 5  # that were made for one step each, in a row
@@ -81,6 +81,7 @@ class Health:
         self._ended = perf_counter()  # the last step
         self._cost = 0.0  # seconds, of this step so far
         self._mean = 0.0  # of what was spent in the last steps, in shares of what may be
+        self.seconds = 0.0  # that the last steps took
         self.step = -1
 
     def backward_began(self, event: BackwardBegan) -> None:
@@ -289,7 +290,9 @@ class Health:
     def _ration(self) -> None:
         """Look at fewer parameters in each step, where it takes too long."""
         now = perf_counter()
-        share = self._cost / max(_LEAST, _SHARE * (now - self._ended))
+        took = now - self._ended
+        self.seconds += (min(took, 2 * self.seconds + _LEAST) - self.seconds) * _WEIGHT
+        share = self._cost / max(_LEAST, _SHARE * took)
         self._ended, self._cost = now, 0.0
         self._mean += (min(share, _MOST_SHARE) - self._mean) * _WEIGHT
         few = self._parts >= _FEW and len(self._parameters.names) < 2 * _PART * self._parts

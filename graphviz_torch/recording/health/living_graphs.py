@@ -1,6 +1,7 @@
 """Whether the graphs of a training's steps stay alive: a list of losses, a sum with its history.
 
-The node that each backward starts from is marked, as in steps/history.py: the mark dies with it.
+In every fourth step the node that backward starts from is marked, as in steps/history.py: the mark
+dies with it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from ...internals.frames import local_variables, outwards, user_frame
 from ...internals.hooks.nodes import hook_dictionaries
 from .signs import WatchReport
 
+_MARKED = 4  # steps from one that is marked to the next
 _EVERY = 8  # steps from one look to the next
-_MANY = 24  # steps whose graphs are alive
+_MANY = 6  # of the marked steps whose graphs are alive
+_NODES = 64  # behind a variable that are looked at
 _FRAMES = 4  # in which the name of what holds them is looked for
 
 _Mark = weakref.ref[Any]
@@ -33,7 +36,7 @@ class LivingGraphs:
 
     def backward_began(self, step: int, outputs: Sequence[Any]) -> None:
         """Mark the graph of a backward."""
-        if self._told:
+        if self._told or step % _MARKED:
             return
         for output in outputs:
             fn = output.grad_fn if isinstance(output, Tensor) else None
@@ -53,18 +56,23 @@ class LivingGraphs:
         name, place = self._holder(frame)
         self._marks.clear()
         what = f"{name}{place} holds" if name else "Something holds"
-        text = f"{what} the graphs of {len(steps)} steps, from step {min(steps)} on, and more with "
-        yield WatchReport(step, "growing-graphs", f"{text}each step.")
+        text = f"{what} the graph of each step, from step {min(steps)} on."
+        yield WatchReport(step, "growing-graphs", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
         """What a variable of the program that holds them is called, and where it is."""
         marked = {id(mark()) for _, mark in self._marks}
         for outer in outwards(user_frame(frame))[:_FRAMES]:
             for name, value in local_variables(outer).items():
-                held = value[-2:] if isinstance(value, list) else [value]
+                held = value[-_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
-                if not isinstance(value, list):  # a sum: of a graph that was marked and its past
-                    fns = [f for fn in fns for f, _ in fn.next_functions if f is not None]
+                for _ in range(0 if isinstance(value, list) else _EVERY):  # a sum, and its past
+                    fns = [*dict.fromkeys(f for fn in fns for f in (fn, *_sources(fn)))]
+                    del fns[_NODES:]
                 if any(id(each) in marked for each in hook_dictionaries(fns)):
                     return name, f" in {outer.f_code.co_name}()" if outer.f_back else ""
         return "", ""
+
+
+def _sources(fn: Any) -> list[Any]:
+    return [source for source, _ in fn.next_functions if source is not None]
