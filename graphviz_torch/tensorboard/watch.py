@@ -18,13 +18,13 @@ from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile
 from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
-from ..internals.hooks.model_calls import ModelCalls
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch
 from ..recording.health.health import Health
+from ..recording.health.model_calls import ModelCalls
+from ..recording.health.second_look import SecondLook
 from ..recording.health.signs import WatchReport
 from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
-from .second_look import SecondLook
 
 _LOG = logging.getLogger("graphviz_torch")
 _LONG = 2e-3  # seconds of a step in which the gradients of results may be held
@@ -135,9 +135,10 @@ class Watching:
     def _after_step(self, event: Stepped) -> None:
         try:
             own = self._health.stepped(event)
-            self._second_look.release()
-            self._second_look.holds_gradients = self._health.seconds > _LONG
-            self._infinite = ""
+            if own:
+                self._second_look.release()
+                self._second_look.holds_gradients = self._health.seconds > _LONG
+                self._infinite = ""
             if own and (self._due or self._recording) and get_ident() == self._thread:
                 self._record(id(event.optimizer))
         except Exception as error:

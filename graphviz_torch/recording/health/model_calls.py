@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from ..frames import hide
+from ...internals.frames import hide
 
 Began = Callable[[tuple[Any, ...], dict[str, Any]], object]  # arguments; gives what `ended` takes
 Ended = Callable[[Any, Any], None]  # what `began` gave, the result

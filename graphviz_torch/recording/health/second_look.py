@@ -26,18 +26,18 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..graph import findings_of
-from ..graph.text import listing
-from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.engine import BackwardBegan
-from ..internals.hooks.model_calls import ModelCalls
-from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.memory import elements
-from ..internals.tensors.pytree import flatten, tensors
-from ..recording.events.nonfinite import look
-from ..recording.health.signs import line_of
-from ..recording.recording import record
-from ..tracing.tracer import connected
+from ...graph import findings_of
+from ...graph.text import listing
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.engine import BackwardBegan
+from ...internals.hooks.modes import unseen_calls
+from ...internals.tensors.memory import elements
+from ...internals.tensors.pytree import flatten, tensors
+from ...tracing.tracer import connected
+from ..events.nonfinite import look
+from ..recording import record
+from .model_calls import ModelCalls
+from .signs import line_of
 
 _CALLS = 4  # of a step that are held, the latest
 _NBYTES = 1 << 26  # of arguments, or of gradients, of one call: else it is not run again
