@@ -16,6 +16,9 @@ ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
 Holder = Literal["list", "dict", "forward", "outside"]
+# Dropout in eval mode; a graph that backward keeps for nothing; a scheduler that steps more often
+# than its optimizer, or goes on past its end; an optimizer made for each step; an empty group.
+IdleKind = Literal["dropout", "graph", "scheduler", "past the end", "optimizer", "group"]
 Origin = Literal["operation", "input", "parameter"]
 
 
@@ -113,6 +116,17 @@ class GradientRead(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class IdleCall(Occurrence):
+    """A call that does not do what it is for."""
+
+    what: IdleKind = "dropout"
+    name: str = ""  # of the function, the scheduler or the optimizer, as the caller calls it
+    optimizer: str = ""  # of a scheduler
+    count: int = 0  # how often it was called, or which group it is
+    among: int = 0  # steps of the optimizer, or groups that it has
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LeafBackward(Occurrence):
     """Backward started from a leaf. `where` is the line that made it."""
 
@@ -196,6 +210,7 @@ Event = (
     | GradientClearing
     | GradientClip
     | GradientRead
+    | IdleCall
     | LeafBackward
     | LossCall
     | NonfiniteValue

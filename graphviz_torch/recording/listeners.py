@@ -10,6 +10,7 @@ from .collectives.collectives import Collectives
 from .collectives.placements import Placements
 from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
+from .events.idle_calls import IdleCalls
 from .events.listener import EventListener
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
@@ -27,6 +28,7 @@ from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
     EventListener,
+    IdleCalls,
     FiniteResults,
     Arguments,
     Cuts,

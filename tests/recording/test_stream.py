@@ -224,7 +224,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         for kind in listeners.LISTENERS
         if kind.wanted(whole) and not kind.wanted(light)
     ]
-    assert left == ["Arguments", "SavedTensors", "GraphHistory"]
+    assert left == ["IdleCalls", "Arguments", "SavedTensors", "GraphHistory"]
 
 
 def test_a_program_that_is_not_here_is_not_told() -> None:

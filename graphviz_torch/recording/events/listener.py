@@ -119,7 +119,7 @@ class EventListener(PairListener):
             line,
             self.program.source_in(line),
         )
-        return replace(graph, events=events)
+        return replace(graph, events=(*events, *graph.events))
 
     def stepped(self, event: Stepped) -> None:
         self.life.stepped()

@@ -168,7 +168,7 @@ class Schedules:
         self._met: set[int] = set()  # id() of the optimizers that have stepped
         self._waiting = [
             (name, weakref.ref(value))
-            for name, value in _schedulers(values)
+            for name, value in schedulers(values)
             if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
         ]
 
@@ -214,7 +214,7 @@ class Schedules:
             yield from ((n, v) for n, v in values.items() if issubclass(type(v), LRScheduler))
 
 
-def _schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
+def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
     """Those among some variables, in lists of them, and in the attributes of objects."""
     for name, value in values.items():
         if issubclass(type(value), LRScheduler):

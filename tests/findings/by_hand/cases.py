@@ -19,7 +19,7 @@ from tests.findings.by_hand import (
     values,
 )
 from tests.findings.by_hand.graphs import Case
-from tests.findings.by_hand.meaning import arguments, axes, roles
+from tests.findings.by_hand.meaning import arguments, axes, calls, roles
 
 FAMILIES = (
     devices,
@@ -35,6 +35,7 @@ FAMILIES = (
     axes,
     roles,
     arguments,
+    calls,
     values,
     transfers,
     memory,

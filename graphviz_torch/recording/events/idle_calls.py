@@ -1,0 +1,216 @@
+"""Calls that do not do what they are for: noted as events.
+
+Dropout that drops in eval mode, at a line that drops in train mode too; a backward that keeps its
+graph, which no other one runs through; a scheduler that steps more often than its optimizer, or
+goes on past its end; an optimizer made anew for each step; a group of parameters that is empty.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.nn import functional
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+
+from ...graph import Graph
+from ...graph.events import IdleCall
+from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.functions import DROPOUT
+from ...internals.hooks.calls import Called
+from ...internals.hooks.optimizers import Stepped, Stepping
+from ..backward import Backward
+from ..listener import Listener
+from ..options import Options
+from ..program import Program
+from ..source_lines import Place
+from .code import called, codes
+from .events import Events
+from .training import schedulers
+
+_MOST = 64  # optimizers that are remembered
+_FEW = 3  # steps, each of an optimizer without state
+
+
+@dataclass(slots=True)
+class _Schedule:
+    """A scheduler, and where it stood when its optimizer stepped first."""
+
+    scheduler: weakref.ref[LRScheduler]
+    name: str
+    started: int
+
+
+@dataclass(slots=True)
+class _Optimizer:
+    """What is known of an optimizer that steps."""
+
+    name: str
+    place: Place | None
+    schedules: list[_Schedule]
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Of what steps with the same first parameter: how often it had no state, and had some."""
+
+    name: str
+    place: Place | None
+    fresh: int = 0
+    old: int = 0
+    keeps: bool = False  # has it state after a step
+
+
+class IdleCalls(Listener):
+    """Notes calls that do not do what they are for."""
+
+    functions = frozenset(
+        (
+            functional.dropout,
+            functional.dropout1d,
+            functional.dropout2d,
+            functional.dropout3d,
+            functional.scaled_dot_product_attention,
+        )
+    )
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._events = Events()
+        self._modes: dict[Place | None, set[bool]] = {}  # in which a line has dropped
+        self._optimizers: dict[int, _Optimizer] = {}  # by id()
+        self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
+
+    @classmethod
+    def wanted(cls, options: Options) -> bool:
+        return not options.light
+
+    def called(self, event: Called) -> None:
+        """Dropout: does it drop, and in which mode is the model?"""
+        if not _drops(event.func, event.args, event.kwargs or {}):
+            return
+        modules = self.program.table.modules()
+        root = modules[0][0] if modules else None
+        running = next((m for m, path in modules if path == self.program.module), None)
+        if root is None or (isinstance(running, DROPOUT) and running in set(root.modules())):
+            return  # its own mode is what it goes by
+        place = self.program.place(event.frame)
+        known = self._modes.setdefault(place, set())
+        known.add(bool(getattr(root, "training", True)))
+        if len(known) == 2:
+            self._events.note(IdleCall(what="dropout", name=event.func.__name__), place)
+
+    def stepping(self, event: Stepping) -> None:
+        optimizer = event.optimizer
+        known = self._optimizers.get(id(optimizer))
+        if known is None and len(self._optimizers) < _MOST:
+            known = self._optimizers[id(optimizer)] = self._met(optimizer, event)
+        if known is not None:
+            known.steps += 1
+            moments = self._of(optimizer, known)
+            moments.fresh += not optimizer.state
+            moments.old += bool(optimizer.state)
+
+    def stepped(self, event: Stepped) -> None:
+        known = self._optimizers.get(id(event.optimizer))
+        if known is not None:
+            self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        scaled = any(backward.call.loss_scale is not None for backward in backwards)
+        for known in self._optimizers.values():
+            for schedule in known.schedules:
+                self._look_at(schedule, known, scaled)
+        self._look_at_the_made()
+        self._look_at_graphs(backwards)
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        line = self.program.line()
+        events = self._events.until(
+            backward.position + 1,
+            backward.node,
+            backward.reading.leaves.get,
+            line,
+            self.program.source_in(line),
+        )
+        return replace(graph, events=(*graph.events, *events))
+
+    def _of(self, optimizer: Optimizer, known: _Optimizer) -> _Moments:
+        first = next((p for group in optimizer.param_groups for p in group["params"]), None)
+        return self._moments.setdefault(id(first), _Moments(known.name, known.place))
+
+    def _met(self, optimizer: Optimizer, event: Stepping) -> _Optimizer:
+        """An optimizer steps for the first time."""
+        frame = user_frame(event.frame)
+        frames = outwards(frame, self.program.frame)
+        variables = [local_variables(each) for each in frames]
+        named = (name for values in variables for name, v in values.items() if v is optimizer)
+        name = next(named, type(optimizer).__name__)
+        place = self.program.place(event.frame)
+        groups = optimizer.param_groups
+        for i, group in enumerate(groups):
+            if not group["params"] and len(groups) > 1:
+                empty = IdleCall(what="group", name=name, count=i, among=len(groups))
+                self._events.note(empty, place)
+        found: dict[int, _Schedule] = {}
+        for values in variables:
+            for label, scheduler in schedulers(values):
+                if scheduler.optimizer is optimizer:
+                    count = getattr(scheduler, "_step_count", 0)  # private (2.13)
+                    schedule = _Schedule(weakref.ref(scheduler), label, count)
+                    found.setdefault(id(scheduler), schedule)
+        return _Optimizer(name, place, list(found.values()))
+
+    def _look_at(self, schedule: _Schedule, known: _Optimizer, scaled: bool) -> None:
+        scheduler = schedule.scheduler()
+        if scheduler is None:
+            return
+        steps = getattr(scheduler, "_step_count", 0) - schedule.started
+        place = called(codes(self.program), "step", schedule.name.rpartition(".")[2])
+        # A scaler may have skipped steps of the optimizer.
+        if not scaled and known.steps > 1 and 2 * steps >= 3 * known.steps:
+            idle = IdleCall(what="scheduler", name=schedule.name, optimizer=known.name)
+            self._events.note(idle, place, count=steps, among=known.steps)
+        end = getattr(scheduler, "T_max", None) if type(scheduler) is CosineAnnealingLR else None
+        last = scheduler.last_epoch
+        if end is not None and last - steps <= end < last:
+            idle = IdleCall(what="past the end", name=schedule.name, optimizer=known.name)
+            self._events.note(idle, place, count=last, among=int(end))
+
+    def _look_at_the_made(self) -> None:
+        """Was an optimizer made for each step, which loses what it had learnt?"""
+        for moments in self._moments.values():
+            if moments.keeps and moments.fresh >= _FEW and not moments.old:
+                made = IdleCall(what="optimizer", name=moments.name)
+                self._events.note(made, moments.place, count=moments.fresh)
+
+    def _look_at_graphs(self, backwards: Sequence[Backward]) -> None:
+        """Does a line keep its graph each time, and no other backward run through it?"""
+        lines: dict[Place | None, list[int]] = {}
+        for i, backward in enumerate(backwards):
+            if backward.call.retains and backward.call.accumulates and not backward.failed:
+                lines.setdefault(backward.call.place, []).append(i)
+        for place, places in lines.items():
+            *sure, _ = places  # what comes after the last is not known
+            if sure and not any(_is_run_again(backwards, i) for i in places):
+                self._events.note(IdleCall(what="graph", name="backward", count=len(places)), place)
+
+
+def _is_run_again(backwards: Sequence[Backward], place: int) -> bool:
+    own = [number for number in backwards[place].numbers if number >= 0]
+    later = backwards[place + 1 :]
+    return any(backward.has_run(number) for backward in later for number in own)
+
+
+def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Does this call of a dropout drop anything?"""
+    if func is functional.scaled_dot_product_attention:
+        rate = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+        return bool(rate)
+    rate = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    training = args[2] if len(args) > 2 else kwargs.get("training", True)
+    return bool(rate) and bool(training)
