@@ -1,0 +1,88 @@
+"""Axes: a view across them, and views, shifts and softmaxes that keep what they are for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import says, silent
+
+AXES = ("view-across-axes", "softmax-axis", "norm-axis", "batch-taken-for-time")
+
+
+@says("view-across-axes", "makes [3, 2, 5, 4] of [3, 5, 2, 4]", advice="with permute or transpose")
+def positions_for_heads(record: Record) -> None:
+    project = nn.Linear(6, 8)
+    with record(project):
+        q = project(torch.randn(3, 5, 6)).view(3, 5, 2, 4)
+        q.reshape(3, 2, 5, 4).square().mean().backward()  # cause
+
+
+@silent(*AXES)
+def heads_split_and_merged(record: Record) -> None:
+    project, out = nn.Linear(6, 24), nn.Linear(8, 6)
+    with record(nn.ModuleList([project, out])):
+        q, k, v = project(torch.randn(3, 5, 6)).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        out(mixed.transpose(1, 2).reshape(3, 5, 8)).square().mean().backward()
+
+
+@silent(*AXES)
+def relative_shift(record: Record) -> None:
+    project = nn.Linear(6, 10)
+    with record(project):
+        scores: Tensor = project(torch.randn(3, 5, 6))  # for each query, of 10 distances
+        padded = F.pad(scores, (1, 0)).view(3, 11, 5)[:, 1:]
+        padded.reshape(3, 5, 10).square().mean().backward()
+
+
+@silent(*AXES)
+def pixels_shuffled_by_hand(record: Record) -> None:
+    conv = nn.Conv2d(3, 8, 3)
+    with record(conv):
+        h = conv(torch.randn(2, 3, 8, 8)).view(2, 2, 2, 2, 6, 6)
+        h.permute(0, 1, 4, 2, 5, 3).reshape(2, 2, 12, 12).square().mean().backward()
+
+
+@silent(*AXES)
+def windows_of_an_image(record: Record) -> None:
+    embed = nn.Linear(3, 4)
+    with record(embed):
+        h = embed(torch.randn(2, 8, 6, 3)).view(2, 2, 4, 2, 3, 4)
+        h.permute(0, 1, 3, 2, 4, 5).reshape(-1, 12, 4).square().mean().backward()
+
+
+@silent(*AXES)
+def frames_stacked_in_pairs(record: Record) -> None:
+    embed, out = nn.Linear(3, 7), nn.Linear(14, 2)
+    with record(nn.ModuleList([embed, out])):
+        h = embed(torch.randn(4, 10, 3))
+        out(h.reshape(4, 5, 14)).square().mean().backward()
+
+
+@silent(*AXES)
+def clusters_that_pool_nodes(record: Record) -> None:
+    assign, embed = nn.Linear(6, 3), nn.Linear(6, 5)
+    with record(nn.ModuleList([assign, embed])):
+        x = torch.randn(2, 9, 6)
+        soft = assign(x).softmax(-1)  # each node over the clusters, as in DiffPool
+        (soft.transpose(1, 2) @ embed(x)).square().mean().backward()
+
+
+@silent(*AXES)
+def linear_attention(record: Record) -> None:
+    project = nn.Linear(6, 24)
+    with record(project):
+        q, k, v = project(torch.randn(3, 5, 6)).chunk(3, -1)
+        context = k.softmax(1).transpose(1, 2) @ v
+        (q.softmax(-1) @ context).square().mean().backward()
+
+
+@silent(*AXES)
+def steps_of_one_sequence_are_the_samples(record: Record) -> None:
+    rnn, out = nn.GRU(4, 6), nn.Linear(6, 3)
+    with record(nn.ModuleList([rnn, out])):
+        h, _ = rnn(torch.randn(9, 1, 4))
+        F.cross_entropy(out(h.squeeze(1)), torch.arange(9) % 3).backward()
