@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.nn import functional
+from torch.nn import Module, functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
@@ -82,6 +82,8 @@ class IdleCalls(Listener):
         super().__init__(program)
         self._events = Events()
         self._modes: dict[Place | None, set[bool]] = {}  # in which a line has dropped
+        self._modules: dict[str, bool] = {}  # by path: does it go by its own mode
+        self._root: weakref.ref[Module] | None = None
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
         self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
 
@@ -93,16 +95,27 @@ class IdleCalls(Listener):
         """Dropout: does it drop, and in which mode is the model?"""
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
-        modules = self.program.table.modules()
-        root = modules[0][0] if modules else None
-        running = next((m for m, path in modules if path == self.program.module), None)
-        if root is None or (isinstance(running, DROPOUT) and running in set(root.modules())):
-            return  # its own mode is what it goes by
+        path = self.program.module
+        if path not in self._modules:
+            self._modules[path] = self._goes_by_its_mode(path)
+        root = None if self._root is None else self._root()
+        if root is None or self._modules[path]:
+            return
         place = self.program.place(event.frame)
         known = self._modes.setdefault(place, set())
         known.add(bool(getattr(root, "training", True)))
         if len(known) == 2:
             self._events.note(IdleCall(what="dropout", name=event.func.__name__), place)
+
+    def _goes_by_its_mode(self, path: str) -> bool:
+        """Is what runs a dropout of the model: its own mode is told by itself. Looked at once."""
+        modules = self.program.table.modules()
+        if not modules:
+            return True
+        root = modules[0][0]
+        self._root = weakref.ref(root)
+        running = next((module for module, name in modules if name == path), None)
+        return isinstance(running, DROPOUT) and any(m is running for m in root.modules())
 
     def stepping(self, event: Stepping) -> None:
         optimizer = event.optimizer
