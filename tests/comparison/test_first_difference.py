@@ -133,6 +133,28 @@ def test_a_changed_program_is_told_the_place_and_the_kind(change: str) -> None:
     assert found.kind.startswith(kind)
 
 
+def padded(left: bool) -> Graph:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 8))
+    tokens = torch.zeros(3, 6, dtype=torch.long)
+    for row, length in enumerate((6, 4, 3)):
+        words = torch.randint(1, 20, (length,))
+        tokens[row, 6 - length if left else 0 : 6 if left else length] = words
+    with record(model, values=True) as recording:
+        model(tokens).square().mean().backward()
+    return recording.graph
+
+
+def test_padding_on_the_other_side_is_told_as_rows_in_another_order() -> None:
+    found = first_difference(padded(left=False), padded(left=True))
+    assert found.after is not None
+    assert found.b.nodes[found.after].operation == "embedding"
+    assert found.kind == (
+        "a permutation of rows: the same ones in another order along dimension 1, "
+        "within each sample: as padding left and right does"
+    )
+
+
 def test_a_program_is_equal_to_itself() -> None:
     found = first_difference(step(plain), step(plain))
     assert (bool(found), found.equal_to) == (False, 0)
