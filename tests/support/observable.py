@@ -90,13 +90,20 @@ def observable() -> dict[str, Any]:
 
 
 def switches_of_dynamo() -> list[str]:
-    """The functions that switch dynamo on and off, where they are another's than PyTorch's."""
-    switches = vars(sys.modules.get("torch._dynamo.eval_frame", torch))
-    names = ("set_eval_frame", "_maybe_set_eval_frame", "_is_skip_guard_eval_unsafe_stance")
+    """The functions that tell dynamo what to compile, where they are another's than PyTorch's."""
+    names = {
+        "torch._dynamo.eval_frame": (
+            *("set_eval_frame", "_maybe_set_eval_frame", "_is_skip_guard_eval_unsafe_stance"),
+        ),
+        "torch._dynamo.trace_rules": ("check",),
+    }
     return [
-        n
-        for n in names
-        if not str(getattr(switches.get(n), "__module__", "torch")).startswith("torch")
+        name
+        for module, each in names.items()
+        for name in each
+        if not str(
+            getattr(getattr(sys.modules.get(module), name, None), "__module__", "torch")
+        ).startswith("torch")
     ]
 
 

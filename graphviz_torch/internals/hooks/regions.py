@@ -11,21 +11,30 @@ whether there are any on all. Where a module was compiled in place they go only 
 compiled: Python itself runs its `_call_impl`, and that of its layers if it is a container of
 PyTorch's, and calls the hooks there.
 
+Python runs more there than the program: the collector comes when it likes, and calls the finalizers
+of what it frees; a warning is shown. Dynamo compiles what these call, as if it were the program's.
+So it is told to leave every frame of this package and of `weakref` as it is. It would also forget
+what `uncompiled` says of a function, at the next `reset()` after it came to it once.
+
 Private: three functions that are called by every compiled callable and by every function that is
 not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
-and ends (2.11 to 2.14). Dynamo may be loaded while somebody watches.
+and ends; the question whether a frame is compiled (2.11 to 2.14). Dynamo may be loaded while
+somebody watches.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import FrameType
-from typing import Any, Protocol
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Protocol
 
 from torch._guards import CompileContext
 from torch.nn import Module
@@ -39,6 +48,10 @@ from .modes import FUNCTIONS, arrange, movable
 from .modules import take_off, take_on
 
 _DYNAMO = "torch._dynamo.eval_frame"
+_RULES = "torch._dynamo.trace_rules"
+_LAST = "torch._dynamo.convert_frame"  # when it is loaded, the others are
+_FINALIZERS = weakref.finalize.__call__.__code__.co_filename
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class Graphs(Protocol):
@@ -70,11 +83,19 @@ class RegionWatch:
         _INSTALLATION.discard(self)
 
 
+class _Region(NamedTuple):
+    """A region that runs."""
+
+    in_place: bool  # was a module compiled in place
+    inside: bool  # was what is ours away already when it began
+
+
 class _Here(threading.local):
     """What belongs to the thread that asks."""
 
     modes: tuple[Any, ...] = ()  # the function modes as they stood before ours were taken away
-    in_place: tuple[bool, ...] = ()  # of each region around: was a module compiled in place
+    away: bool = False  # is what is ours taken away
+    regions: tuple[_Region, ...] = ()  # those around, the innermost last
     begins: bool = False  # a region does
 
 
@@ -82,19 +103,21 @@ _here = _Here()
 
 
 def _take_away() -> None:
+    _here.away = True
     modes = movable(FUNCTIONS)
     others = [mode for mode in modes if not isinstance(mode, CallWatch)]
     if len(others) < len(modes):
         _here.modes = tuple(modes)
         arrange(FUNCTIONS, others)
     switch_back()
-    if _here.in_place[-1:] == (False,):
+    if _here.regions and not _here.regions[-1].in_place:
         take_off()
 
 
 def _put_back() -> None:
     if CompileContext.try_get() is not None:
         return
+    _here.away = False
     modes, _here.modes = _here.modes, ()
     ours = [mode for mode in modes if isinstance(mode, CallWatch)]  # which one that ended is not
     if ours:
@@ -114,7 +137,7 @@ def _put_back() -> None:
 @uncompiled_itself
 def _is_skip_guard_eval_unsafe_stance() -> Any:
     function = getattr(sys._getframe(1).f_locals.get("fn"), "__func__", None)
-    _here.in_place = (*_here.in_place, function is Module._call_impl)
+    _here.regions = (*_here.regions, _Region(function is Module._call_impl, _here.away))
     _here.begins = True
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
@@ -126,14 +149,15 @@ def _maybe_set_eval_frame(callback: Any) -> Any:
         for watch in _INSTALLATION.watchers if callback is not None else ():
             if watch.graphs is not None:
                 watch.graphs.ended()
-    else:
-        if not _here.begins:  # one inside another ends
-            _here.in_place = _here.in_place[:-1] if callback is not None else ()
-            _put_back()
+    elif _here.begins:
         _here.begins = False
-    if callback is None:
-        _put_back()
+        if callback is None:  # dynamo was told to compile nothing
+            _put_back()
     else:
+        ended, _here.regions = _here.regions[-1:], _here.regions[:-1]
+        if not any(region.inside for region in ended):
+            _put_back()
+    if callback is not None:
         _take_away()
     return _THEIRS["_maybe_set_eval_frame"](callback)
 
@@ -150,10 +174,19 @@ def _set_eval_frame(callback: Any) -> Any:
     return before
 
 
-_OURS: dict[str, Callable[..., Any]] = {
-    "_is_skip_guard_eval_unsafe_stance": _is_skip_guard_eval_unsafe_stance,
-    "_maybe_set_eval_frame": _maybe_set_eval_frame,
-    "set_eval_frame": _set_eval_frame,
+def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
+    if isinstance(what, CodeType) and not is_inlined_call:
+        file = what.co_filename
+        if file == _FINALIZERS or file.startswith(_PACKAGE):
+            return True
+    return _THEIRS["check"](what, is_inlined_call, **more)
+
+
+_OURS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "_is_skip_guard_eval_unsafe_stance": (_DYNAMO, _is_skip_guard_eval_unsafe_stance),
+    "_maybe_set_eval_frame": (_DYNAMO, _maybe_set_eval_frame),
+    "set_eval_frame": (_DYNAMO, _set_eval_frame),
+    "check": (_RULES, _check),  # is a frame left as it is
 }
 _THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
 
@@ -166,7 +199,7 @@ def _begin(*_: object) -> None:
 
 def _end(*_: object) -> None:
     traces.end()
-    if _here.in_place[-1:] != (False,):
+    if not _here.regions or _here.regions[-1].in_place:
         take_on()
 
 
@@ -180,7 +213,7 @@ class _Import(MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """What loads dynamo, and installs the seam then."""
-        if name != _DYNAMO:
+        if name != _LAST:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -198,12 +231,12 @@ _import = _Import()
 
 
 def _install() -> None:
-    module = sys.modules.get(_DYNAMO)
-    if module is None:
+    if _LAST not in sys.modules:
         if _import not in sys.meta_path:
             sys.meta_path.insert(0, _import)
         return
-    for name, ours in _OURS.items():
+    for name, (place, ours) in _OURS.items():
+        module = import_module(place)
         if (theirs := getattr(module, name)) is not ours:
             _THEIRS[name] = theirs
             setattr(module, name, ours)
@@ -217,11 +250,12 @@ def _install() -> None:
 def _remove() -> None:
     if _import in sys.meta_path:
         sys.meta_path.remove(_import)
-    module = sys.modules.get(_DYNAMO)
-    if module is None:
+    if _LAST not in sys.modules:
         return
     for name, theirs in _THEIRS.items():
-        if getattr(module, name) is _OURS[name]:  # else somebody else has put theirs there
+        place, ours = _OURS[name]
+        module = import_module(place)
+        if getattr(module, name) is ours:  # else somebody else has put theirs there
             setattr(module, name, theirs)
     handler = _compilations()
     for told, ours in (handler.start_callbacks, _begin), (handler.end_callbacks, _end):

@@ -1,22 +1,30 @@
 """A recording makes torch.compile compile nothing, and break no graph, that it would not without.
 
-The answer is dynamo's own count of the same steps without a recording.
+The answer is dynamo's own count of the same steps without a recording. Python's collector stays off
+meanwhile: it comes when it likes, and dynamo compiles the finalizers that it calls in a region.
 """
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 
 from graphviz_torch import record
+from graphviz_torch.internals.hooks import modules, regions
+from graphviz_torch.internals.hooks.modules import ModuleWatch
 from tests.recording.test_compiled import INDUCTOR, Block, Net, nothing_compiled_stays  # noqa: F401
 
 Step = Callable[[], object]
@@ -123,6 +131,30 @@ def of_hooked_layers() -> Step:
     return trained(torch.compile(model, backend="aot_eager"))
 
 
+def of_blocks_that_warn() -> Step:
+    model = Net()
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda *_: warnings.warn("look", stacklevel=1))
+        block.compile(backend="aot_eager")
+    return trained(model)
+
+
+def of_one_inside_another() -> Step:
+    inside = torch.compile(Block(), backend="aot_eager")
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    def call(x: Tensor) -> Tensor:
+        return inside(x)  # type: ignore[no-any-return]
+
+    class Outer(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.blocks(call(x)))
+
+    model = Outer()
+    model.head.register_forward_hook(lambda _, given, output: output + 1)
+    return trained(torch.compile(model, backend="aot_eager"))
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "a model": lambda: trained(torch.compile(Net(), backend="aot_eager")),
     "a model, in place": in_place,
@@ -133,11 +165,23 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "many sizes": lambda: of_many_sizes(None),
     "graph breaks": lambda: trained(torch.compile(Breaking(), backend="aot_eager")),
     "layers with hooks": of_hooked_layers,
+    "blocks that warn": of_blocks_that_warn,
+    "one inside another": of_one_inside_another,
     "a function": of_a_function,
     "a function mode": under_a_mode,
     "no_grad": without_gradients,
     "backend eager": lambda: trained(torch.compile(Net(), backend="eager")),
 }
+
+
+@contextmanager
+def uncollected_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def compilations(begin: Callable[[], Step], recorded: str) -> list[dict[str, int]]:
@@ -147,16 +191,17 @@ def compilations(begin: Callable[[], Step], recorded: str) -> list[dict[str, int
     torch.manual_seed(0)
     step = begin()
     found = []
-    for letter in recorded:
-        with record() if letter == "r" else nullcontext():
-            step()
-        found.append(
-            {
-                "frames": counters["frames"]["total"],
-                "graphs": counters["stats"]["unique_graphs"],
-                "breaks": sum(counters["graph_break"].values()),
-            }
-        )
+    with uncollected_garbage():
+        for letter in recorded:
+            with record() if letter == "r" else nullcontext():
+                step()
+            found.append(
+                {
+                    "frames": counters["frames"]["total"],
+                    "graphs": counters["stats"]["unique_graphs"],
+                    "breaks": sum(counters["graph_break"].values()),
+                }
+            )
     assert found[-1]["graphs"] > 0
     return found
 
@@ -167,6 +212,72 @@ def test_a_recorded_step_compiles_what_a_bare_one_does(program: str) -> None:
     bare = compilations(begin, "bbbbb")
     assert compilations(begin, "bbrrb") == bare  # compiled before
     assert compilations(begin, "rbrbr") == bare  # compiled while it was recorded
+
+
+X = torch.ones(1)
+OURS = [
+    *(regions._is_skip_guard_eval_unsafe_stance, regions._maybe_set_eval_frame),
+    *(regions._set_eval_frame, modules._before, modules._after),
+]
+
+
+@pytest.mark.parametrize("program", ["its blocks", "graph breaks"])
+@pytest.mark.parametrize("function", OURS, ids=lambda function: function.__name__)
+def test_what_dynamo_has_forgotten_of_a_function_of_ours_compiles_nothing(
+    function: Callable[..., object], program: str
+) -> None:
+    begin = PROGRAMS[program]
+    bare = compilations(begin, "bbbb")
+    torch._C._dynamo.eval_frame.reset_code(function.__code__)
+    assert compilations(begin, "bbrb") == bare
+    assert compilations(begin, "brrb") == bare  # `reset()` forgets what was looked at
+
+
+def test_a_hook_of_ours_that_calls_what_is_not_compiled_leaves_a_region_unwatched() -> None:
+    def begin() -> Step:
+        step, watch = of_blocks(), ModuleWatch(lambda _: apart(X), lambda _: apart(X))
+
+        def watched() -> None:
+            with watch if modules._INSTALLATION.watchers else nullcontext():
+                step()
+
+        return watched
+
+    assert compilations(begin, "bbrr") == compilations(begin, "bbbb")
+
+
+class Cycle:
+    """What only the collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_the_collector_calls_in_a_region_is_not_compiled_while_it_is_recorded() -> None:
+    called: list[int] = []
+
+    def begin() -> Step:
+        numbers = iter(range(100))
+
+        def leave_and_collect(*_: object) -> None:
+            garbage, number = Cycle(), next(numbers)
+            weakref.finalize(garbage, called.append, number)
+            kept = WeakKeyDictionary({garbage: number})
+            del garbage
+            gc.collect()
+            assert not kept
+
+        skip_code(leave_and_collect.__code__)
+        model = Net()
+        model.blocks[0].register_forward_pre_hook(leave_and_collect)
+        model.blocks[0].compile(backend="aot_eager")
+        return trained(model)
+
+    recorded = compilations(begin, "rrr")
+    assert called == [0, 1, 2]
+    bare = compilations(begin, "bbb")
+    assert recorded[0]["frames"] < bare[0]["frames"]  # which has those of `finalize`
+    assert recorded[-1] == recorded[0]
 
 
 @pytest.mark.parametrize("backend", [INDUCTOR])
