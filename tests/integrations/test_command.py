@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -260,13 +264,23 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+class Done(AbstractContextManager["Done"]):
+    """A process that has ended."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self) -> int:
+        return 0
+
+
 def test_the_app_starts_without_a_question_and_with_options_that_streamlit_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from streamlit import config
 
     started: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "call", lambda command, env: started.append(command) or 0)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, env: started.append(command) or Done())
     assert main(["app", "--port", "8600"]) == 0
     [command] = started
     assert Path(command[4]).parts[-2:] == ("app", "main.py")
@@ -292,12 +306,16 @@ def test_the_app_runs_a_script_first_and_opens_what_it_recorded(
 ) -> None:
     given: list[tuple[str, str]] = []
 
-    def call(command: list[str], env: dict[str, str]) -> int:
+    start = subprocess.Popen
+
+    def started(command: list[str], env: dict[str, str] | None = None) -> Any:
+        if env is None:  # the script
+            return start(command)
         path = Path(env["GRAPHVIZ_TORCH_RECORDING"])
         given.append((path.name, " ".join(node.title for node in graph_of(load(path)).nodes)))
-        return 0
+        return Done()
 
-    monkeypatch.setattr(subprocess, "call", call)
+    monkeypatch.setattr(subprocess, "Popen", started)
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     assert main(["app", "--no-browser", str(script), "learn", "--port", "x"]) == 0
@@ -307,3 +325,45 @@ def test_the_app_runs_a_script_first_and_opens_what_it_recorded(
     assert main(["app", str(script), "rest"]) == 2
     assert "train.py ended with exit code 0 and recorded no step" in capfd.readouterr().err
     assert len(given) == 1
+
+
+ENDED = """\
+import os, signal, sys, time
+from pathlib import Path
+from typing import Any
+from graphviz_torch.integrations.command import app
+from graphviz_torch.integrations.command.main import main
+
+fake = Path(sys.argv[1]) / "streamlit"
+fake.mkdir()
+(fake / "__init__.py").touch()
+waits = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+(fake / "__main__.py").write_text(waits)
+os.environ["PYTHONPATH"] = sys.argv[1]
+sys.exit(main(["app", "--no-browser", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no such signal")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_app_ends_its_server_and_leaves_no_file(
+    tmp_path: Path, name: str
+) -> None:
+    script, temporary, modules = tmp_path / "train.py", tmp_path / "tmp", tmp_path / "modules"
+    script.write_text(SCRIPT)
+    temporary.mkdir()
+    modules.mkdir()
+    command = [sys.executable, "-c", ENDED, str(modules), str(script), "learn"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "['learn']\n"
+        server = int(process.stdout.readline())
+        assert [*temporary.glob("graphviz_torch-*/train.py.json.gz")]
+        number = getattr(signal, name)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not [*temporary.glob("graphviz_torch-*")]
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)

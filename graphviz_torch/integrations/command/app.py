@@ -1,7 +1,8 @@
 """`app`: the app, from an installed package or a checkout; before it, if named, a script.
 
 The script runs as `graphviz-torch run` runs it: in a process of its own, as whoever gave the
-command. The app then reads the file that it recorded, and runs nothing of it.
+command. The app then reads the file that it recorded, and runs nothing of it. A signal that ends
+the command (SIGTERM, and SIGHUP, where it is not ignored) ends what it started, and no file stays.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 from .run import add_compiled
 
 _PACKAGE = Path(__file__).parents[2]
+_PATIENCE = 10  # seconds in which a process that is told to end has ended
 RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # the variable that tells the app which file to open
 
 
@@ -55,11 +60,46 @@ def _app(parsed: argparse.Namespace) -> int:
             "the app needs Python 3.11 and Streamlit: pip install 'graphviz-torch[app]'."
         )
     file = app_file()
-    if parsed.script is None:
-        return _serve(file, parsed, {})
-    with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
-        recording = _record(parsed, Path(folder))
-        return _serve(file, parsed, {RECORDING: str(recording)})
+    with _ended_by_signals():
+        if parsed.script is None:
+            return _serve(file, parsed, {})
+        with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
+            recording = _record(parsed, Path(folder))
+            return _serve(file, parsed, {RECORDING: str(recording)})
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """The first signal that ends a process raises `SystemExit`; those after it change nothing."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in (getattr(signal, n) for n in names)}
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def end(number: int, _: Any) -> NoReturn:
+        for each in heard:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    try:
+        for number in heard:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, before[number])
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code; where this process is to end, that one ends before."""
+    try:
+        return process.wait()
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt):  # Ctrl-C has told it
+            process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE)
+        process.kill()
+        raise
 
 
 def _record(parsed: argparse.Namespace, folder: Path) -> Path:
@@ -77,7 +117,7 @@ def _record(parsed: argparse.Namespace, folder: Path) -> Path:
     with subprocess.Popen(command) as script:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
         try:
-            code = script.wait()
+            code = _wait(script)
         finally:
             signal.signal(signal.SIGINT, before)
     if not recording.exists():
@@ -100,6 +140,7 @@ def _serve(file: Path, parsed: argparse.Namespace, environment: dict[str, str]) 
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     try:
-        return subprocess.call(command, env=os.environ | environment)
+        with subprocess.Popen(command, env=os.environ | environment) as server:
+            return _wait(server)
     except KeyboardInterrupt:  # Ctrl-C has ended the app too
         return 0
