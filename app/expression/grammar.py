@@ -156,18 +156,19 @@ def unused(program: Program, names: Iterable[str]) -> list[str]:
 
 
 def _statements(text: str) -> list[ast.stmt]:
-    if not text.strip():
-        raise ExpressionError("There is nothing here yet. Try `mean((x + 2)**2 + 3)`.")
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"{len(text):,} characters are too many: at most {MAX_LENGTH:,}.")
     try:
-        return ast.parse(text).body
+        body = ast.parse(text).body
     except SyntaxError as error:
         message = advice.of_syntax(error, text)
         raise ExpressionError(message, text, error.lineno or 1, error.offset or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         reason = str(error) or "nested too deeply"
         raise ExpressionError(f"This is not an expression: {reason}.", text) from None
+    if not body:  # nothing, or a comment alone
+        raise ExpressionError("There is nothing here yet. Try `mean((x + 2)**2 + 3)`.")
+    return body
 
 
 def _target(text: str, statement: ast.Assign) -> str:

@@ -286,6 +286,8 @@ def test_an_input_that_no_line_reads_is_unused(text: str, names: list[str]) -> N
         ("x $ 2", "not an expression"),
         ("", "nothing here"),
         ("   \n", "nothing here"),
+        ("#", "nothing here"),
+        ("# a line\n\n  # another", "nothing here"),
         ("  x", "not an expression"),
         # Tensors that fill memory, and what torch refuses.
         ("reshape(x, -1, 1) * reshape(big, 1, -1)", "too large"),
