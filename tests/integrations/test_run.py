@@ -202,15 +202,30 @@ def test_files_are_written_where_the_command_was_started(training: Path, command
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "train.py"
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_is_the_scripts(
+def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
     training: Path, command: Command
 ) -> None:
     code, _, said = command("-o", "missing/g.json", "-o", "g.txt", "train.py")
-    assert code == 0
+    assert code == 2
     [line] = [line for line in said.splitlines() if "missing" in line]
     assert line.startswith("graphviz-torch: g.json was not written: ")
     assert line.endswith("missing/g.json: No such file or directory.")
     assert "addmm" in (training / "g.txt").read_text()
+
+
+def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
+    training: Path, command: Command
+) -> None:
+    (training / "train.py").write_text(
+        TRAINING + "\nimport errno\nfrom graphviz_torch.graph.training.file import TrainingFile\n"
+        "def full(*_):\n    raise OSError(errno.ENOSPC, 'No space left on device', 'g.json')\n"
+        "TrainingFile.append = full\nloss = (torch.ones(1, requires_grad=True) * 2).sum()\n"
+        "loss.backward()\n"
+    )
+    code, _, said = command("--steps", "0", "-o", "g.json", "train.py")
+    assert code == 2
+    assert "graphviz-torch: g.json does not have the last step: g.json: No space left" in said
+    assert isinstance(load(training / "g.json"), Training)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ class Outputs:
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
         self._stale = {*self._files}  # what is not written as the last step would have it
+        self._written: set[Path] = set()  # what an earlier step has written
         self._steps = 0
         self._turns = Turns()
         self._run: Training | None = None  # its last two steps
@@ -128,7 +129,8 @@ class Outputs:
             self._found = self._once.all(self._recorded)
 
     def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
-        """Say and write all at the end. Returns the exit code that `--fail-on` asks for.
+        """Say and write all at the end. Returns the exit code that `--fail-on` asks for; 2 if a
+        file could not be written.
 
         Args:
             begun: whether the script began to run.
@@ -171,7 +173,7 @@ class Outputs:
             _print(to_sarif(new, self._root))
         elif self._parsed.format is not None:
             _print(FORMATS[self._parsed.format](new))
-        return code
+        return code or (2 if errors else 0)
 
     def _lines(self, found: list[Finding]) -> str:
         """What is to be said at the end: what is new, and in short what was said before."""
@@ -233,9 +235,12 @@ class Outputs:
                 try:
                     if self._write_file(path):
                         self._stale.discard(path)
+                        self._written.add(path)
                 except Exception as error:
                     self._stale.add(path)
-                    errors.append(f"{path.name} was not written: {sentence(error)}")
+                    kept = path in self._written and path.exists()
+                    missed = "does not have the last step" if kept else "was not written"
+                    errors.append(f"{path.name} {missed}: {sentence(error)}")
         return errors
 
     def _write_file(self, path: Path) -> bool:
