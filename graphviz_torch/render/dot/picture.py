@@ -21,7 +21,7 @@ from .svg import finish
 
 # Seconds for the first try at a layout, of the whole time given; coarser pictures have the rest.
 _FIRST_SHARE = 0.5
-_COARSER = (250, 60, 20)  # things to show, for each further try
+_COARSER = (90, 60, 20)  # things to show, for each further try
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]

@@ -41,7 +41,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     options = drawing.options
     asked = (
         options["depth"] is not None
-        or options["limit"] is not None
+        or (options["limit"] or 0) >= _MANY  # fewer than that are to fit a page
         or options["fold"] is False
         or not paged(drawing)
     )
@@ -62,7 +62,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
         loops: Fold = False if small or asked else "loops"
         yield Level(_LEVEL if closing else nodes, nodes, (most,), fold=loops, whole=True)
         fold = closing = True
-    limits = (most,) if asked else LIMITS
+    limits = (most,) if asked else (most, *[limit for limit in LIMITS if limit < most])
     size = _LEVEL if closing else nodes
     yield Level(size, _LEVEL, limits, fold)
     if not asked:

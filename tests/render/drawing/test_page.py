@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, draw_graph, record, to_dot
+from graphviz_torch import Graph, draw_graph, record, to_dot, trace
 from graphviz_torch.graph import Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.steps import draw
@@ -17,7 +17,7 @@ from graphviz_torch.render.page.sizes import sizes
 from graphviz_torch.render.wording import omissions
 from tests.support.drawn import Drawn
 from tests.support.models import Transformer, tokens
-from tests.support.zoo import ZOO
+from tests.support.zoo import ZOO, DenseNet121
 
 F32 = (TensorMeta((2, 8), "float32", "cpu"),)
 _TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP")
@@ -175,3 +175,12 @@ def test_however_many_blocks_there_are_a_page_has_many_boxes_with_their_names(co
     path = re.search(r'module="(.*?)"', omissions(drawn))
     assert path is not None
     assert draw(graph, {"module": path[1]}).nodes
+
+
+@pytest.mark.parametrize("limit", [90, 60, 20])
+def test_a_picture_of_fewer_things_fits_a_page_too(limit: int) -> None:
+    images = torch.randn(2, 3, 64, 64)
+    graph = trace(DenseNet121()(images))  # without modules: 913 nodes that read each other
+    shown = draw(graph, {"limit": limit})
+    assert shown.columns.fits
+    assert len(shown.nodes) + len(shown.boxes) <= limit
