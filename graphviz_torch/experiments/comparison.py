@@ -18,6 +18,9 @@ from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements
 
 
+_FIRST = 16  # operators of which it is told how much differs
+
+
 class Row(NamedTuple):
     """What an operator's results have to do with the change."""
 
@@ -46,7 +49,7 @@ def difference(first: Tensor, other: Tensor) -> Tensor | None:
     if a is None or b is None or a.shape != b.shape:
         return None
     differs = a != b
-    if a.is_floating_point() or a.is_complex():
+    if (a.is_floating_point() or a.is_complex()) and bool(a.sum().isnan()):  # of some element
         differs &= ~(a.isnan() & b.isnan())
     return differs
 
@@ -149,13 +152,15 @@ class Comparison:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
+        # It is told of the first operator, and of where lanes are not kept.
+        told = kept is False if self.count else len(self.rows) < _FIRST
         row = Row(
             compared.number,
             title(compared.name),
             compared.makers,
             kept,
             share,
-            relative(compared.first, compared.other) if share and kept is not True else 0.0,
+            relative(compared.first, compared.other) if share and told else 0.0,
             not (compared.first.is_floating_point() or compared.first.is_complex()),
             compared.is_random,
             bool(crossed),

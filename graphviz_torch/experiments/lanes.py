@@ -130,7 +130,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         message = "no loss has targets that are an input shifted"
         yield Experiment("positions", "no input", None, message)
         return
-    answers = [_of_positions(subject, i, shift) for i, shift in shifts]
+    answers = [_of_positions(subject, i, shift) for i, shift in shifts[:3]]
     # An encoder may read what its decoder must not: one input that holds is the decoder's.
     answers.sort(key=lambda each: (each.holds is not True, each.holds is None))
     yield answers[0]

@@ -86,6 +86,11 @@ class Shadows:
         if not is_dense(tensor):
             self._others[tensor] = (other, maker)
             return
+        if self._entry(tensor) is None and (flat := _fitting(tensor, other)) is not None:
+            ref = storage_ref(tensor)
+            self._entries[storage_id(tensor)] = _Entry(ref, tensor.dtype, flat, maker)
+            self._purge()
+            return
         self.part(tensor)
         self.wrote(tensor, maker)
         shadow = self.of(tensor)
@@ -141,3 +146,15 @@ class Shadows:
             with suppress(RuntimeError):
                 self._entries = {k: e for k, e in self._entries.items() if not e.ref.expired()}
             self._purge_at = max(32, 2 * len(self._entries))
+
+
+def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
+    """All that lies in the storage of `other`, if it lies there as the tensor does in its own."""
+    if not is_dense(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
+        return None
+    places = [(t.stride(), t.storage_offset(), t.shape) for t in (tensor, other)]
+    sizes = [t.untyped_storage().nbytes() // t.element_size() for t in (tensor, other)]
+    if places[0] != places[1] or sizes[0] != sizes[1]:
+        return None
+    flat = torch.empty(0, dtype=other.dtype, device=other.device)
+    return flat.set_(other.untyped_storage(), 0, (sizes[1],), (1,))
