@@ -17,7 +17,6 @@ from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements
 
-
 _FIRST = 16  # operators of which it is told how much differs
 
 

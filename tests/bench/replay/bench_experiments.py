@@ -1,4 +1,4 @@
-"""What an experiment takes, against the forward in eager mode: `python -m tests.bench.bench_experiments`.
+"""What an experiment takes against the forward: `python -m tests.bench.replay.bench_experiments`.
 
 Each runs the forward one to three times, and beside it what differs.
 """
