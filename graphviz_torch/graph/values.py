@@ -254,8 +254,9 @@ class Experiment:
     """One thing changed, one forward run again, and what followed.
 
     >>> from graphviz_torch import Experiment
-    >>> Experiment("seed", "another seed, in eval mode", True, "no result differs")
-    Experiment('seed', 'another seed, in eval mode', True, 'no result differs')
+    >>> print(Experiment("seed", "another seed, in eval mode", True, "no result differs"))
+    seed: holds
+            another seed, in eval mode: no result differs
     """
 
     name: str  # "sample"
