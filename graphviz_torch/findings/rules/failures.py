@@ -87,7 +87,7 @@ def failed(reading: Reading) -> Iterator[Finding]:
         return  # the two rules above tell it
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
-    line = failure.message.strip().partition("\n")[0].rstrip(".")
+    line = _sentences(failure.message).rstrip(".")
     inside = at(failure.raised)
     if failure.node is not None:
         node = reading.graph.nodes[failure.node]
@@ -101,11 +101,29 @@ def failed(reading: Reading) -> Iterator[Finding]:
         cause=failure.error,
         advice=next(
             (advice for said, advice in ADVICE.items() if said in failure.message),
-            "Look at the shapes and dtypes of what it got." if got else "",
+            _look(failure) if got else "",
         ),
         where=failure.raised or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
     )
+
+
+def _sentences(message: str) -> str:
+    """The first line of a message; of one that goes on in the next, the sentences that it ends."""
+    line, _, more = message.strip().partition("\n")
+    whole = line.rstrip()
+    if more.strip() and not whole.endswith((".", ":", "!", "?", ";")) and ". " in whole:
+        return whole[: whole.rindex(". ") + 1]
+    return whole
+
+
+def _look(failure: Failure) -> str:
+    """What to look at where nothing else is known; who waited in vain got what it should."""
+    said = failure.message.lower()
+    senders = "gloo", "processgroup", "collective"
+    if "timed out" in said and any(word in said for word in senders):
+        return "Another rank did not come there: look at where the others wait, or ended."
+    return "Look at the shapes and dtypes of what it got."
 
 
 def _nodes(*nodes: int | None) -> tuple[int, ...]:

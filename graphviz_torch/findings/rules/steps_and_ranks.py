@@ -23,6 +23,9 @@ _COMPRESSED = 4  # bytes of a gradient for one that is sent
 _ALIKE = ("all_reduce", "broadcast", "reduce")
 
 
+_UNUSED = ", or use DistributedDataParallel(find_unused_parameters=True)"
+
+
 @rule(reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
@@ -71,6 +74,7 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
     known = [{p.name for p in graph.parameters if p.requires_grad} for graph in graphs]
     everywhere = dict.fromkeys(p.name for graph in graphs for p in graph.parameters)
     groups: dict[tuple[int, ...], list[str]] = {}
+    wrapped = any(each.phase == "backward" for g in graphs for each in averages(g).values())
     for name in everywhere:
         missing = tuple(r for r in range(len(graphs)) if name in known[r] - having[r])
         if missing and any(name in names for names in having):
@@ -85,8 +89,10 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"{which} skipped {listing(names)}, which other ranks have a gradient for"
             f"{': its module was never called there' if uncalled else ''}.",
             cause="never called on that rank" if uncalled else "no gradient on that rank",
-            advice="Run the same modules on every rank, or use "
-            "DistributedDataParallel(find_unused_parameters=True).",
+            advice="Run the same modules on every rank"
+            + (
+                ", or use DistributedDataParallel(find_unused_parameters=True)." if wrapped else "."
+            ),
         )
 
 
@@ -189,8 +195,23 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
         whole = len(known) == len(norms) and not any(each.extent for each in copies)
         if whole and max(known) - min(known) > _SAME * max(known):
             names.append(name)
-    if names:
-        where = averages(graphs[0])[names[0]].where
+    if not names:
+        return
+    average = averages(graphs[0])[names[0]]
+    where = average.where
+    if average.phase == "backward":
+        yield finding(
+            "error",
+            f"The values of {listing(names)} differ between the ranks, which average the gradients "
+            f"in backward{at(where)}.",
+            cause="other weights on a rank",
+            advice="DistributedDataParallel made them equal when it was made: look for what "
+            "changes them on one rank since then, as weights that are set after the model was "
+            "wrapped, gradients that are clipped by each rank's own norm, a step that one rank "
+            "skips. Where hooks of your own average, broadcast the weights from rank 0 first.",
+            where=where,
+        )
+    else:
         yield finding(
             "error",
             f"The values of {listing(names)} differ between the ranks, which average the gradients"

@@ -12,6 +12,7 @@ as the code names it that calls a module inside.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...graph import Graph
 from ...graph.events import AwaitedGradient, WrapperBypass
+from ...internals.frames import user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ..backward import Backward
@@ -29,6 +31,8 @@ from ..modules.variables import modules_of
 from ..options import Options
 from ..program import Program
 from ..source_lines import Place
+
+_METHODS = 4  # that stand between a wrapper's variable and the call of a module inside
 
 
 @dataclass(slots=True, eq=False)
@@ -61,19 +65,16 @@ class Wrappers(Listener):
 
     def module_began(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None
-        known = self._wrappers.get(id(module))
+        frame, known = event.frame, self._wrappers.get(id(module))
         if outermost and known is None:
-            for name, value in modules_of(event.frame):
-                if isinstance(value, DistributedDataParallel):
-                    self._take(value, name)
-            known = self._wrappers.get(id(module))
+            frame, known = self._wrapper_above(module, frame)
         if isinstance(module, DistributedDataParallel):
             known = known or self._take(module, "")
             if torch.is_grad_enabled():
                 known.called, known.passed, known.reached = True, False, set()
                 known.waits, known.place = _waits(module), self.program.place(event.frame)
         elif outermost and known is not None and torch.is_grad_enabled() and not known.called:
-            known.passed, known.place = True, self.program.place(event.frame)
+            known.passed, known.place = True, self.program.place(frame)
         if outermost:
             self._running = module
 
@@ -120,6 +121,26 @@ class Wrappers(Listener):
 
     def close(self) -> None:
         self._wrappers, self._running = {}, None
+
+    def _wrapper_above(
+        self, module: Module, called: FrameType
+    ) -> tuple[FrameType, _Wrapper | None]:
+        """The wrapper of a module that a variable holds, where it is called or further up.
+
+        `ddp.module.loss(x)` calls `self(x)`: the line that names `ddp` is the one above.
+        """
+        frame: FrameType | None = called
+        for _ in range(_METHODS):
+            frame = user_frame(frame)
+            if frame is None:
+                break
+            for name, value in modules_of(frame):
+                if isinstance(value, DistributedDataParallel):
+                    self._take(value, name)
+            if id(module) in self._wrappers:
+                return frame, self._wrappers[id(module)]
+            frame = frame.f_back
+        return called, None
 
     def _take(self, module: DistributedDataParallel, name: str) -> _Wrapper:
         known = self._wrappers.get(id(module))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from graphviz_torch import find, record
+from graphviz_torch import Graph, TensorMeta, find, record
+from graphviz_torch.graph import Failure, Operand
 from tests.support.failing import failing, leaf, line
 from tests.support.recorded import only
 
@@ -127,3 +128,33 @@ def test_a_second_backward_that_the_program_catches_itself_is_told_too() -> None
     (found,) = (f for f in find(recording) if f.severity == "error")
     assert (found.rule, found.steps) == ("backward-twice", (1,))
     assert [graph.failure is None for graph in recording.graphs] == [True, False, True]
+
+
+SAID = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. You can "
+    "enable unused parameter detection by passing a keyword argument, and by \nmaking sure all "
+    "outputs participate in calculating loss."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "quoted", "advice"),
+    [
+        (SAID, "before starting a new one.", "A parameter had no part in the loss"),
+        ("no data\nhere", "RuntimeError: no data; it got", "Look at the shapes"),
+        (
+            "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv",
+            "waiting 2000ms for recv",
+            "Another rank did not come there",
+        ),
+    ],
+)
+def test_a_quotation_ends_with_its_sentence_and_a_rank_in_vain_is_told_of_the_others(
+    message: str, quoted: str, advice: str
+) -> None:
+    operand = Operand("x", TensorMeta((2,), "float32", "cpu"))
+    failure = Failure("RuntimeError", message, "all_reduce", "train.py:9", operands=(operand,))
+    [found] = [f for f in find(Graph((), failure=failure)) if f.rule == "failed"]
+    assert quoted.rstrip(".") in found.message
+    assert "and by" not in found.message
+    assert found.advice.startswith(advice)

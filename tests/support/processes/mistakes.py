@@ -133,6 +133,60 @@ def forward_past_the_wrapper(record: Record, repaired: bool) -> None:
         optimizer.step()
 
 
+class Policy(nn.Module):
+    """A model with a method of its own for its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def loss(self, x: Tensor) -> Tensor:
+        return self(x).square().mean()
+
+    def parts(self, x: Tensor) -> Tensor:
+        return self.net(x).square().mean()
+
+
+@says("bypassed-wrapper", "went past model,")
+def method_of_what_the_wrapper_holds(record: Record, repaired: bool) -> None:
+    model = DDP(Policy())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        loss = model(batch()).square().mean() if repaired else None
+        loss = loss if repaired else model.module.loss(batch())  # cause
+        loss.backward()
+        optimizer.step()
+
+
+@says("bypassed-wrapper", "went past model,")
+def method_that_calls_a_part(record: Record, repaired: bool) -> None:
+    model = DDP(Policy())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        loss = model(batch()).square().mean() if repaired else None
+        loss = loss if repaired else model.module.parts(batch())  # cause
+        loss.backward()
+        optimizer.step()
+
+
+def weights_that_came_apart(record: Record, repaired: bool) -> None:
+    """Ranks that began equal, under DDP, and were changed on one alone."""
+    model = DDP(net())
+    if dist.get_rank() and not repaired:
+        with torch.no_grad():
+            model.module[0].weight += 1
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        model(batch()).square().mean().backward()  # cause
+        optimizer.step()
+
+
+says("different-weights", "The values of 0.weight differ", "in backward")(weights_that_came_apart)
+
+
 @says("different-weights", "0.weight, 0.bias, 2.weight and 1 more differ")
 def weights_of_another_seed(record: Record, repaired: bool) -> None:
     """https://github.com/pytorch/torchtitan/issues/166"""
