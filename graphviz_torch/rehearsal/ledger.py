@@ -46,7 +46,7 @@ from ..internals.wrappers import is_inside, unsharded
 from ..recording.live_nodes import ends_of
 from ..recording.memory import Memory
 from ..tracing.tracer import connected
-from .blocks import Block, Side
+from .blocks import Block, Side, peak_of
 
 _flops: Any = flop_counter
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # for which it has no formula
@@ -142,6 +142,15 @@ class Ledger:
             return False
         with unseen_calls():
             return any(block.side.device for block in self._blocks_of([tensor]))
+
+    def allocated(self) -> int:
+        """Bytes on the device now."""
+        return sum(block.nbytes for block in self._blocks.values() if block.side.device)
+
+    def most(self) -> int:
+        """Bytes that were there at once, at most, in this step."""
+        there = [block for block in self.blocks if block.side.device]
+        return peak_of(there, self.first_moment).nbytes
 
     @contextmanager
     def crossing(self) -> Iterator[None]:

@@ -400,3 +400,22 @@ def test_what_is_alike_is_one_row_and_the_largest_stands_first() -> None:
     picture = draw_memory(found)
     assert all(f">{phase}</text>" in picture for phase in ("forward", "backward", "optimizer"))
     assert all(f">{role} " in picture for role in ("gradient", "gathered"))
+
+
+def test_the_program_is_told_of_the_memory_that_the_rehearsal_knows() -> None:
+    said: list[int] = []
+
+    def asking() -> None:
+        held = torch.ones(WIDTH, WIDTH, device="cuda")
+        here = torch.ones(WIDTH, WIDTH)
+        said.extend((torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]))
+        said.append(torch.cuda.memory_stats()["allocated_bytes.all.current"])
+        (held * 2).sum()
+        said.extend((torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()))
+        assert here.device.type == "cpu"
+        assert torch.cuda.memory_stats()["num_ooms"] == 0
+
+    rehearse(asking, device_memory=10 * MATRIX)
+    assert said[:3] == [MATRIX, 9 * MATRIX, MATRIX]
+    assert MATRIX <= said[3] <= MATRIX + 16  # the sum is gone, or is not yet
+    assert 2 * MATRIX <= said[4] <= 2 * MATRIX + 16

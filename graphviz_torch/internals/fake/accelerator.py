@@ -11,6 +11,7 @@ for; the engine's function, as in `hooks/engine.py`; and fake tensors' `device` 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
@@ -47,6 +48,12 @@ class Sides(Protocol):
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Is a tensor on the device."""
+
+    def allocated(self) -> int:
+        """Bytes on the device now."""
+
+    def most(self) -> int:
+        """Bytes that were there at once, at most, in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
         """What operators make meanwhile does not lie where they found it."""
@@ -154,15 +161,10 @@ class FakeAccelerator:
 
     def _answers(self) -> dict[str, Any]:
         """What the functions of `torch.cuda` give."""
-        free = (self._memory, self._memory)
         properties = SimpleNamespace(
             name="a device that is not there", total_memory=self._memory, major=9, minor=0,
             multi_processor_count=132, warp_size=32, gcnArchName="",
         )  # fmt: skip
-        numbers = dict.fromkeys(
-            ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
-            0,
-        )
         answers: dict[str, Any] = {
             "is_available": True,
             "is_initialized": True,
@@ -173,9 +175,6 @@ class FakeAccelerator:
             "get_device_capability": (9, 0),
             "get_device_properties": properties,
             "is_bf16_supported": True,
-            "mem_get_info": free,
-            "memory_stats": {},
-            **numbers,
         }
         nothing = (
             "init _lazy_init set_device synchronize empty_cache manual_seed manual_seed_all seed "
@@ -186,7 +185,20 @@ class FakeAccelerator:
         found |= {name: _giving(None) for name in nothing.split()}
         found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
         found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
+        for kind in ("allocated", "reserved"):  # no allocator rounds up
+            found[f"memory_{kind}"] = lambda *_: self.sides.allocated()
+            found[f"max_memory_{kind}"] = lambda *_: self.sides.most()
+        found["mem_get_info"] = lambda *_: (self._memory - self.sides.allocated(), self._memory)
+        found["memory_stats"] = lambda *_: defaultdict(int, self._statistics())
         return found | {"get_rng_state": lambda *_: torch.get_rng_state()}
+
+    def _statistics(self) -> dict[str, int]:
+        """Those of `torch.cuda.memory_stats` that a rehearsal knows; any other is 0."""
+        now, most = self.sides.allocated(), self.sides.most()
+        kinds = [f"{kind}_bytes.all" for kind in ("allocated", "reserved", "active")]
+        return {
+            f"{kind}.{when}": n for kind in kinds for when, n in (("current", now), ("peak", most))
+        }
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         accelerator: Any = torch.accelerator
