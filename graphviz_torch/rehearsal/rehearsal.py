@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..graph import Graph
+from ..graph.text import listing
 from ..graph.units import bytes_text, seconds_text
 from ..render.labels import TIMES
 
@@ -79,6 +80,7 @@ class Rehearsal:
     saved: tuple[Share, ...]  # activations by module, most first
     moments: tuple[Moment, ...]  # the memory over the step
     collectives: tuple[Sent, ...]
+    printed: tuple[str, ...] = ()  # lines that print a value of a tensor, which was told to be 0
 
     @property
     def fits(self) -> bool | None:
@@ -144,6 +146,8 @@ class Rehearsal:
             count = sum(each.count for each, _ in rows[_ROWS:])
             rest = sum(each.wire_bytes for each, _ in rows[_ROWS:])
             yield f"    and {count:,} more, {rest / max(1, wire):.1%} of the bytes"
+        if self.printed:
+            yield f"A rehearsal has no values: printed as 0 at {listing(self.printed)}"
 
     def _fitting(self) -> str:
         if self.device_memory is None:

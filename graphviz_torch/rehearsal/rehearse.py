@@ -148,7 +148,7 @@ class _Run:
             world.enter_context(LoadersHere())
             world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
-            world.enter_context(FakeTensors(values))
+            tensors = world.enter_context(FakeTensors(values))
             world.enter_context(self._ledger)
             world.enter_context(device.operators())
             hook = register_optimizer_step_post_hook(self._stepped)
@@ -160,12 +160,13 @@ class _Run:
             except _Over:
                 pass
             except BaseException as raised:
-                error = raised
+                if self._step < self._steps:  # else a library's end of what has ended
+                    error = raised
             self._end(error)
             if error is not None:
                 said = unknown(error)
                 raise error if said is None else said from None
-            return self._result()
+            return self._result(sorted(tensors.printed))
 
     def _record(self) -> None:
         self._recording = record(gradients=False, memory=True, notes=False)
@@ -188,7 +189,7 @@ class _Run:
         self._ledger.begin_step()
         self._record()
 
-    def _result(self) -> Rehearsal:
+    def _result(self, printed: Sequence[str]) -> Rehearsal:
         ledger = self._ledger
         counted = ledger.counted
         peak = peak_of(counted, ledger.first_moment)
@@ -216,6 +217,7 @@ class _Run:
             saved=shares(totals(ledger.activations, "module")),
             moments=tuple(_moments(ledger, counted, peak.moment)),
             collectives=sent(self._graph, self._groups()),
+            printed=tuple(printed),
         )
 
     def _groups(self) -> dict[str, str]:

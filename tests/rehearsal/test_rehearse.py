@@ -419,3 +419,25 @@ def test_the_program_is_told_of_the_memory_that_the_rehearsal_knows() -> None:
     assert said[:3] == [MATRIX, 9 * MATRIX, MATRIX]
     assert MATRIX <= said[3] <= MATRIX + 16  # the sum is gone, or is not yet
     assert 2 * MATRIX <= said[4] <= 2 * MATRIX + 16
+
+
+def test_a_value_that_is_only_printed_is_0_and_the_report_says_so() -> None:
+    def printing() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            print(f"loss {loss.item():.2f}")
+            optimizer.step()
+
+    found = rehearse(printing)
+    assert [line.rpartition(":")[0] for line in found.printed] == ["test_rehearse.py"]
+    assert f"printed as 0 at {found.printed[0]}" in str(found)
+
+    def deciding() -> None:
+        if torch.ones(2).sum().item() > 1:
+            print("more")
+
+    with pytest.raises(RuntimeError, match="asks for a value"):
+        rehearse(deciding)

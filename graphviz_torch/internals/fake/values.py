@@ -2,8 +2,8 @@
 
 Every tensor that is made inside is one of PyTorch's fake tensors, on the CPU as PyTorch's C++ sees
 it. A value that PyTorch's own optimizers and scalers ask for has no influence on a shape: they are
-told 1 and 0. A value that the program asks for is the one that was given for its line, or else an
-error which says what to give.
+told 1 and 0. A value that the program asks for is the one that was given for its line; 0 in a line
+that prints or logs it; or else an error which says what to give.
 
 Private: fake tensors, their table of operators, their memo of converted tensors, which makes
 `swap_tensors` refuse, their errors, and the classes whose tensors optimizers step at once (2.13).
@@ -11,7 +11,9 @@ Private: fake tensors, their table of operators, their memo of converted tensors
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -42,8 +44,10 @@ _TOLD = {
         ("distributed", "pipelining", ""): 1,
     }.items()
 }
-# Libraries that are told a seed of 0: what their path ends with.
-_SEEDED = (os.path.join("accelerate", "data_loader.py"),)
+# Libraries that are told 0, by what their path ends with: a seed; that a loss is finite.
+_SEEDED = os.path.join("accelerate", "data_loader.py"), os.path.join("transformers", "trainer.py")
+# A line that prints or logs, and does nothing else with what it is given.
+_PRINTS = re.compile(r"(print|(\w+\.)*(log|logger|logging|writer|wandb|pbar|progress)(\.\w+)*)\(")
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -68,6 +72,7 @@ class FakeTensors:
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
+        self.printed: set[str] = set()  # lines that print a value, and were told 0
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
         self._open = ExitStack()
 
@@ -105,6 +110,9 @@ class FakeTensors:
         for name in (*_names(frame), ""):
             if name in self.values:
                 return kind(self.values[name])
+        if frame is not None and _prints(frame):
+            self.printed.add(line_of(frame))
+            return kind(0)
         raise Unknown(
             f"{line_of(frame)} asks for a value of a tensor, which a rehearsal does not compute. "
             f"Give one: --value {line_of(frame).rpartition(':')[2]}=0.5, or values={{...}}."
@@ -146,6 +154,11 @@ def line_of(frame: FrameType | None) -> str:
     if frame is None:
         return "the program"
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _prints(frame: FrameType) -> bool:
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    return _PRINTS.match(line.strip()) is not None
 
 
 def _names(frame: FrameType | None) -> tuple[str, ...]:
