@@ -166,9 +166,6 @@ def _check(graph: Graph) -> None:
                 )
         if len(node.grad_outputs) > 1:
             _check_bytes([s and s.tensor for s in node.grad_outputs], f"nodes[{i}].grad_outputs")
-    for i, node in enumerate(graph.nodes):
-        if node.influence is not None and not 0 <= node.influence <= 1:
-            raise ValueError(f"graph.nodes[{i}].influence is {node.influence}, which is no share.")
     for i, parameter in enumerate(graph.parameters):
         if parameter.norm is not None and parameter.norm < 0:
             raise ValueError(
