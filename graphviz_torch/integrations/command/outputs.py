@@ -119,14 +119,17 @@ class Outputs:
         if recording is None or self._ranks is not None:
             self._say("no experiment was made: there is no forward that one process can run again")
             return
-        with suppress(Exception):
+        try:
             from ... import experiment  # it loads torch
 
             found = experiment(recording)
-            self._say("experiments", str(found))
-            self._experimented = True
-            self._once.add(0, found.findings)
-            self._found = self._once.all(self._recorded)
+        except Exception as error:  # what runs again may raise
+            self._say(f"no experiment was made ({type(error).__name__}: {error})")
+            return
+        self._say("experiments", str(found))
+        self._experimented = True
+        self._once.add(0, found.findings)
+        self._found = self._once.all(self._recorded)
 
     def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
         """Say and write all at the end. Returns the exit code that `--fail-on` asks for; 2 if a
