@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, graph_of
+from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, TrainingStep, graph_of
 from ..graph.gc import uncollected
 from ..graph.text import shortened, type_text
 from ..graph.training.findings import RunFindings
@@ -61,7 +61,9 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]
-    readings = [Reading(each) for each in graphs[:-1]] + [Reading(graphs[-1], tuple(before))]
+    # Copies of the same data have one number in all steps of a run, and in no two recordings.
+    earlier = before if isinstance(graph, TrainingStep) else ()
+    readings = [Reading(each) for each in graphs[:-1]] + [Reading(graphs[-1], tuple(earlier))]
     found = [(i, f) for i, each in enumerate(readings) for f in apply("graph", each)]
     found += [(i, f) for f in apply("end", readings[-1]) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from graphviz_torch import Finding, find, record, rules
-from graphviz_torch.findings.findings import Checked, Findings, merged
+from graphviz_torch.findings.findings import Checked, Findings
+from graphviz_torch.graph.training.findings import RunFindings
 
 LOST = Finding(
     "never-called",
@@ -74,7 +75,10 @@ def test_a_notebook_shows_a_table_in_which_a_name_is_no_markup() -> None:
 def test_what_differs_in_numbers_alone_is_one_thing_with_its_steps() -> None:
     grows = [Finding("exploding-gradient", "warning", f"from 1 to {n}e5") for n in (2, 3)]
     other = Finding("exploding-gradient", "warning", "from 1 to 2e5", where="b.py:9")
-    once = merged([(0, grows[0]), (1, other), (2, grows[1])], 3)
+    found = RunFindings()
+    for step, each in enumerate((grows[0], other, grows[1])):
+        found.add(step, [each])
+    once = found.all(3)
     assert [(f.where, f.steps) for f in once] == [("", (0, 2)), ("b.py:9", (1,))]
     assert once[0].message == "from 1 to 3e5"  # the last one's, as its nodes are
 

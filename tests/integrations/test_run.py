@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphviz_torch import Training, load
+from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
 
@@ -214,8 +215,9 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
 
 
 def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
-    training: Path, command: Command
+    training: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(TrainingFile, "append", TrainingFile.append)  # which the script replaces
     (training / "train.py").write_text(
         TRAINING + "\nimport errno\nfrom graphviz_torch.graph.training.file import TrainingFile\n"
         "def full(*_):\n    raise OSError(errno.ENOSPC, 'No space left on device', 'g.json')\n"

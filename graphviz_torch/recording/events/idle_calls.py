@@ -133,6 +133,11 @@ class IdleCalls(Listener):
         if known is not None:
             self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
 
+    def step_ended(self, event: None) -> None:
+        self._events.begin_step()
+        while len(self._moments) > _MOST:
+            del self._moments[next(iter(self._moments))]
+
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         scaled = any(backward.call.loss_scale is not None for backward in backwards)
         for known in self._optimizers.values():
