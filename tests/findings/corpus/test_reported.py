@@ -42,7 +42,6 @@ NOT_YET = frozenset(
 FALSE_ALARMS = frozenset[str]()
 # What a run, which knows no model, does not name.
 NOT_BY_RUN = NOT_YET | {"every_layer_in_a_list", "layers_to_merge_in_a_list"}
-NOT_BY_RUN |= {"value_target_with_history", "averaged_teacher_that_takes_gradients"}
 # What several backwards show together, and what comes after the last step.
 NOT_BY_RUN |= {"graph_of_each_draft_retained", "graph_retained_for_nothing"}
 NOT_BY_RUN |= {"dropout_of_scores_in_evaluation", "dropout_of_the_book_in_evaluation"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 from ....graph import Finding
@@ -173,7 +174,8 @@ def _read(reading: Reading) -> AxisReading:
     """The axes of a graph, read once."""
     found: AxisReading | None = reading.__dict__.get("_axes")
     if found is None:
-        found = reading.__dict__["_axes"] = AxisReading(reading)
+        # It lives as long as the reading, and holds it weakly: no cycle of garbage.
+        found = reading.__dict__["_axes"] = AxisReading(weakref.proxy(reading))
     return found
 
 
