@@ -226,7 +226,6 @@ def compiled(closed: bool) -> Graph:
     return recording.graph
 
 
-@pytest.mark.xfail(reason="the result of a region is not read at its end yet, and has no value")
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
 def test_of_a_compiled_region_the_result_has_a_value_and_nothing_inside(closed: bool) -> None:
     graph = compiled(closed)

@@ -76,6 +76,7 @@ class RegionWatch:
         self.trace, self.graphs = trace, graphs
 
     def __enter__(self) -> RegionWatch:
+        _forget_ended(sys._getframe(1))
         _INSTALLATION.add(self)
         return self
 
@@ -88,6 +89,7 @@ class _Region(NamedTuple):
 
     in_place: bool  # was a module compiled in place
     inside: bool  # was what is ours away already when it began
+    frame: int  # id() of dynamo's frame around it
 
 
 class _Here(threading.local):
@@ -128,6 +130,20 @@ def _put_back() -> None:
     take_on()
 
 
+def _forget_ended(frame: FrameType | None) -> None:
+    """Leave the regions whose end was not told: of compiled autograd, and after an interrupt."""
+    if not _here.regions:
+        return
+    around = set()
+    while frame is not None:
+        around.add(id(frame))
+        frame = frame.f_back
+    _here.regions = tuple(region for region in _here.regions if region.frame in around)
+    if not _here.regions:
+        _here.begins = False
+        _put_back()
+
+
 # A compiled callable calls the first of these before it notes the dispatch keys. Then it calls the
 # second with its compiler, and at its end with what was there before: None outside. A function that
 # is not compiled calls the third at its begin, and the second at its end. Dynamo is off while the
@@ -136,8 +152,11 @@ def _put_back() -> None:
 
 @uncompiled_itself
 def _is_skip_guard_eval_unsafe_stance() -> Any:
-    function = getattr(sys._getframe(1).f_locals.get("fn"), "__func__", None)
-    _here.regions = (*_here.regions, _Region(function is Module._call_impl, _here.away))
+    frame = sys._getframe(1)
+    _forget_ended(frame.f_back)
+    function = getattr(frame.f_locals.get("fn"), "__func__", None)
+    in_place = function is Module._call_impl
+    _here.regions = (*_here.regions, _Region(in_place, _here.away, id(frame)))
     _here.begins = True
     _take_away()
     return _THEIRS["_is_skip_guard_eval_unsafe_stance"]()
