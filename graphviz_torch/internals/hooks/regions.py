@@ -132,14 +132,13 @@ def _put_back() -> None:
 
 def _forget_ended(frame: FrameType | None) -> None:
     """Leave the regions whose end was not told: of compiled autograd, and after an interrupt."""
-    if not _here.regions:
-        return
-    around = set()
-    while frame is not None:
-        around.add(id(frame))
-        frame = frame.f_back
-    _here.regions = tuple(region for region in _here.regions if region.frame in around)
-    if not _here.regions:
+    if _here.regions:
+        around = set()
+        while frame is not None:
+            around.add(id(frame))
+            frame = frame.f_back
+        _here.regions = tuple(region for region in _here.regions if region.frame in around)
+    if _here.away and not _here.regions:
         _here.begins = False
         _put_back()
 
