@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +37,17 @@ def compiles_backward() -> bool:
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
+_marks: list[tuple[CodeType, Any]] = []  # that functions of ours were given
+
+
+def mark_again() -> None:
+    """Give our functions their marks, which `torch._dynamo.reset()` takes from some of them."""
+    for code, strategy in _marks:
+        _frames.set_code_exec_strategy(code, strategy)
+
+
 def _skipped(function: _Function, below: Any) -> _Function:
     strategy = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, below)
     _frames.set_code_exec_strategy(function.__code__, strategy)
+    _marks.append((function.__code__, strategy))
     return function

@@ -40,7 +40,7 @@ from torch._guards import CompileContext
 from torch.nn import Module
 
 from ..compiler import traces
-from ..dynamo import uncompiled_itself
+from ..dynamo import mark_again, uncompiled_itself
 from .calls import CallWatch
 from .dispatch import switch_back, switch_on
 from .installation import Installation
@@ -77,6 +77,7 @@ class RegionWatch:
 
     def __enter__(self) -> RegionWatch:
         _forget_ended(sys._getframe(1))
+        mark_again()
         _INSTALLATION.add(self)
         return self
 

@@ -233,9 +233,6 @@ def test_what_dynamo_has_forgotten_of_a_function_of_ours_compiles_nothing(
     assert compilations(begin, "brrb") == bare  # `reset()` forgets what was looked at
 
 
-@pytest.mark.xfail(
-    reason="a second watch whose hook calls what is not compiled still compiles two frames more"
-)
 def test_a_hook_of_ours_that_calls_what_is_not_compiled_leaves_a_region_unwatched() -> None:
     def begin() -> Step:
         step, watch = of_blocks(), ModuleWatch(lambda _: apart(X), lambda _: apart(X))
