@@ -142,7 +142,7 @@ def load_checkpoint(
         What is in the file.
 
     Raises:
-        OSError: as `open` does: FileNotFoundError if there is no such file.
+        OSError: as `open` does: FileNotFoundError if the file does not exist.
         ValueError: if the file is not a checkpoint, wants to run code, unpacks to many times its
             size, or does not fit and `strict`, before anything is changed; or if an optimizer or a
             module does not take its state, optimizers first.

@@ -183,7 +183,7 @@ class Place:
         return ""
 
     def _outside(self) -> str:
-        """All that it is computed from is equal: what is no node is not."""
+        """What differs outside of the graph, if all is equal that the graph computes it from."""
         if not self._inputs_equal():
             return ""
         operation = self.b.operation
@@ -267,7 +267,7 @@ _NAMES = {
     "scale": "another scale",
     "other": "another number",
 }
-# What is no node, by words in the operation's name.
+# What differs outside of the graph, by words in the operation's name.
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
     (("scaled_dot_product", "attention"), "another mask or scale"),

@@ -22,5 +22,5 @@ def leave(program: object) -> None:
 
 
 def alone() -> None:
-    """What runs from now on in this context, a copy, is no program that is watched."""
+    """Nothing that runs from now on in this context, a copy, is watched."""
     _programs.set(frozenset())

@@ -117,7 +117,7 @@ class Outputs:
     def experiment(self, recording: Any) -> None:
         """Run the first forward again, with one thing changed each time, and say what follows."""
         if recording is None or self._ranks is not None:
-            self._say("no experiment was made: there is no forward that one process can run again")
+            self._say("no experiment was made: no recorded forward can run again in one process")
             return
         try:
             from ... import experiment  # it loads torch

@@ -1,7 +1,7 @@
 """An average of the weights, or a target network, that does not move while the model does.
 
 Looked for among the variables of the functions that train, by name: "ema", "average", "shadow",
-"target". A frozen copy is no fault, so one is told where it is written and stays as it was, or
+"target". A frozen copy is not a fault, so one is told where it is written and stays as it was, or
 after so many steps that no schedule of updates is left. Looked at: a few values of one weight.
 """
 
