@@ -6,16 +6,14 @@ arguments, in a recording, with the gradients that its results were given; where
 with gradients of 1, and the report says so. So lines are known.
 
 The arguments of a step's calls are held until the step ends. What the model draws and counts in
-the second run is put back: random numbers, buffers, attributes of its modules. Not put back is
-what its forward does elsewhere, such as printing; hooks on its modules run again, too.
+the second run is put back: random numbers, buffers, attributes of its modules. Its prints are
+dropped. Not put back is what its forward does elsewhere; hooks on its modules run again, too.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +29,7 @@ from ...graph.text import listing
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import BackwardBegan
 from ...internals.hooks.modes import unseen_calls
+from ...internals.replay.world import World
 from ...internals.tensors.memory import elements
 from ...internals.tensors.pytree import flatten, tensors
 from ...tracing.tracer import connected
@@ -160,7 +159,8 @@ class SecondLook:
         self.running = True
         try:
             recording = record(self._model, notes=False, transfers=False)
-            with _put_back(self._model, call), torch.enable_grad(), recording:
+            world = World(self._model)
+            with world.as_before(), _as_called(call), torch.enable_grad(), recording:
                 result = self._model(*call.args, **call.kwargs)
                 outputs = _outputs(result)
                 known = [call.gradients.get(i) for i in range(len(outputs))]
@@ -246,39 +246,13 @@ def _name(path: str) -> str:
 
 
 @contextmanager
-def _put_back(model: Module, call: _Call) -> Iterator[None]:
-    """The model is as it was when it was called, and after it as it is now."""
-    modules = list(model.modules())
-    attributes = [dict(vars(module)) for module in modules]
-    buffers = [dict(module._buffers) for module in modules]
-    python, numpy = random.getstate(), sys.modules.get("numpy")
-    numbers = None if numpy is None else numpy.random.get_state()
-    now = {"cpu": torch.default_generator.get_state()}
-    if "cuda" in call.random:
-        now["cuda"] = torch.cuda.get_rng_state()
+def _as_called(call: _Call) -> Iterator[None]:
+    """The random numbers and autocast are those of a call."""
     autocast = torch.autocast(call.autocast[0] if call.autocast else "cpu", enabled=False)
     if call.autocast is not None:
         autocast = torch.autocast(call.autocast[0], dtype=call.autocast[1])
-    try:
-        for module in modules:  # copies: the graph that is alive keeps the buffers themselves
-            for name, value in module._buffers.items():
-                module._buffers[name] = None if value is None else value.detach().clone()
-        _set_random(call.random)
-        with autocast:
-            yield
-    finally:
-        _set_random(now)
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numbers)
-        for module, before, kept in zip(modules, attributes, buffers, strict=True):
-            vars(module).clear()
-            vars(module).update(before)
-            module._buffers.clear()
-            module._buffers.update(kept)
-
-
-def _set_random(states: dict[str, Tensor]) -> None:
-    torch.default_generator.set_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
+    torch.default_generator.set_state(call.random["cpu"])
+    if "cuda" in call.random:
+        torch.cuda.set_rng_state(call.random["cuda"])
+    with autocast:
+        yield
