@@ -91,7 +91,8 @@ class Session:
         self.listeners: tuple[Listener, ...] = (fast_paths, *found)
         self._listening = (fast_paths, *program.services, *found)
         self._live: Live | None = None
-        self._reached: set[int] = set()  # id() of the variables that backwards reached
+        # id() of the variables that backwards reached, of this step and the one before.
+        self._reached: set[int] = set()
         self._first = sequence_number()  # nodes from this number on are in no backward yet
 
     def listener(self, kind: type[Kind]) -> Kind | None:
@@ -225,6 +226,7 @@ class Session:
 
     def end_step(self, frame: FrameType | None) -> None:
         """A step is over: what is known by its graphs goes. The next one begins in this frame."""
+        self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
         self._tell("step_ended", None)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import StepBorders
+from graphviz_torch import Graph, StepBorders, record
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
@@ -353,6 +355,32 @@ def test_a_run_keeps_no_more_the_longer_it_is(every: int) -> None:
     late = ours()
     steps.close()
     assert late == early
+
+
+def of_each_step(*, one: bool) -> list[Graph]:
+    """The graph of each step of a training: by one recording, or by one for each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    found: list[Graph] = []
+    outer = record(model, values=True) if one else nullcontext()
+    with outer as run:
+        for _ in range(3):
+            with nullcontext() if one else record(model, values=True) as own:
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).square().mean().backward()
+                optimizer.step()
+                found += run.next_step() if run is not None else []
+            found += own.graphs if own is not None else []
+    return [
+        replace(graph, nodes=tuple(n._replace(seconds=None) for n in graph.nodes), events=())
+        for graph in found
+    ]
+
+
+def test_a_slice_of_a_run_is_what_a_recording_of_that_step_alone_gives() -> None:
+    assert len(of_each_step(one=True)) == 3
+    assert of_each_step(one=True) == of_each_step(one=False)
 
 
 @pytest.mark.parametrize("every", [1, 5])

@@ -82,6 +82,9 @@ class ResultValues(Listener):
                 rows.setdefault(node, {})[position] = value
         return {"values": {node: _tuple(row) for node, row in rows.items()}}
 
+    def step_ended(self, event: None) -> None:
+        self._prints, self._read = Fingerprints(), set()
+
     def close(self) -> None:
         """Keep nothing."""
         self._prints = Fingerprints()
