@@ -57,6 +57,9 @@ CACHED = {  # what is noted of a thing once, and goes with it
     "_Table",  # of a code object's lines
     "Group",  # of a process group, as long as that lives
     "_Members",  # of a class of nodes that PyTorch itself defines
+    # Of a compiled region, as long as dynamo has its code: plain values, which a Graph would show.
+    *("Region", "Inside", "InsideCut", "InsideEvent", "Origin", "Edge", "TensorMeta"),
+    *("OperationTrace", "Pairs", "_Noted", "_Nameless"),
 }
 SINCE_2_6 = {  # names that 2.6.0's tests import and PyTorch no longer has
     "torch.testing._internal.common_cuda": {"tf32_is_not_fp32": lambda: False},

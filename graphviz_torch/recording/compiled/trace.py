@@ -139,7 +139,8 @@ class OperationTrace:
         with unseen_operators():
             self._region = self._read(inputs, [one for one in results if one.requires_grad])
         self._operations, self._cuts, self._metas, self._tensors = [], [], [], []
-        self._behind, self._inputs, self._pairs = {}, {}, Pairs()
+        self._operands, self._makers, self._behind, self._inputs = [], [], {}, {}
+        self._pairs.noted = []
 
     def expected(self, start: int, end: int) -> None:
         """Enter it as the inside of the region whose node has one of these numbers."""
