@@ -8,6 +8,7 @@ the rows of the one and the columns of the other. What is not known begins with 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -21,6 +22,52 @@ Axes = tuple[Dimension, ...]
 _VIEWS = {"view", "unsafe_view", "reshape_alias"}
 _PRODUCTS = {"mm", "bmm"}
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
+
+
+def keeps_order(reading: Reading) -> bool:
+    """Does every view split or join whole dimensions, and split what was joined as it was.
+
+    Then no view breaks an axis, which is so in most graphs, and quicker to see than the axes.
+    """
+    joined: dict[int, set[tuple[int, ...]]] = {}
+    split: dict[int, set[tuple[int, ...]]] = {}
+    known: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    for node in reading.graph.nodes:
+        if node.operation not in _VIEWS:
+            continue
+        source = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
+        metas = node.outputs, () if source is None else reading.graph.nodes[source].outputs
+        shapes = [meta[0].shape if meta and meta[0] is not None else () for meta in metas]
+        after, before = shapes
+        if (before, after) in known:
+            continue
+        known.add((before, after))
+        for old, new in _blocks(before, after):
+            if len(old) > 1 and len(new) > 1:
+                return False
+            if len(old) > 1:
+                joined.setdefault(new[0], set()).add(old)
+            elif len(new) > 1:
+                split.setdefault(old[0], set()).add(new)
+    return all(joined[whole] == parts for whole, parts in split.items() if whole in joined)
+
+
+def _blocks(
+    before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The least rows of dimensions with equal products, without those of size 1."""
+    left, right = ([size for size in shape if size != 1] for shape in (before, after))
+    i = j = 0
+    while i < len(left) and j < len(right):
+        start, other = i, j
+        one, two = left[i], right[j]
+        i, j = i + 1, j + 1
+        while one != two and (i < len(left) if one < two else j < len(right)):
+            if one < two:
+                one, i = one * left[i], i + 1
+            else:
+                two, j = two * right[j], j + 1
+        yield tuple(left[start:i]), tuple(right[other:j])
 
 
 @dataclass(slots=True)

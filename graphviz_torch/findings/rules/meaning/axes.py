@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ...axes import Axes, AxisReading, Dimension, number, numbers
+from ...axes import Axes, AxisReading, Dimension, keeps_order, number, numbers
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -25,7 +25,7 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
     mixes samples, positions or channels."""
     nodes = reading.graph.nodes
     told: set[str] = set()
-    for view in _read(reading).broken:
+    for view in () if keeps_order(reading) else _read(reading).broken:
         node = nodes[view.node]
         source = next((e.source for e in reading.inputs[view.node]), None)
         around = [nodes[e.target].operation for e in reading.users[view.node]]
