@@ -101,11 +101,11 @@ class OperatorWatch:
         self.operators = operators
         self.dispatched = dispatched
         self.everywhere = everywhere
-        self._key = _here.key
+        self._key, self._state = _here.key, _here.state
 
     def __enter__(self) -> OperatorWatch:
         _fall_through()
-        self._key = _here.key
+        self._key, self._state = _here.key, _here.state
         try:
             _KERNELS.add(self)
             self._key.add(self)
@@ -117,6 +117,8 @@ class OperatorWatch:
     def __exit__(self, *_: object) -> None:
         try:
             self._key.discard(self)
+            if not self._key.watchers:
+                self._state.forget()
         finally:
             _KERNELS.discard(self)
             # An interrupt may have come just when one of its operators had run.
@@ -163,15 +165,19 @@ _KERNELS: Installation[OperatorWatch] = Installation(_install_kernels, _remove_k
 
 
 class _Key:
-    """The key of one thread."""
+    """The key of one thread: on while somebody watches, but for where it is switched back.
+
+    A backward gives its thread the keys of its begin back, so what the key is now tells nothing.
+    """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._before: tuple[bool, bool] | None = None  # included, excluded; None while untouched
+        self._before: tuple[bool, bool] | None = None  # included, excluded, until somebody watches
 
     def switch_on(self) -> None:
         if self._before is None:
             self._before = _state()
+        if _state() != (True, False) and _state() != (True, True):  # inside a watched operator
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
 
@@ -183,6 +189,10 @@ class _Key:
             # In this order, so that a Ctrl-C between any two of these lines looks like no operator.
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, self._before[0])
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
+
+    def forget(self) -> None:
+        """Nobody watches any more."""
+        if self._thread == threading.get_ident() and _state() == self._before:
             self._before = None
 
 
@@ -190,8 +200,8 @@ class _Here(threading.local):
     """What belongs to the thread that asks."""
 
     def __init__(self) -> None:
-        key = _Key()
-        self.key: Installation[OperatorWatch] = Installation(key.switch_on, key.switch_back)
+        self.state = state = _Key()
+        self.key: Installation[OperatorWatch] = Installation(state.switch_on, state.switch_back)
         self.inside: tuple[OperatorWatch, ...] = ()  # whose operator is running
 
 

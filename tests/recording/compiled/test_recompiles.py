@@ -13,11 +13,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
@@ -155,6 +157,17 @@ def of_one_inside_another() -> Step:
     return trained(torch.compile(model, backend="aot_eager"))
 
 
+def of_a_compiled_backward() -> Step:
+    step = trained(torch.compile(Net(), backend="aot_eager"))
+    compiler = partial(torch.compile, backend="eager", fullgraph=True)
+
+    def compiled() -> None:
+        with compiled_autograd._enable(compiler):  # type: ignore[no-untyped-call]
+            step()
+
+    return compiled
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "a model": lambda: trained(torch.compile(Net(), backend="aot_eager")),
     "a model, in place": in_place,
@@ -170,6 +183,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "a function": of_a_function,
     "a function mode": under_a_mode,
     "no_grad": without_gradients,
+    "a compiled backward": of_a_compiled_backward,
     "backend eager": lambda: trained(torch.compile(Net(), backend="eager")),
 }
 
