@@ -45,7 +45,8 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
     """The graph that `value` is, has, or can be read from.
 
     Args:
-        value: a Graph, a recording, a tensor or a nesting of tensors, or a module.
+        value: a Graph, a recording, a tensor or a nesting of tensors, a module, or a program of
+            `torch.export` or `torch.fx`.
         inputs: what to call the module with, for one forward.
         names: what to call the tensors, as in `trace`; None reads the caller's variables.
 

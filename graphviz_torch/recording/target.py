@@ -1,4 +1,7 @@
-"""What has no graph yet and can be given one: a tensor is traced, a module runs one forward."""
+"""What has no graph yet and can be given one.
+
+A tensor is traced, a module runs one forward, a program that was written down is read.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,25 @@ import torch
 
 from ..graph import Graph
 from ..internals.tensors.pytree import flatten
+from ..tracing.programs import Program, program_graph
 from ..tracing.tracer import roots, trace
 from .recording import record
+from .source_lines import short_names
 
 
 def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
-    """The graph of a tensor, a nesting of tensors, or a module; None for anything else.
+    """The graph of a tensor, a nesting of tensors, a program, or a module; None for anything else.
 
     A module runs one forward with `inputs`. Afterwards its buffers, the modes of its modules and
-    the random state are as before.
+    the random state are as before. A program, such as `torch.export` and `torch.fx` write down, is
+    drawn as it is, unless inputs are given.
 
     Raises:
         TypeError: if the module's forward needs other inputs.
         ValueError: if no tensor has an autograd graph.
     """
+    if isinstance(target, Program) and not inputs:
+        return program_graph(target, short_names)
     if isinstance(target, torch.nn.Module):
         return _of_module(target, inputs, names)
     if not inputs and flatten(target):

@@ -32,7 +32,8 @@ def draw_graph(
 
     Args:
         target: a Graph, a recording, an output, a nesting of outputs, an `nn.Module`, which
-            runs one forward with `inputs`, or the `diff` of two graphs, which are drawn as one.
+            runs one forward with `inputs`, or the `diff` of two graphs, which are drawn as one. A
+            program of `torch.export`, and a graph of `torch.fx`, are drawn as they are.
         inputs: what to call the module with.
         names: what to call the tensors, as in `trace`; None reads the caller's variables.
         timeout: seconds for the layout; a coarser picture takes over in time.

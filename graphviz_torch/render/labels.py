@@ -140,6 +140,8 @@ def shape(meta: TensorMeta) -> str:
 @lru_cache(maxsize=4096)
 def tensors(outputs: Outputs) -> str:
     """All outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu"."""
+    if not outputs:
+        return "shape not known"
     metas = [meta for meta in outputs if meta is not None]
     if not metas:
         return "no tensor"

@@ -66,8 +66,8 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     ...                 Node(1, "PowBackward0", (), "y", "pow")), (Edge(0, 1),), ((1, 0),))
     >>> print(to_mermaid(square, theme="auto", explain=False))
     flowchart TB
-    n0(["x<br/>AccumulateGrad<br/>no tensor"])
-    n1["y<br/>pow<br/>no tensor"]
+    n0(["x<br/>AccumulateGrad<br/>shape not known"])
+    n1["y<br/>pow<br/>shape not known"]
     n0 --> n1
     <BLANKLINE>
     """

@@ -173,13 +173,17 @@ def _inside(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> Insid
 def origin(meta: Mapping[str, Any]) -> Origin:
     """Where an operation of a graph comes from."""
     place, library = _places(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
-    stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
-    modules = tuple(
-        (int(str(key).partition("@")[0]), _path(path), _class_name(kind))
-        for key, (path, kind) in stack.items()
-        if str(key).partition("@")[0].isdigit()
-    )
+    modules = tuple((int(key), path, kind) for key, path, kind in modules_of(meta) if key.isdigit())
     return Origin(place, library, modules)
+
+
+def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The modules around an operation of a graph, outermost first: a key, the path, the class."""
+    stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
+    return [
+        (str(key).partition("@")[0], _path(path), _class_name(kind))
+        for key, (path, kind) in stack.items()
+    ]
 
 
 def _operation(ops: Sequence[Any], forward: str, called: str) -> str:

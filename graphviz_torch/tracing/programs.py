@@ -1,0 +1,178 @@
+"""A graph that was written down before it runs: an exported program, a graph of `torch.fx`.
+
+It is drawn as it is: a node for each of its own, with the shape, the line and the module that it
+says of itself. What picks one of several results is an output of the node that made them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+from torch.fx.node import map_arg
+
+from ..graph import Edge, Graph, Node, TensorMeta
+from ..graph.nodes import LeafKind
+from ..graph.text import called_at, shortened
+from ..internals.tensors.metadata import tensor_meta
+from .region_reader import modules_of, origin
+
+_WIDTH = 100  # characters of an argument
+
+Program = ExportedProgram | GraphModule | FxGraph
+Leaf = tuple[LeafKind, str]  # what an input is, and its name in the model
+Shorten = Callable[[set[str]], Mapping[str, str]]  # what files are called
+
+
+def program_graph(program: Program, shorten: Shorten) -> Graph:
+    """The graph of a program that was written down.
+
+    Args:
+        program: what `torch.export.export` gives, or a graph of `torch.fx` as tracers, dynamo and
+            AOTAutograd make them.
+        shorten: gives the files of the lines the names that they have in a graph.
+
+    >>> def square(x):
+    ...     return (x * x).sum()
+    >>> graph = program_graph(torch.fx.symbolic_trace(square), lambda files: {})
+    >>> [(node.label, node.operation) for node in graph.nodes]
+    [('x', ''), ('', 'mul'), ('', 'sum')]
+    """
+    fx = program if isinstance(program, FxGraph) else program.graph
+    leaves = dict(_leaves(program, fx))
+    ends: dict[FxNode, tuple[int, int]] = {}  # id and output_nr of what each gives
+    nodes: list[Node] = []
+    edges: list[Edge] = []
+    outputs: list[tuple[int, int]] = []
+    origins = {op: origin(op.meta) for op in fx.nodes}
+    places = {at for one in origins.values() for at in (one.place, one.library) if at}
+    short = shorten({file for file, _ in places})
+    kinds = {path: kind for op in fx.nodes for _, path, kind in modules_of(op.meta)}
+    for op in fx.nodes:
+        if op.op == "output":
+            outputs += [ends[one] for one in _operands(op)]
+        elif (picked := _picked(op)) is not None:
+            ends[op] = ends[op.args[0]][0], picked
+        else:
+            place, library = (
+                "" if at is None else f"{short.get(at[0], at[0])}:{at[1]}"
+                for at in (origins[op].place, origins[op].library)
+            )
+            node = _node(len(nodes), op, leaves, program)
+            around = modules_of(op.meta)
+            module = node.module or (around[-1][1] if around else "")
+            nodes.append(
+                node._replace(
+                    source=called_at(library, place) if library and place else place or library,
+                    module=module,
+                    scope=module,
+                    module_class=_along(module, kinds),
+                )
+            )
+            ends[op] = node.id, 0
+            for input_nr, operand in enumerate(_operands(op)):
+                source, output_nr = ends[operand]
+                edges.append(Edge(source, node.id, output_nr, input_nr))
+    return Graph(tuple(nodes), tuple(edges), tuple(outputs))
+
+
+def _node(number: int, op: FxNode, leaves: Mapping[str, Leaf], program: Program) -> Node:
+    kind, label = leaves.get(op.name, ("", ""))
+    if kind:
+        module = label.rpartition(".")[0] if kind != "tensor" else ""
+        return Node(number, op.op, _outputs(op), label=label, leaf=kind, module=module)
+    target: Any = op.target
+    if op.op == "call_module":
+        called = program.get_submodule(target) if isinstance(program, GraphModule) else None
+        name = "" if called is None else type(called).__name__
+        return Node(number, name or op.op, _outputs(op), operation=name or target, module=target)
+    packet = getattr(target, "overloadpacket", target)
+    operation = target if isinstance(target, str) else getattr(packet, "__name__", str(packet))
+    name = str(target) if packet is not target else f"{op.op} {operation}"
+    return Node(number, name, _outputs(op), operation=operation, attributes=_arguments(op))
+
+
+def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
+    """What comes in, by the name of its node: its kind, and what the model calls it."""
+    signature = getattr(program, "graph_signature", None)
+    kinds: tuple[tuple[LeafKind, str], ...] = (
+        ("parameter", "inputs_to_parameters"),
+        ("buffer", "inputs_to_buffers"),
+        ("tensor", "inputs_to_lifted_tensor_constants"),
+    )
+    named = {
+        node: (kind, str(name))
+        for kind, field in kinds
+        for node, name in getattr(signature, field, {}).items()
+    }
+    for op in fx.nodes:
+        if op.op == "placeholder":
+            yield op.name, named.get(op.name, ("tensor", str(op.target)))
+        elif op.op == "get_attr" and isinstance(program, GraphModule):
+            value = operator.attrgetter(str(op.target))(program)
+            if isinstance(value, torch.Tensor):  # else a graph, of a branch or a loop
+                own = isinstance(value, torch.nn.Parameter)
+                yield op.name, ("parameter" if own else "buffer", str(op.target))
+
+
+def _operands(op: FxNode) -> list[FxNode]:
+    """The nodes among its arguments, in their order; one that is given twice stands there twice."""
+    found: list[FxNode] = []
+    map_arg((op.args, op.kwargs), found.append)
+    return found
+
+
+def _picked(op: FxNode) -> int | None:
+    """Which of several results this takes; None for any other operation."""
+    if op.target is not operator.getitem or not isinstance(op.args[1], int):
+        return None
+    source = op.args[0]
+    several = isinstance(source, FxNode) and isinstance(_value(source), list | tuple)
+    return op.args[1] if several else None
+
+
+def _value(op: FxNode) -> Any:
+    """What the graph knows of the result: a tensor without memory, or several."""
+    return op.meta.get("val", op.meta.get("example_value"))
+
+
+def _outputs(op: FxNode) -> tuple[TensorMeta | None, ...]:
+    value = _value(op)
+    if (
+        value is None
+        and (meta := op.meta.get("tensor_meta")) is not None
+        and hasattr(meta, "dtype")
+    ):
+        value = torch.empty(meta.shape, dtype=meta.dtype, device="meta")  # of ShapeProp
+    if value is None:
+        return ()  # nothing is known of it
+    several = value if isinstance(value, list | tuple) else (value,)
+    return tuple(tensor_meta(v) if isinstance(v, torch.Tensor) else None for v in several)
+
+
+def _arguments(op: FxNode) -> tuple[str, ...]:
+    """The arguments that are no results of others, by the names that the operator gives them."""
+    schema = getattr(op.target, "_schema", None)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    names += [f"argument {i}" for i in range(len(names), len(op.args))]
+    given = {**dict(zip(names[: len(op.args)], op.args, strict=True)), **op.kwargs}
+    found: list[FxNode] = []
+    texts = []
+    for name, value in given.items():
+        found.clear()
+        map_arg(value, found.append)
+        if not found and value is not None:
+            texts.append(f"{name}={shortened(str(value), _WIDTH)}")
+    return tuple(texts)
+
+
+def _along(module: str, kinds: Mapping[str, str]) -> str:
+    """The classes along a path, as `Node.module_class` has them."""
+    parts = module.split(".")
+    return "/".join(kinds.get(".".join(parts[: i + 1]), "") for i in range(len(parts)))
