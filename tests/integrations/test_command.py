@@ -334,6 +334,7 @@ from typing import Any
 from graphviz_torch.integrations.command import app
 from graphviz_torch.integrations.command.main import main
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 fake = Path(sys.argv[1]) / "streamlit"
 fake.mkdir()
 (fake / "__init__.py").touch()
