@@ -1,24 +1,30 @@
 """Functions and classes of PyTorch that have no public name, and what each is.
 
+A program may put a function of its own in the place of a method of `torch.Tensor`. The methods
+that are written in C++ are `TensorBase`'s, too, and nobody can change them there: what is called
+there is seen by no such function.
+
 Private (2.13): all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
+import torch._tensor
 from torch import Tensor
+from torch._C import TensorBase as TensorBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import handle_torch_function
 
 # What `GradScaler.unscale_` and `GradScaler.step` call first.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
 # What `GradScaler.update` calls, if its scale is not set by hand.
 UPDATE_SCALE: Any = torch._amp_update_scale_
-# The class that has the methods that Python's operators call.
-TENSOR_BASE: Any = torch._C.TensorBase
 # Norms and largest elements of many tensors in one call.
 foreach_norm: Any = torch._foreach_norm
 foreach_max: Any = torch._foreach_max
@@ -37,7 +43,12 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
     names += (
         " requires_grad_ untyped_storage data_ptr __len__ __repr__ __format__ __hash__ backward"
     )
-    methods = [getattr(Tensor, name) for name in names.split()]
+    methods = [
+        getattr(space, name)
+        for space in (Tensor, TensorBase)
+        for name in names.split()
+        if hasattr(space, name)
+    ]
     properties = {k: v for k, v in vars(Tensor.__base__).items() if hasattr(v, "__set__")}
     reads = [value.__get__ for name, value in properties.items() if name not in _VALUES]
     writes = [value.__set__ for value in properties.values()]
@@ -46,3 +57,42 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
 
 # Calls that read what a tensor is, and not its values.
 METADATA_CALLS = _metadata_calls()
+
+_IN_PYTHON = {
+    name: method
+    for name, method in vars(Tensor).items()
+    if isinstance(method, FunctionType)
+    and method.__code__.co_filename == torch._tensor.__file__  # not a program's already
+}
+
+
+def original(function: Any) -> Any:
+    """PyTorch's own method of a tensor where a program has put this function in its place.
+
+    A method that is written in C++ names itself to a function mode by `torch.Tensor`'s attribute of
+    its name, which is the program's function then.
+
+    Returns:
+        The function itself where it stands in the place of no method, or of more than one.
+
+    >>> original(torch.relu) is torch.relu, original(Tensor.norm) is Tensor.norm
+    (True, True)
+    """
+    names = [name for name, method in vars(Tensor).items() if method is function]
+    if len(names) != 1:
+        return function
+    return _IN_PYTHON.get(names[0]) or vars(TensorBase).get(names[0], function)
+
+
+def is_called_by_itself(method: Any, caller: FrameType) -> bool:
+    """Has PyTorch's own method, and not a function in its place, called the function mode.
+
+    Args:
+        method: from `original`.
+        caller: the frame that called the mode.
+    """
+    if caller.f_code is not handle_torch_function.__code__:  # C++ has called
+        return not isinstance(method, FunctionType)
+    python = caller.f_back
+    its = getattr(method, "__code__", None)
+    return python is not None and python.f_code is its

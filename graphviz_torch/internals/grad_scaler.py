@@ -11,6 +11,7 @@ from types import CodeType
 from torch import Tensor
 from torch.amp import GradScaler
 
+from .functions import TensorBase
 from .guards import no_autograd, no_operators
 from .tensors.memory import has_memory
 
@@ -29,5 +30,5 @@ def loss_scale(scaler: GradScaler) -> Tensor | None:
     if scale is None or not has_memory(scale):
         return None
     with suppress(RuntimeError), no_operators(), no_autograd():  # the user is told by others
-        return scale.clone()
+        return TensorBase.clone(scale)
     return None

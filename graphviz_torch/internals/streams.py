@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .functions import TensorBase
+
 
 def current_stream(device: int) -> int:
     """The handle of the stream that this thread's work on a device goes to."""
@@ -32,7 +34,7 @@ def fetch(tensor: Tensor, device: int) -> None:
     """
     stream = torch.cuda.current_stream(device)
     stream.wait_stream(torch.cuda.current_stream())
-    tensor.record_stream(stream)
+    TensorBase.record_stream(tensor, stream)
 
 
 def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:

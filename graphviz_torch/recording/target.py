@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..graph import Graph
+from ..internals.functions import TensorBase
 from ..internals.tensors.pytree import flatten
 from ..tracing.programs import Program, program_graph
 from ..tracing.tracer import roots, trace
@@ -75,7 +76,12 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
     """Afterwards the model's buffers, its modules' modes and torch's random state are as before."""
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]
     buffers = [
-        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        (
+            module,
+            name,
+            buffer,
+            None if buffer is None else torch.clone(TensorBase.detach(buffer)),
+        )
         for module in model.modules()
         for name, buffer in module._buffers.items()
     ]
@@ -90,4 +96,4 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
         for module, name, buffer, value in buffers:
             module._buffers[name] = buffer
             if buffer is not None and value is not None and not torch.equal(buffer, value):
-                buffer.data.copy_(value)
+                TensorBase.copy_(buffer.data, value)

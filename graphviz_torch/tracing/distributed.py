@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ..graph import Graph, GraphLike, TensorMeta, graph_of
 from ..graph.files.file import packed_value
 from ..graph.json import to_json
+from ..internals.functions import TensorBase
 from ..internals.process_groups import group_store
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
@@ -92,7 +93,7 @@ def local_shapes(outputs: Any) -> dict[int, str]:
 
 
 def _local(tensor: Any) -> TensorMeta:
-    return tensor_meta(tensor.to_local().detach())
+    return tensor_meta(TensorBase.detach(tensor.to_local()))
 
 
 def _key(call: int, rank: int) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import uncollected
 from ..internals.compiled import is_region
+from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.accumulator import accumulator
 from ..internals.tensors.metadata import Metadata, Outputs, defined, is_custom
@@ -221,7 +222,7 @@ def _labels(
 def is_stale(tensor: Tensor) -> bool:
     """Would reading its node make a new one: as of a view whose base was changed in place."""
     try:
-        return tensor._is_view() and tensor._version > 0
+        return TensorBase._is_view(tensor) and tensor._version > 0
     except Exception:  # of a subclass that does not tell
         return True
 

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..dynamo import uncompiled_itself
 from ..frames import hide
-from ..functions import METADATA_CALLS
+from ..functions import METADATA_CALLS, is_called_by_itself, original
 from ..guards import set_grad_enabled
 from ..tasks import programs
 from ..tracers import is_jit_tracing
@@ -99,6 +99,7 @@ class _Listening(NamedTuple):
     before: Tell
     after: Tell
     computes: bool
+    own: Any  # PyTorch's function, where a program has put this one in its place
 
 
 class _ByKind(dict[Any, _Listening]):
@@ -112,7 +113,9 @@ class _ByKind(dict[Any, _Listening]):
         computes = func not in _READS
         wanting = [one for one in self._listeners if wants(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        found = _Listening(methods(before, "calling"), methods(wanting, "called"), computes)
+        found = _Listening(
+            methods(before, "calling"), methods(wanting, "called"), computes, original(func)
+        )
         if len(self) < _REMEMBERED:
             self[kind] = found
         return found
@@ -171,7 +174,10 @@ class CallWatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if self._program not in programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
-        before, after, computes = self._by_kind[(func, *kwargs) if kwargs else func]
+        before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
+        if own is not func and is_called_by_itself(own, sys._getframe(1)):
+            func = own  # the program's function has run already, or was never called
+            before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
         if before:
             tell(before, Calling(func, args, kwargs, _outside(sys._getframe(1)), start), self._miss)

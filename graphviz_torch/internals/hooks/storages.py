@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from ..functions import TensorBase
+
 _Mode: Any = TorchDispatchMode
 _new_size: Any = torch.UntypedStorage.resize_
 
@@ -77,7 +79,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     def _look(self, tensor: Tensor) -> None:
         if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
             return
-        storage = tensor.untyped_storage()
+        storage = TensorBase.untyped_storage(tensor)
         self._note(storage)
 
     def _note(self, storage: Any) -> None:

@@ -19,13 +19,18 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ..functions import TensorBase
 from ..hooks.modes import unseen_calls
 from ..tensors.pytree import map_tensors, tensors
 
 
+def _values(tensor: Tensor) -> Tensor:
+    return torch.clone(TensorBase.detach(tensor))
+
+
 def _copy(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().clone()
-    return copy.requires_grad_(tensor.requires_grad) if tensor.requires_grad else copy
+    copy = _values(tensor)
+    return TensorBase.requires_grad_(copy) if tensor.requires_grad else copy
 
 
 def copied(nesting: Any) -> Any:
@@ -96,7 +101,7 @@ class Call:
                 copied(tuple(args)),
                 copied(dict(kwargs)),
                 RandomState.now(),
-                {name: buffer.detach().clone() for name, buffer in module.named_buffers()},
+                {name: _values(buffer) for name, buffer in module.named_buffers()},
                 {
                     device: (
                         torch.is_autocast_enabled(device),

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...graph import Extent
+from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
 
 PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is their own
@@ -66,7 +67,7 @@ def has_memory(tensor: Tensor) -> bool:
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     try:
-        return bool(_address(tensor)) or (tensor.numel() == 0 and not tensor.is_meta)
+        return bool(_address(tensor)) or (TensorBase.numel(tensor) == 0 and not tensor.is_meta)
     except (RuntimeError, NotImplementedError):  # no storage at all: batched, functional
         return False
 
@@ -93,7 +94,7 @@ def elements(tensor: Tensor) -> Elements:
     (2, [[5.0]])
     """
     if has_memory(tensor):  # as most
-        return Elements([tensor], tensor.numel())
+        return Elements([tensor], TensorBase.numel(tensor))
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):  # of a subclass's
         return _elements(tensor)
     return _NONE
@@ -140,7 +141,7 @@ def storage_ids(parts: Sequence[Tensor]) -> list[int]:
 def storage_sizes(parts: Sequence[Tensor]) -> list[int]:
     """`storage_bytes` of each."""
     with suppress(RuntimeError, NotImplementedError):
-        return list(map(torch.UntypedStorage.nbytes, map(Tensor.untyped_storage, parts)))
+        return list(map(torch.UntypedStorage.nbytes, map(TensorBase.untyped_storage, parts)))
     return list(map(storage_bytes, parts))
 
 
@@ -151,7 +152,7 @@ def storage_id(tensor: Tensor) -> int:
     """
     try:
         plain = type(tensor) in PLAIN
-        found: int = _storage_id(tensor) if plain else tensor.untyped_storage()._cdata
+        found: int = _storage_id(tensor) if plain else TensorBase.untyped_storage(tensor)._cdata
         return found
     except (RuntimeError, NotImplementedError):  # a layout without storage
         first = next(iter(parts(tensor)), tensor)
@@ -161,19 +162,19 @@ def storage_id(tensor: Tensor) -> int:
 def storage_bytes(part: Tensor) -> int:
     """The size of that memory, whether or not it is there; 0 for a layout without storage."""
     try:
-        return part.untyped_storage().nbytes()
+        return TensorBase.untyped_storage(part).nbytes()
     except (RuntimeError, NotImplementedError):
         return 0
 
 
 def storage_ref(part: Tensor) -> Any:
     """Tells whether that memory is still there, and keeps it not: `expired()`."""
-    return StorageWeakRef(part.untyped_storage())  # type: ignore[no-untyped-call]
+    return StorageWeakRef(TensorBase.untyped_storage(part))  # type: ignore[no-untyped-call]
 
 
 def _elements(tensor: Tensor) -> Elements:
     if has_memory(tensor):
-        return Elements([tensor], tensor.numel())
+        return Elements([tensor], TensorBase.numel(tensor))
     kind = type(tensor)
     for read in _readers(kind):
         inner, extent = read(tensor)
@@ -186,22 +187,24 @@ def _elements(tensor: Tensor) -> Elements:
             extent or found[0].extent,
         )
     if tensor.is_nested:
-        return _elements(tensor.values())
+        return _elements(TensorBase.values(tensor))
     if tensor.layout is torch.strided:  # of a subclass with memory of its own, the plain one
-        return _NONE if kind in PLAIN else _elements(tensor.detach())
+        return _NONE if kind in PLAIN else _elements(TensorBase.detach(tensor))
     if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-    return _elements(tensor.values())._replace(numel=tensor.numel())
+        tensor = TensorBase.coalesce(tensor)
+    return _elements(TensorBase.values(tensor))._replace(numel=TensorBase.numel(tensor))
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
     whole: Any = tensor
     if tensor.layout is torch.sparse_coo:
-        return [whole._indices(), whole._values()]
+        return [TensorBase._indices(whole), TensorBase._values(whole)]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [whole.values(), whole.crow_indices(), whole.col_indices()]
+        indices = TensorBase.crow_indices(whole), TensorBase.col_indices(whole)
+        return [TensorBase.values(whole), *indices]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [whole.values(), whole.ccol_indices(), whole.row_indices()]
+        indices = TensorBase.ccol_indices(whole), TensorBase.row_indices(whole)
+        return [TensorBase.values(whole), *indices]
     if tensor.layout is torch.jagged:
         jagged = (whole._values, whole._offsets, whole._lengths)
         return [part for part in jagged if part is not None]
@@ -211,7 +214,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
         inner = [getattr(whole, name) for name in whole.__tensor_flatten__()[0]]
         found = [part for one in inner if isinstance(one, Tensor) for part in parts(one)]
         return found or [tensor]
-    return [whole.values()] if tensor.is_nested else [tensor]
+    return [TensorBase.values(whole)] if tensor.is_nested else [tensor]
 
 
 Reader = Callable[[Any], tuple[list[Tensor], Extent]]

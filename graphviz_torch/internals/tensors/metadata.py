@@ -19,6 +19,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...graph import TensorMeta
+from ..functions import TensorBase
 from .memory import PLAIN
 
 # What to call a device that is not what it seems: `simulate_accelerator` enters its own here.
@@ -156,7 +157,7 @@ def _shape(value: Any) -> tuple[int, ...]:
         # A nested tensor with strided layout has no shape; its metadata know no more than that.
         if not isinstance(value, torch.Tensor) or is_lazy(value):
             return (-1,)
-        sizes = tuple(_size(value, dim) for dim in range(value.dim()))
+        sizes = tuple(_size(value, dim) for dim in range(TensorBase.dim(value)))
     return _plain(sizes)
 
 
@@ -166,7 +167,7 @@ def _plain(sizes: Iterable[Any]) -> tuple[int, ...]:
 
 def _size(tensor: torch.Tensor, dim: int) -> int:
     try:
-        return tensor.size(dim)
+        return TensorBase.size(tensor, dim)
     except RuntimeError:
         return -1
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Extent
+from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
 from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
@@ -44,7 +45,9 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
         with no_functions(), no_operators(), no_autograd():
             found = torch._foreach_norm(tensors)
             norms: list[float] = (
-                [found[0].item()] if len(found) == 1 else torch.stack(found).tolist()
+                [TensorBase.item(found[0])]
+                if len(found) == 1
+                else TensorBase.tolist(torch.stack(found))
             )
     except RuntimeError:
         return None
@@ -86,7 +89,7 @@ class Norms:
         with unseen_calls(), unseen(), unseen_operators():
             for keys, norms in self._found:
                 with suppress(RuntimeError):  # a device that has failed tells no value
-                    for key, norm in zip(keys, norms.tolist(), strict=True):
+                    for key, norm in zip(keys, TensorBase.tolist(norms), strict=True):
                         found[key] = math.hypot(found[key], norm) if key in found else norm
         extents = map(self._extents.get, found, repeat(""))
         rows = zip(found.values(), extents, strict=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...graph import TensorMeta
 from ...graph.text import ranks_text
+from ...internals.functions import TensorBase
 from ...internals.hooks.collectives import Group, Sent
 from ...internals.sharding import asker, dimensions
 from ..live import Live
@@ -97,7 +98,7 @@ class Owners:
         """The parameters whose gradients a bucket holds; none where sizes do not say it."""
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
-        numel = sum(tensor.numel() for tensor in what.given)
+        numel = sum(TensorBase.numel(tensor) for tensor in what.given)
         come = [at for at in (*(live.ran.nodes or ()), node) if at in names]
         registered = list(reversed(names))  # the first backward of DDP has them in this order
         for order in (list(dict.fromkeys(come)), registered):

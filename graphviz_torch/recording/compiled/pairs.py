@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...graph import Event
+from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ..events.events import Events, TensorRecord
 from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairListener
 
 # Dynamo has functions of Python's for the operators.
 _OPERATORS: dict[Any, Any] = {
-    getattr(operator, name): getattr(Tensor, f"__{name}__")
+    getattr(operator, name): getattr(TensorBase, f"__{name}__")
     for name in ["sub", "add", "mul", "truediv", "eq", "ne", "gt", "lt", "ge", "le", "getitem"]
 }
 
@@ -46,7 +47,7 @@ class Pairs(PairListener):
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
-        if function in UNSQUEEZE or function in KEEPING or function is Tensor.__getitem__:
+        if function in UNSQUEEZE or function in KEEPING or function is TensorBase.__getitem__:
             self.shape(event)
         elif function in ARITHMETIC:
             self.elementwise(event)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
@@ -239,7 +240,7 @@ def _events(pairs: list[Pair], places: Mapping[GradFn, int]) -> tuple[InsideEven
 
 def _maker(tensor: Tensor) -> GradFn:
     """The node that made a tensor; a view taken under no_grad has none: its base tells."""
-    base = tensor._base if tensor.is_leaf and tensor._is_view() else None
+    base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     return made_by(tensor if base is None else base)
 
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
-from ...internals.functions import METADATA_CALLS
+from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
@@ -49,7 +49,7 @@ from ..tracking import Trail, inwards, name_of
 from .names import READS, cut_name, results_cut
 from .record import CutRecord, LiveCut, Origin
 
-_DETACH_: Any = Tensor.detach_
+_DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # with the label and the node of an operand
 _PARAMETER = frozenset((torch.nn.Parameter,))
 _OPERANDS = 32  # of one call that are noted: an optimizer gives all parameters to one
@@ -324,7 +324,7 @@ def _leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
 
     A view taken under no_grad has no node: its base tells.
     """
-    base = tensor._base if tensor.is_leaf and tensor._is_view() else None
+    base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base
     return tensor if tensor.is_leaf else made_by(tensor)
 

@@ -50,9 +50,9 @@ def results_cut(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
     if not any(tensor.requires_grad for tensor in made):
         return made
     # Beside values with a gradient, what can have none: the indices of topk.
-    found = [t for t in made if not (t.requires_grad or t.is_floating_point())]
+    found = [t for t in made if not (t.requires_grad or torch.is_floating_point(t))]
     # What was an integer before is cut off from nothing.
-    return found if found and all(t.is_floating_point() for t in given) else None
+    return found if found and all(torch.is_floating_point(t) for t in given) else None
 
 
 def _switched_off_by(frame: FrameType | None) -> str:

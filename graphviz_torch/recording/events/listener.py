@@ -25,7 +25,7 @@ from ...graph.events import (
     ParameterFreeze,
 )
 from ...internals.frames import OWN, local_variables, outwards, owner, user_frame
-from ...internals.functions import UNSCALE
+from ...internals.functions import UNSCALE, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
@@ -253,10 +253,10 @@ _LISTENERS: dict[Any, Callable[[EventListener, Called], None]] = {
     _grad.__set__: EventListener.grad_write,
     UNSCALE: EventListener.unscale,
     _requires_grad.__set__: EventListener.leaf,
-    Tensor.requires_grad_: EventListener.leaf,
+    TensorBase.requires_grad_: EventListener.leaf,
     torch.tensor: EventListener.leaf,
     _data.__set__: EventListener.data_write,
-    Tensor.__getitem__: EventListener.shape,
+    TensorBase.__getitem__: EventListener.shape,
     **dict.fromkeys(UNSQUEEZE | KEEPING, EventListener.shape),
     **dict.fromkeys(ARITHMETIC, EventListener.elementwise),
     **dict.fromkeys(PAIRED | JUDGED, EventListener.loss),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...graph.events import NonfiniteValue, Origin
-from ...internals.functions import foreach_max, foreach_norm
+from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
@@ -246,8 +246,8 @@ class Look:
         for mask, words in masks:
             count = torch.count_nonzero(mask)
             if not _is_here(count):
-                self._ask(count.view(1), [(node, len(reasons))])
-            reasons.append((int(count) if _is_here(count) else 0, words))
+                self._ask(TensorBase.view(count, 1), [(node, len(reasons))])
+            reasons.append((int(TensorBase.item(count)) if _is_here(count) else 0, words))
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
         """Count what is not finite: now on the CPU, else on their device."""
@@ -298,7 +298,7 @@ def read(looks: Sequence[Look]) -> None:
         asking = [each for each in looks if device in each.flags]
         with suppress(RuntimeError), unseen_calls(), unseen_operators(), unseen(), no_autograd():
             rows = [row for each in asking for row in each.flags.pop(device)]
-            numbers = iter(torch.cat(rows).tolist())
+            numbers = iter(TensorBase.tolist(torch.cat(rows)))
             for each in asking:
                 each.take(device, numbers)
 
@@ -329,8 +329,8 @@ def _readable(tensor: Any) -> list[Tensor]:
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
         return []
     found = elements(tensor)
-    whole = found.numel == tensor.numel() > 0 and tensor.layout is torch.strided
-    return [found.tensors[0].detach()] if whole and len(found.tensors) == 1 else []
+    whole = found.numel == TensorBase.numel(tensor) > 0 and tensor.layout is torch.strided
+    return [TensorBase.detach(found.tensors[0])] if whole and len(found.tensors) == 1 else []
 
 
 def _all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -344,21 +344,24 @@ def _all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
     """One reduction for many of a dtype: it may overflow where nothing is NaN or Inf."""
     alike: dict[Any, dict[Any, Tensor]] = defaultdict(dict)  # each memory once
-    memories = zip(map(Tensor.data_ptr, tensors), map(Tensor.numel, tensors), strict=True)
+    memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
     for tensor, memory in zip(tensors, memories, strict=True):
         alike[tensor.dtype][memory] = tensor
     for one in alike.values():
         distinct = list(one.values())
         for start in range(0, len(distinct), _TOGETHER):
             norms = torch.stack(foreach_norm(distinct[start : start + _TOGETHER]))
-            if not all(map(math.isfinite, norms.tolist())):
+            if not all(map(math.isfinite, TensorBase.tolist(norms))):
                 return False
     return True
 
 
 def _counts(tensor: Tensor) -> _Counts:
-    plus, minus = torch.isposinf(tensor).sum(), torch.isneginf(tensor).sum()
-    return _Counts(int(torch.isnan(tensor).sum()), int(plus), int(minus))
+    nan, plus, minus = (
+        int(TensorBase.item(torch.sum(each(tensor))))
+        for each in (torch.isnan, torch.isposinf, torch.isneginf)
+    )
+    return _Counts(nan, plus, minus)
 
 
 def _flags(tensors: list[Tensor]) -> Tensor:
@@ -366,26 +369,26 @@ def _flags(tensors: list[Tensor]) -> Tensor:
     sizes, most = torch.stack(foreach_norm(tensors, math.inf)), torch.stack(foreach_max(tensors))
     plus = torch.isposinf(most)
     flags = torch.stack([torch.isnan(sizes), plus, torch.isinf(sizes) & ~plus], 1)
-    return flags.view(-1).long()
+    return TensorBase.long(TensorBase.view(flags, -1))
 
 
 def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str]]:
     """Elements that make an operation give NaN or Inf, and in which words; the first counts."""
     given, made = by_name.get("self"), by_name.get("result")
     if title == "div" and (divisor := by_name.get("other")) is not None:
-        yield divisor == 0, "its divisor has {} zero{s}"
+        yield torch.eq(divisor, 0), "its divisor has {} zero{s}"
     elif title in ("log", "log2", "log10", "log1p", "logit") and given is not None:
         least = -1 if title == "log1p" else 0
-        yield given < least, f"it was given {{}} number{{s}} below {least}"
-        yield given == least, f"it was given {{}} {least}{{s}}"
+        yield torch.lt(given, least), f"it was given {{}} number{{s}} below {least}"
+        yield torch.eq(given, least), f"it was given {{}} {least}{{s}}"
     elif title in ("softmax", "log_softmax") and made is not None:
-        yield torch.isnan(made).any(-1), "{} row{s} of its input held only -inf, or NaN"
+        yield torch.any(torch.isnan(made), -1), "{} row{s} of its input held only -inf, or NaN"
     elif title in ("sqrt", "rsqrt") and made is not None:
         yield torch.isnan(made), "it was given {} negative number{s}"
         yield torch.isinf(made), "it was given {} zero{s}"
     elif title in ("exp", "expm1", "sinh", "cosh") and made is not None:
         yield torch.isposinf(made), "{} result{s} overflowed"
     elif title in ("acos", "asin") and given is not None:
-        yield given.abs() > 1, "it was given {} number{s} outside -1 and 1"
+        yield torch.gt(torch.abs(given), 1), "it was given {} number{s} outside -1 and 1"
     elif title == "pow" and given is not None:
-        yield given < 0, "it was given {} negative number{s}"
+        yield torch.lt(given, 0), "it was given {} negative number{s}"

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ...graph.events import Broadcast, ConstantTerm, LossCall
 from ...internals.frames import user_frame
-from ...internals.functions import TENSOR_BASE
+from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.memory import has_memory, storage_id
@@ -39,15 +39,15 @@ class PairListener(Listener):
             self._shape(event.func, event.args, event.result)
 
     def _shape(self, func: Any, args: Any, result: Tensor) -> None:
-        if result.dim() != 2 or not _is_plain(result) or 1 not in result.shape:
+        if TensorBase.dim(result) != 2 or not _is_plain(result) or 1 not in result.shape:
             return
-        if func is Tensor.__getitem__:
+        if func is TensorBase.__getitem__:
             index = args[1] if type(args[1]) is tuple else (args[1],)
             meant = any(part is None for part in index)
         elif func in UNSQUEEZE:
             meant = True
         else:
-            meant = bool(args) and isinstance(args[0], Tensor) and args[0].dim() == 2
+            meant = bool(args) and isinstance(args[0], Tensor) and TensorBase.dim(args[0]) == 2
         if meant:
             self._intended_shapes[id(result)] = Ref(result)
             while len(self._intended_shapes) > _INTENDED:
@@ -63,7 +63,7 @@ class PairListener(Listener):
     def _broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
-        dims = one.dim(), other.dim()
+        dims = TensorBase.dim(one), TensorBase.dim(other)
         if dims == (0, 0) and func in _ADDING:
             self._look_at_addends(one, other, result, frame)
             return
@@ -90,7 +90,7 @@ class PairListener(Listener):
             return
         constant = other if one.requires_grad else one
         with unseen_operators():
-            added = constant.is_cpu and has_memory(constant) and bool(constant)
+            added = constant.is_cpu and has_memory(constant) and bool(TensorBase.item(constant))
         if added:
             outer = user_frame(frame)
             number = TensorRecord.of(constant, self._label(constant, outer))
@@ -147,7 +147,9 @@ class PairListener(Listener):
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
     """Is one (N, 1) and the other (N, k): a loss would compare one value with k."""
-    if not (one.dim() == other.dim() == 2 and _is_plain(one) and _is_plain(other)):
+    if not (
+        TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
+    ):
         return False
     (rows, columns), (others, many) = one.shape, other.shape
     return rows == others > 1 and columns != many and 1 in (columns, many)
@@ -164,15 +166,15 @@ def _named(names: str, *spaces: Any) -> set[Any]:
     }
 
 
-UNSQUEEZE = _named("unsqueeze", Tensor, torch)
-KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", Tensor, torch)
-ARITHMETIC = _named("sub add mul div eq ne gt lt ge le minimum maximum", Tensor, torch) | _named(
-    "__sub__ __rsub__ __add__ __radd__ __mul__ __rmul__ __truediv__ __rtruediv__ __eq__ __ne__"
-    " __gt__ __lt__ __ge__ __le__",
-    Tensor,
-    TENSOR_BASE,
+_SPACES = (Tensor, TensorBase, torch)
+UNSQUEEZE = _named("unsqueeze", *_SPACES)
+KEEPING = _named("sum mean max min amax amin norm logsumexp prod std var any all", *_SPACES)
+ARITHMETIC = _named(
+    "sub add mul div eq ne gt lt ge le minimum maximum __sub__ __rsub__ __add__ __radd__ __mul__"
+    " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
+    *_SPACES,
 )
-_ADDING = _named("add __add__ __radd__", Tensor, TENSOR_BASE, torch)
+_ADDING = _named("add __add__ __radd__", *_SPACES)
 # Losses that compare element with element, and broadcast.
 PAIRED = _named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are judged by what made them.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
@@ -215,7 +216,9 @@ def same_memory(one: Tensor, other: Tensor) -> bool:
     dense = one.layout is torch.strided and other.layout is torch.strided
     if not dense or storage_id(one) != storage_id(other):
         return False
-    return one.numel() == other.numel() and one.storage_offset() == other.storage_offset()
+    return TensorBase.numel(one) == TensorBase.numel(other) and TensorBase.storage_offset(
+        one
+    ) == TensorBase.storage_offset(other)
 
 
 def _versions(optimizer: Optimizer) -> list[int]:

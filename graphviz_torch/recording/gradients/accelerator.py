@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...internals.functions import TensorBase
 from ...internals.tensors.memory import Elements
 from .cpu import SMALL, Row, end_to_end
 
@@ -45,36 +46,48 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
     elements are not zero, how many NaN, how many infinite.
     """
     flats = [end_to_end(gradient.tensors) for gradient in gradients]
-    blocks = [flats] if len(flats) > 1 else [[block] for block in torch.split(flats[0], _BLOCK)]
+    blocks = (
+        [flats] if len(flats) > 1 else [[block] for block in TensorBase.split(flats[0], _BLOCK)]
+    )
     halves = list(zip(*map(_numbers, blocks), strict=True))
     values = [
-        len(row) if dense and len(row) <= SMALL and not gradient.tensors[0].is_complex() else 0
+        row.shape[0]
+        if dense and row.shape[0] <= SMALL and not torch.is_complex(gradient.tensors[0])
+        else 0
         for row, gradient in zip(flats, gradients, strict=True)
     ]
-    there = [(torch.cat(h, 1) if len(h) > 1 else h[0]).view(-1) for h in halves]
-    there += [row.to(there[0].dtype) for row, count in zip(flats, values, strict=True) if count]
-    counts = [max(-(-len(row) // WIDTH), 1) for row in flats]
+    there = [TensorBase.view(torch.cat(h, 1) if len(h) > 1 else h[0], -1) for h in halves]
+    there += [
+        TensorBase.to(row, there[0].dtype)
+        for row, count in zip(flats, values, strict=True)
+        if count
+    ]
+    counts = [max(-(-row.shape[0] // WIDTH), 1) for row in flats]
     return Reduction(torch.cat(there), counts, [gradient.numel for gradient in gradients], values)
 
 
 def _numbers(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Sizes and counts of each row of these one below the other, [3, rows]."""
     if flats[0].dtype.itemsize < 2:  # one of these has no zero
-        flats = [row.float() for row in flats]
+        flats = [TensorBase.float(row) for row in flats]
     parts = []
-    end = flats[0].new_zeros(WIDTH)
+    end = TensorBase.new_zeros(flats[0], WIDTH)
     for row in flats:
-        short = -len(row) % WIDTH if len(row) else WIDTH
+        short = -row.shape[0] % WIDTH if row.shape[0] else WIDTH
         parts += [row, end[:short]] if short else [row]
-    rows = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, WIDTH)
-    rows = rows.float() if rows.dtype.itemsize < 4 else rows
+    rows = TensorBase.view(parts[0] if len(parts) == 1 else torch.cat(parts), -1, WIDTH)
+    rows = TensorBase.float(rows) if rows.dtype.itemsize < 4 else rows
     clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-    high = clean.abs().amax(1)
+    high = torch.amax(torch.abs(clean), 1)
     clean = clean / torch.where(high > 0, high, 1.0)[:, None]
-    sizes = [torch.linalg.vector_norm(clean, dim=1), clean.sum(1), high]
-    counts = [torch.count_nonzero(rows, dim=1), rows.isnan().sum(1), rows.isinf().sum(1)]
+    sizes = [torch.linalg.vector_norm(clean, dim=1), torch.sum(clean, 1), high]
+    counts = [
+        torch.count_nonzero(rows, dim=1),
+        torch.sum(torch.isnan(rows), 1),
+        torch.sum(torch.isinf(rows), 1),
+    ]
     exact = torch.float32 if rows.device.type == "mps" else torch.float64
-    return torch.stack(sizes).to(exact), torch.stack(counts).to(exact)
+    return TensorBase.to(torch.stack(sizes), exact), TensorBase.to(torch.stack(counts), exact)
 
 
 @np.errstate(all="ignore")  # a norm may overflow

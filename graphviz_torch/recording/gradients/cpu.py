@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...internals.functions import TensorBase
+
 SMALL = 16  # elements: the values of a gradient this small are kept
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # bytes that are added up in a byte: less than 256
@@ -35,9 +37,9 @@ class _Memory(threading.local):
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """A row with some elements, about which nothing is known."""
         size = elements * dtype.itemsize
-        if len(self._rows[name]) < size:
+        if self._rows[name].shape[0] < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)
-        return self._rows[name][:size].view(dtype)
+        return TensorBase.view(torch.narrow(self._rows[name], 0, 0, size), dtype)
 
 
 _memory = _Memory()
@@ -49,11 +51,12 @@ def flat(gradient: Tensor) -> Tensor:
     In the order of rows where the values are kept; else as they lie in memory, if they lie there
     without a gap. Contiguous.
     """
-    row = gradient.detach()
-    if not row.is_contiguous() and row.numel() > SMALL:
-        row = row.permute(_outermost_first(row.stride()))
-    row = row.resolve_neg().reshape(-1).contiguous()  # a slice with a step has kept it
-    return row.abs() if row.is_complex() else row
+    row = TensorBase.detach(gradient)
+    if not TensorBase.is_contiguous(row) and TensorBase.numel(row) > SMALL:
+        row = torch.permute(row, _outermost_first(TensorBase.stride(row)))
+    row = TensorBase.reshape(torch.resolve_neg(row), -1)  # a slice with a step has kept it
+    row = TensorBase.contiguous(row)
+    return torch.abs(row) if torch.is_complex(row) else row
 
 
 def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
@@ -71,13 +74,14 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
     """The numbers of one gradient; `elements` counts those that are left out of `row` too."""
     squares = high = total = 0.0
     nonzero = 0
-    for block in torch.split(row, _BLOCK) if len(row) else ():
+    for block in TensorBase.split(row, _BLOCK) if row.shape[0] else ():
         block = _wide(block)
-        squares += float(torch.dot(block, block))
+        squares += TensorBase.item(torch.dot(block, block))
         if not math.isfinite(squares):
             return _again(_blocks(row), elements)
-        high = max(high, float(block.amax()), -float(block.amin()))
-        total += float(block.sum())
+        most, least = TensorBase.item(torch.amax(block)), TensorBase.item(torch.amin(block))
+        high = max(high, most, -least)
+        total += TensorBase.item(torch.sum(block))
         nonzero += _nonzero(block)
     if high and squares < _least(row.dtype):
         return _again(_blocks(row), elements)
@@ -86,11 +90,12 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
 
 def _nonzero(block: Tensor) -> int:
     """How many elements of a block are not zero: three times as fast as `count_nonzero`."""
-    flags = _memory.row("beside", -(-len(block) // _LANES) * _LANES, torch.bool)
-    flags[: len(block)].copy_(block)
-    if len(block) < len(flags):
-        flags[len(block) :].zero_()
-    return int(flags.view(torch.uint8).view(_LANES, -1).sum(0, dtype=torch.uint8).sum())
+    size = block.shape[0]
+    flags = _memory.row("beside", -(-size // _LANES) * _LANES, torch.bool)
+    TensorBase.copy_(torch.narrow(flags, 0, 0, size), block)
+    TensorBase.zero_(torch.narrow(flags, 0, size, flags.shape[0] - size))
+    lanes = TensorBase.view(TensorBase.view(flags, torch.uint8), _LANES, -1)
+    return int(TensorBase.item(torch.sum(torch.sum(lanes, 0, dtype=torch.uint8))))
 
 
 def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
@@ -106,21 +111,21 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
     Returns:
         A column for each field of GradientStats from `norm` to `values`.
     """
-    ordered, negative = map(Tensor.is_contiguous, gradients), map(Tensor.is_neg, gradients)
+    ordered, negative = map(TensorBase.is_contiguous, gradients), map(torch.is_neg, gradients)
     rows = [
         row if as_it_lies and not to_negate else flat(row)
         for row, as_it_lies, to_negate in zip(gradients, ordered, negative, strict=True)
     ]
     # By address and length: it is these elements, whatever the shape.
-    keys = list(zip(map(Tensor.data_ptr, rows), map(Tensor.numel, rows), strict=True))
+    keys = list(zip(map(TensorBase.data_ptr, rows), map(TensorBase.numel, rows), strict=True))
     memories = dict(zip(keys, rows, strict=True))
     lengths = [length for _, length in memories]
     ends = list(accumulate(lengths, initial=0))
     starts, count = np.array(ends[:-1]), np.array(lengths)
     dtype = torch.float32 if rows[0].dtype.itemsize < 4 else rows[0].dtype
     joined, spare = (_memory.row(name, ends[-1], dtype) for name in ("row", "beside"))
-    torch.cat(list(map(Tensor.ravel, memories.values())), out=joined)
-    row, beside = joined.numpy(), spare.numpy()
+    torch.cat(list(map(torch.ravel, memories.values())), out=joined)
+    row, beside = TensorBase.numpy(joined), TensorBase.numpy(spare)
     with np.errstate(all="ignore"):  # what overflows or is not a number is looked at again
         high = np.maximum.reduceat(np.abs(row, out=beside), starts)
         low = np.minimum.reduceat(beside, starts)
@@ -145,7 +150,7 @@ def together(gradients: Sequence[Tensor]) -> tuple[list[Any], ...]:
 
 
 def _blocks(row: Tensor) -> Iterable[Any]:
-    return (_wide(block).numpy() for block in torch.split(row, _BLOCK))
+    return (TensorBase.numpy(_wide(block)) for block in TensorBase.split(row, _BLOCK))
 
 
 @np.errstate(all="ignore")  # a norm may overflow
@@ -176,7 +181,7 @@ def _again(blocks: Iterable[Any], elements: int) -> Numbers:
 
 
 def _wide(rows: Tensor) -> Tensor:
-    return rows.float() if rows.dtype.itemsize < 4 else rows
+    return TensorBase.float(rows) if rows.dtype.itemsize < 4 else rows
 
 
 @cache

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import GradientStats, TensorMeta
+from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd, no_functions, no_operators
 from ...internals.hooks.nodes import Hooks
 from ...internals.tensors.memory import elements
@@ -105,4 +106,4 @@ class FiniteHooks:
 
 
 def sums_up(tensor: Tensor) -> bool:
-    return math.isfinite(abs(tensor.sum().item()))
+    return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))

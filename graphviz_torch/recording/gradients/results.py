@@ -8,6 +8,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd, no_functions, no_operators
 from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory
@@ -53,7 +54,7 @@ class FiniteResults(Listener):
         """Notes by the sequence number of the node; the next forward is looked at anew."""
         with no_functions(), no_operators(), no_autograd():
             for number, total in self._sums:
-                if not math.isfinite(total.item()):
+                if not math.isfinite(TensorBase.item(total)):
                     self._notes.setdefault(number, "the first result that is not finite")
                     break
         found, self._notes, self._missing, self._sums = self._notes, {}, {"NaN", "Inf"}, []
@@ -63,12 +64,13 @@ class FiniteResults(Listener):
         if not has_memory(tensor):
             return
         if not tensor.is_cpu:
-            self._sums.append((number, tensor.sum(dtype=torch.float32)))
+            self._sums.append((number, torch.sum(tensor, dtype=torch.float32)))
         elif not sums_up(tensor):
             for name in sorted(self._missing):
-                count = int((tensor.isnan() if name == "NaN" else tensor.isinf()).sum())
+                is_it = torch.isnan if name == "NaN" else torch.isinf
+                count = int(TensorBase.item(torch.sum(is_it(tensor))))
                 if count:
                     self._missing.discard(name)
-                    text = f"the first result with {name}: {count} of {tensor.numel()}"
+                    text = f"the first result with {name}: {count} of {TensorBase.numel(tensor)}"
                     before = self._notes.get(number)
                     self._notes[number] = f"{before}; {text}" if before else text

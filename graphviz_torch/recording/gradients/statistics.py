@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Extent, GradientStats, TensorMeta
+from ...internals.functions import TensorBase
 from ...internals.guards import set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
@@ -120,7 +121,7 @@ class Descriptions:
         batch.waiting.append((where, gradient, version, kind.meta))
         size, base = kind.elements, gradient._base
         if base is not None:  # it keeps all of what it is a view of
-            size = max(size, base.numel())
+            size = max(size, TensorBase.numel(base))
         if not batch.cpu:  # there rows are filled up
             size += -size % WIDTH
         batch.elements += size
@@ -195,9 +196,9 @@ class Descriptions:
             self._found[wheres[0]] = GradientStats(0.0, 0.0, 0.0, 0.0, 0, 0, None, *of[0])
         elif found.tensors[0].is_cpu:
             row = end_to_end(found.tensors)
-            small = dense and len(row) <= SMALL and not first.is_complex()
+            small = dense and row.shape[0] <= SMALL and not torch.is_complex(first)
             numbers = on_cpu(row, found.numel)
-            values = tuple(row.tolist()) if small else None
+            values = tuple(TensorBase.tolist(row)) if small else None
             self._found[wheres[0]] = GradientStats(*numbers, values, *of[0])
         else:
             reduced = reduce(known, dense=dense), wheres, of
@@ -210,7 +211,9 @@ class Descriptions:
             with _hide_operators():
                 for device, stream in self._streams:
                     wait_for(device, stream)
-                row = torch.cat([part.numbers for part, _, _ in reduced]).cpu().numpy()
+                row = TensorBase.numpy(
+                    TensorBase.cpu(torch.cat([part.numbers for part, _, _ in reduced]))
+                )
             if row is None:  # a device that has failed
                 continue
             at = 0
@@ -260,5 +263,5 @@ def alias(gradient: Tensor | None) -> Tensor | None:
     with unseen_calls(), unseen_operators():
         dense = type(gradient) in PLAIN and gradient.layout is torch.strided
         if dense and not gradient.is_nested:
-            gradient = gradient.detach()
+            gradient = TensorBase.detach(gradient)
     return gradient

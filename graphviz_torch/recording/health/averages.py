@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...internals.frames import local_variables, outwards, user_frame
+from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory
 from .signs import WatchReport
 
@@ -108,7 +109,7 @@ def _weights(value: Any) -> dict[str, Tensor]:
     if isinstance(value, Module):
         inner = getattr(value, "module", value)
         count = getattr(value, "n_averaged", None)  # of torch's AveragedModel, which may start late
-        late = isinstance(count, Tensor) and count.is_cpu and not int(count)
+        late = isinstance(count, Tensor) and count.is_cpu and not TensorBase.item(count)
         return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
     if isinstance(value, dict):
         return {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, Tensor)}
@@ -129,4 +130,4 @@ def _pairs(
 
 def _values(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        return tensor.detach().reshape(-1)[:_VALUES].clone()
+        return torch.clone(TensorBase.reshape(TensorBase.detach(tensor), -1)[:_VALUES])

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...internals.functions import TensorBase
 from ...internals.hooks.engine import BackwardBegan, BackwardEnded
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
@@ -219,7 +220,7 @@ class Health:
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
             if wanted is None:
                 turn = self.step // _SAMPLE_EVERY
-                wide = [i for i in own if self._parameters.tensors[i][1].dim() > 1] or own
+                wide = [i for i in own if TensorBase.dim(self._parameters.tensors[i][1]) > 1] or own
                 wanted = wide[turn % len(wide)]
             self._take(wanted, norms)
 
@@ -243,10 +244,14 @@ class Health:
         """Take a sample of one weight."""
         with unseen_calls(), torch.no_grad():
             tensor = self._parameters.tensors[i][1]
-            if tensor.dim() > 1 and tensor.is_contiguous() and with_memory([tensor]):
-                values = tensor.detach().view(-1)[:_SAMPLE]
+            if (
+                TensorBase.dim(tensor) > 1
+                and TensorBase.is_contiguous(tensor)
+                and with_memory([tensor])
+            ):
+                values = TensorBase.view(TensorBase.detach(tensor), -1)[:_SAMPLE]
                 has_gradient = bool(norms[i]) if i in norms else tensor.grad is not None
-                self._sample = _Sample(i, values, values.clone(), has_gradient)
+                self._sample = _Sample(i, values, torch.clone(values), has_gradient)
             else:
                 self._tell_still(self._stillness.skip(i))
 
@@ -285,7 +290,7 @@ class Health:
         """Has one of them a gradient, though its norm is too small to be told from zero."""
         gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
-            return any(g is not None and bool(g.any()) for g in gradients)
+            return any(g is not None and bool(torch.any(g)) for g in gradients)
 
     def _ration(self) -> None:
         """Look at fewer parameters in each step, where it takes too long."""

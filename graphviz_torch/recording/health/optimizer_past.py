@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...graph.units import number_text
+from ...internals.functions import TensorBase
 from .signs import WatchReport, line_of
 
 _ZERO_FOR = 10  # steps with a rate of zero
@@ -125,7 +126,7 @@ class OptimizerPast:
 
     def _look(self) -> tuple[int, int] | None:
         gradient = None if self._sample is None else self._sample.grad
-        if gradient is None or gradient.is_inference():
+        if gradient is None or TensorBase.is_inference(gradient):
             return None
         return id(gradient), gradient._version
 
@@ -135,5 +136,9 @@ def _rate(rate: object) -> float | None:
     if type(rate) is float:
         return rate
     if isinstance(rate, Tensor):
-        return float(rate) if type(rate) is Tensor and rate.is_cpu and rate.numel() == 1 else None
+        return (
+            float(rate)
+            if type(rate) is Tensor and rate.is_cpu and TensorBase.numel(rate) == 1
+            else None
+        )
     return float(rate) if isinstance(rate, (int, float)) else None

@@ -26,6 +26,7 @@ from torch.nn import Module
 
 from ...graph import findings_of
 from ...graph.text import listing
+from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import BackwardBegan
 from ...internals.hooks.modes import unseen_calls
@@ -142,12 +143,16 @@ class SecondLook:
         for name, tensor in named:
             for values in elements(tensor).tensors if tensor.dtype.is_floating_point else ():
                 nan, inf = torch.isnan(values), torch.isposinf(values)
-                counts = [(int(nan.sum()), "NaN"), (int(inf.sum()), "Inf")]
-                said = [f"{count} {kind}" for count, kind in counts if count]
+                counts = [int(TensorBase.item(torch.sum(each))) for each in (nan, inf)]
+                said = [f"{n} {kind}" for n, kind in zip(counts, ("NaN", "Inf"), strict=True) if n]
                 if said:
-                    rows = (nan | inf).flatten(1).any(1) if values.dim() > 1 else nan | inf
-                    places = map(str, rows.nonzero().flatten().tolist()[:4])
-                    where = f" in row {listing(places)}" if values.dim() else ""
+                    rows = (
+                        torch.any(torch.flatten(nan | inf, 1), 1)
+                        if TensorBase.dim(values) > 1
+                        else nan | inf
+                    )
+                    places = map(str, TensorBase.tolist(torch.flatten(torch.nonzero(rows)))[:4])
+                    where = f" in row {listing(places)}" if TensorBase.dim(values) else ""
                     what = f"{_name(name)} holds {' and '.join(said)}{where}"
                     return f"The data are not finite already: {what}."
         return ""
@@ -194,7 +199,7 @@ class SecondLook:
             given = args if plain else tensors(args, kwargs)
             if sum([t.nbytes for t in given]) > _NBYTES:
                 return None
-            versions = [(t, t._version) for t in given if not t.is_inference()]
+            versions = [(t, t._version) for t in given if not torch.is_inference(t)]
         states = {"cpu": torch.default_generator.get_state()}
         if self._kind == "cuda" and not torch.cuda.is_current_stream_capturing():
             states["cuda"] = torch.cuda.get_rng_state()
@@ -234,10 +239,10 @@ def _outputs(result: Any) -> list[Any]:
 
 def _number(output: Any) -> list[float]:
     """The value of a loss, if it can be read without waiting."""
-    if not isinstance(output, Tensor) or output.numel() != 1 or output.is_complex():
+    if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or torch.is_complex(output):
         return []
     found = [output] if type(output) is Tensor and output.is_cpu else elements(output).tensors
-    return [each.item() for each in found if each.is_cpu]
+    return [TensorBase.item(each) for each in found if each.is_cpu]
 
 
 def _name(path: str) -> str:

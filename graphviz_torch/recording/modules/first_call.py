@@ -17,6 +17,7 @@ from torch.nn import Module
 
 from ...graph import Graph
 from ...internals.frames import variables
+from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
@@ -127,14 +128,14 @@ class FirstCall(Listener):
         if self._call is None or len(self._losses) == _MOST:
             return
         kept = [
-            value.detach() if isinstance(value, Tensor) else value
+            TensorBase.detach(value) if isinstance(value, Tensor) else value
             for value in event.args
             if not isinstance(value, Tensor) or value.nbytes <= _LARGEST
         ]
         if len(kept) < len(event.args):
             return
         kwargs = {
-            name: value.detach() if isinstance(value, Tensor) else value
+            name: TensorBase.detach(value) if isinstance(value, Tensor) else value
             for name, value in (event.kwargs or {}).items()
         }
         first = next((t for t in [*event.args, *kwargs.values()] if isinstance(t, Tensor)), None)
@@ -181,9 +182,9 @@ def _classes(module: Module) -> set[str]:
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() >= 2 and not tensor.is_meta
+    return torch.is_floating_point(tensor) and TensorBase.dim(tensor) >= 2 and not tensor.is_meta
 
 
 def _rows(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        return tensor.detach().double().sum(-1)
+        return torch.sum(TensorBase.double(TensorBase.detach(tensor)), -1)

@@ -39,7 +39,7 @@ from torch.optim import Optimizer
 
 from ...internals import tasks
 from ...internals.frames import OTHER, owner
-from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE
+from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, TensorBase
 from ...internals.hooks.calls import Called, Calling, CallWatch
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleWatch
@@ -61,7 +61,9 @@ _data: Any = Tensor.data
 _BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 _CHANGES = IN_PLACE - {UNSCALE, UPDATE_SCALE}
 # What takes the values of a parameter without a node.
-_VALUES = frozenset((Tensor.detach, Tensor.item, Tensor.tolist, Tensor.numpy, _data.__get__))
+_VALUES = frozenset(
+    (TensorBase.detach, TensorBase.item, TensorBase.tolist, TensorBase.numpy, _data.__get__)
+)
 _MOST = 8  # backwards in a step of a program without optimizer that changes nothing
 
 

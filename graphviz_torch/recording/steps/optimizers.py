@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 
 
@@ -63,7 +64,7 @@ class Steps:
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
-        flat = parameters and all(parameter.dim() == 1 for parameter in parameters)
+        flat = parameters and all(TensorBase.dim(parameter) == 1 for parameter in parameters)
         return None if flat and keys.isdisjoint(self._own()) else keys
 
     def stepped(self, event: Stepped) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...internals.functions import TensorBase
 from ...internals.grad_scaler import SCALING, loss_scale
 from ...internals.hooks.calls import Called
 
@@ -12,7 +13,7 @@ from ...internals.hooks.calls import Called
 class Scaling:
     """The scaler that has multiplied a loss since the last backward."""
 
-    functions = frozenset((Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul))
+    functions = frozenset((TensorBase.mul, TensorBase.__mul__, TensorBase.__rmul__, torch.mul))
 
     def __init__(self) -> None:
         self._scaler: torch.amp.GradScaler | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from torch.optim import Optimizer
 
 from ...graph import Graph
+from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
@@ -38,7 +39,7 @@ class _Sample:
         """Take the gradient of now; has it changed?"""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
-        version = -1 if gradient is None or gradient.is_inference() else gradient._version
+        version = -1 if gradient is None or TensorBase.is_inference(gradient) else gradient._version
         before = None if self.gradient is None else self.gradient()
         changed = gradient is not before or version != self.version
         self.gradient = None if gradient is None else Ref(gradient)
@@ -110,7 +111,7 @@ class ClearedGradients(Listener):
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         first = next((p for p in parameters if p.grad is not None), None)
         self._samples.pop(id(optimizer), None)
-        if first is not None and not first.grad.is_inference():
+        if first is not None and not TensorBase.is_inference(first.grad):
             gradient = first.grad
             self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
         while len(self._samples) > _OPTIMIZERS:

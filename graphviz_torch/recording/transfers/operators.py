@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts
 from ...internals.tensors.metadata import device_label, tensor_meta
@@ -83,15 +84,23 @@ def _copy(
             host = part if part.is_cpu else into
             casts = part.dtype != into.dtype and not non_blocking
             # What is cast or laid out anew on the host goes by way of memory that is not pinned.
-            direct = _alike(part, into) or (host.is_contiguous() and host.shape == into.shape)
-            pinned = host.is_pinned() and direct and not casts
+            direct = _alike(part, into) or (
+                TensorBase.is_contiguous(host) and host.shape == into.shape
+            )
+            pinned = TensorBase.is_pinned(host) and direct and not casts
         yield DispatchedCopy(source, part, into.device, moved, pinned, non_blocking, made)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     """Do two tensors lie in memory alike, and without gaps."""
-    span = 1 + sum((n - 1) * stride for n, stride in zip(a.shape, a.stride(), strict=True))
-    return a.shape == b.shape and a.stride() == b.stride() and span == a.numel()
+    span = 1 + sum(
+        (n - 1) * stride for n, stride in zip(a.shape, TensorBase.stride(a), strict=True)
+    )
+    return (
+        a.shape == b.shape
+        and TensorBase.stride(a) == TensorBase.stride(b)
+        and span == TensorBase.numel(a)
+    )
 
 
 def _index_arguments(
@@ -114,7 +123,9 @@ def _indexing(
     if values is not None and values.is_cpu and not fills:
         yield _moved(values, into.device, tuple(values.shape), values.dtype)
     sorts = accumulate or (
-        values is not None and values.numel() > 1 and torch.are_deterministic_algorithms_enabled()
+        values is not None
+        and TensorBase.numel(values) > 1
+        and torch.are_deterministic_algorithms_enabled()
     )
     if sorts and into.is_cuda:
         # Each index goes over broadcast, and a mask as one for each dimension (makeLinearIndex in
@@ -123,7 +134,7 @@ def _indexing(
         lengths = [(_count(i),) if _is_mask(i) else tuple(i.shape) for i in known]
         shape = tuple(torch.broadcast_shapes(*lengths))  # type: ignore[no-untyped-call]
         for index in indices:
-            for _ in range(index.dim() if _is_mask(index) else 1):
+            for _ in range(TensorBase.dim(index) if _is_mask(index) else 1):
                 if index.is_cpu:
                     yield _moved(index, into.device, shape, torch.int64)
         return
@@ -133,7 +144,7 @@ def _indexing(
         if _is_mask(index):
             # The places where it is true, for a GPU by way of pinned memory (expandTensors in
             # ATen/native/IndexingUtils.h).
-            shape = (_count(index), index.dim())
+            shape = (_count(index), TensorBase.dim(index))
             copy = _moved(index, into.device, shape, torch.int64)
             yield copy._replace(pinned=into.is_cuda, non_blocking=into.is_cuda)
         else:
@@ -152,13 +163,13 @@ def _moved(
     source: Tensor, target: torch.device, shape: tuple[int, ...], dtype: torch.dtype
 ) -> DispatchedCopy:
     moved = TensorMeta(shape, str(dtype)[6:], device_label(target))
-    return DispatchedCopy(source, source, target, moved, source.is_pinned())
+    return DispatchedCopy(source, source, target, moved, TensorBase.is_pinned(source))
 
 
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
     """Is a number put where one mask is true: then it is read, not copied (canDispatchToMaskedFill
     in ATen/native/TensorAdvancedIndexingUtils.h). For CUDA alone Python makes it on the CPU."""
-    number = values.numel() == 1 and (values.is_cpu or not into.is_cuda)
+    number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
     return number and mask
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta, Transfer, TransferKind
+from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
@@ -158,5 +159,5 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     found = parts(tensor)
     if len(found) != 1:
         return (id(tensor),)
-    version = 0 if tensor.is_inference() else tensor._version
-    return storage_id(found[0]), found[0].storage_offset(), tuple(found[0].shape), version
+    version = 0 if torch.is_inference(tensor) else tensor._version
+    return storage_id(found[0]), TensorBase.storage_offset(found[0]), tuple(found[0].shape), version

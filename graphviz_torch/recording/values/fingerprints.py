@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Fingerprint
+from ...internals.functions import TensorBase
 from ...internals.guards import no_autocast, no_autograd, no_functions, no_operators
 from ...internals.hooks.dispatch import unseen
 from ...internals.tensors.memory import has_memory
@@ -53,9 +54,9 @@ class Fingerprints(Generic[Key]):
             return
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
             if dtype.is_complex:
-                tensor = torch.view_as_real(tensor.resolve_conj())
+                tensor = torch.view_as_real(torch.resolve_conj(tensor))
                 dtype = tensor.dtype
-            count = tensor.numel()
+            count = TensorBase.numel(tensor)
             if not count:
                 self._found[key] = Fingerprint(0, 0.0, 0.0, 0.0, 0.0)
             elif count > _SMALL:
@@ -66,7 +67,7 @@ class Fingerprints(Generic[Key]):
                 if group is None:
                     group = self._copies[kind] = [], []
                 group[0].append(key)
-                group[1].append(tensor.clone(memory_format=torch.contiguous_format))
+                group[1].append(torch.clone(tensor, memory_format=torch.contiguous_format))
                 self._waiting += count
                 if self._waiting > _WAITING:
                     self._read_copies()
@@ -83,26 +84,28 @@ class Fingerprints(Generic[Key]):
         groups, self._copies, self._waiting = self._copies, {}, 0
         for (shape, dtype, _), (keys, copies) in groups.items():
             columns = shape[-1] if shape else 1
-            stacked = torch.stack(copies).view(len(copies), -1, columns).to(_wide(dtype))
+            stacked = TensorBase.to(
+                TensorBase.view(torch.stack(copies), len(copies), -1, columns), _wide(dtype)
+            )
             self._note(keys, shape.numel(), _numbers(stacked, self._vectors.of(shape, stacked)))
 
     def _large(self, tensor: Tensor) -> Tensor:
         """Its numbers [1, 12], read in blocks of rows."""
         columns = tensor.shape[-1]
-        rows, wide = tensor.reshape(-1, columns), _wide(tensor.dtype)
-        vectors = self._vectors.of(tensor.shape, rows.new_empty(0, dtype=wide))
+        rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
+        vectors = self._vectors.of(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
         size = max(_BLOCK // columns, 1)
         parts = []
-        for start in range(0, len(rows), size):
+        for start in range(0, rows.shape[0], size):
             here = slice(start, start + size)
             part = vectors._replace(down=vectors.down[:, here], rows=vectors.rows[here])
-            parts.append(_numbers(rows[here].to(wide)[None], part))
+            parts.append(_numbers(TensorBase.to(rows[here], wide)[None], part))
         if len(parts) == 1:
             return parts[0]
         whole = torch.cat(parts)
-        added = whole.sum(0)
+        added = torch.sum(whole, 0)
         added[7] = torch.linalg.vector_norm(whole[:, 7])
-        added[8], added[9] = whole[:, 8].amin(), whole[:, 9].amax()
+        added[8], added[9] = torch.amin(whole[:, 8]), torch.amax(whole[:, 9])
         return added[None]
 
     def _note(self, keys: Sequence[Key], count: int, numbers: Tensor) -> None:
@@ -125,7 +128,7 @@ class Fingerprints(Generic[Key]):
     def _bring(self) -> None:
         groups, self._rows, self._count = self._rows, {}, 0
         for keys, counts, numbers in groups.values():
-            here = torch.cat(numbers).cpu().numpy().astype(np.float64)
+            here = TensorBase.numpy(TensorBase.cpu(torch.cat(numbers))).astype(np.float64)
             self._found.update(zip(keys, _fingerprints(counts, here), strict=True))
 
 
@@ -138,16 +141,16 @@ def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
     both = (1, 2)
     return torch.cat(
         [
-            (rows.sum(1)[:, None] * vectors.along).sum(2),
-            (rows.sum(2)[:, None] * vectors.down).sum(2),
+            torch.sum(torch.sum(rows, 1)[:, None] * vectors.along, 2),
+            torch.sum(torch.sum(rows, 2)[:, None] * vectors.down, 2),
             torch.stack(
                 [
-                    ((rows * vectors.columns).sum(2) * vectors.rows).sum(1),
+                    torch.sum(torch.sum(rows * vectors.columns, 2) * vectors.rows, 1),
                     torch.linalg.vector_norm(rows, dim=both),
-                    rows.amin(both),
-                    rows.amax(both),
+                    torch.amin(rows, both),
+                    torch.amax(rows, both),
                     torch.linalg.vector_norm(rows, 1, dim=both),
-                    (rows * rows).mul_(rows).sum(both),
+                    torch.sum(TensorBase.mul_(rows * rows, rows), both),
                 ],
                 1,
             ),

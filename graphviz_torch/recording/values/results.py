@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graph import Fingerprint
+from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleEnded
@@ -110,8 +111,8 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 def _sample(leaf: Tensor) -> Tensor:
     """A large one's every k-th row and column."""
-    if not is_dense(leaf) or leaf.numel() <= _LARGE:
+    if not is_dense(leaf) or TensorBase.numel(leaf) <= _LARGE:
         return leaf
-    step = math.ceil(math.sqrt(leaf.numel() / _LARGE))
-    leaf = leaf.detach()
-    return leaf[::step, ::step] if leaf.dim() > 1 else leaf[:: step * step]
+    step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _LARGE))
+    leaf = TensorBase.detach(leaf)
+    return leaf[::step, ::step] if TensorBase.dim(leaf) > 1 else leaf[:: step * step]

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...internals.functions import TensorBase
+
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROOT = math.sqrt(2) - 1
 _MOST = 1 << 20  # numbers that are remembered, of all sizes together
@@ -61,10 +63,10 @@ def _made(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> V
     near, first = (shape[-2], shape[0]) if len(shape) > 1 else (1, 1)
     places, lines = (torch.arange(n, dtype=torch.float64, device="cpu") for n in (columns, rows))
     along = torch.stack([torch.ones_like(places), *_wave(places, columns)])
-    blocks = (lines * first / rows).floor()
+    blocks = torch.floor(lines * first / rows)
     down = torch.stack([*_wave(lines % near, near), _noise(blocks, _GOLDEN)])
     made = along, _noise(places, _GOLDEN), down, _noise(lines, _ROOT)
-    return Vectors(*(one.to(device, dtype) for one in made))
+    return Vectors(*(TensorBase.to(one, device, dtype) for one in made))
 
 
 def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -72,13 +74,13 @@ def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
     while math.gcd(turns, size) > 1:  # else it would return before the end
         turns -= 1
     angles = places * turns % size * (2 * math.pi / size)
-    return angles.cos(), angles.sin()
+    return torch.cos(angles), torch.sin(angles)
 
 
 def _noise(places: Tensor, seed: float) -> Tensor:
     counted = places + 1
-    return math.sqrt(3) * (2 * (counted * (counted * seed).frac()).frac() - 1)
+    return math.sqrt(3) * (2 * torch.frac(counted * torch.frac(counted * seed)) - 1)
 
 
 def _size(vectors: Vectors) -> int:
-    return sum(one.numel() for one in vectors)
+    return sum(TensorBase.numel(one) for one in vectors)
