@@ -11,12 +11,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from .. import Finding, Recording, StepBorders, TrainingStep, find, record
-from ..graph import Graph
+from ..graph import Event, Graph
+from ..graph.events import IdleCall
 
 Compiled = Literal["open", "closed", "eager"]  # as `record` takes it
 
@@ -74,7 +76,8 @@ class Steps:
 
     Args:
         due: whether a step is recorded.
-        done: takes the step, and what was found.
+        done: takes the step, and what was found; the last one again where an evaluation that
+            follows it shows more.
         model, notes, compiled: as for `record`.
         experiments: the first step that is recorded keeps what `experiment` needs, in `first`.
     """
@@ -122,7 +125,9 @@ class Steps:
         recording, records, self._records = self._recording, self._records, False
         if recording is None or not records:
             return
+        late: list[IdleCall] = []
         if error is None:
+            late = recording.idle_calls() if self._previous else []
             graphs = recording.next_step()
             self._look_away(recording)
         else:
@@ -133,12 +138,28 @@ class Steps:
             self.first = FirstStep(recording.first_call, graphs)
         # What runs after the last step is not training: it counts where nothing else does.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
+            self._add(late)
             return
         self.recorded += any(graph.nodes for graph in graphs)  # else it failed before the first
         step = TrainingStep(self._step, tuple(graphs))
         found = find(step, tuple(self._previous))
         self._previous.append(step)
         self._done(step, found)
+
+    def _add(self, late: list[IdleCall]) -> None:
+        """Tell the last step again, with calls that came after it and no step follows."""
+        if not self._previous:
+            return
+        last = self._previous[-1]
+        told = {_call(event) for graph in last.graphs for event in graph.events}
+        new = [event for event in late if _call(event) not in told]
+        if new:
+            graph = replace(last.graph, events=(*last.graph.events, *new))
+            step = TrainingStep(last.number, (*last.backwards[:-1], graph))
+            self._previous.pop()
+            found = find(step, tuple(self._previous))
+            self._previous.append(step)
+            self._done(step, found)
 
     def drop(self) -> None:
         """Close the recording, if there is one, and tell nothing."""
@@ -231,6 +252,10 @@ class LoopSteps(Steps):
     def _look_away(self, recording: Recording) -> None:
         if not self._follows:
             super()._look_away(recording)
+
+
+def _call(event: Event) -> tuple[str, str, str] | None:
+    return (event.what, event.name, event.where) if isinstance(event, IdleCall) else None
 
 
 def _is_step(graph: Graph) -> bool:

@@ -67,19 +67,22 @@ class Report:
         self._steps = 0  # that were reported
 
     def __call__(self, recorded: TrainingStep, found: list[Finding]) -> None:
-        """Report a step, and what was found in it."""
+        """Report a step, and what was found in it; or the last one again, with more."""
         if self._nonfinite and not any(map(_nonfinite, recorded.graphs)):
             return
         step, graph = recorded.number, recorded.graph
+        again = step in self.graphs
         self.graphs = {step: graph}
-        ranks = None if self._nonfinite else _ranks(graph)  # with it, the others may not report
+        # With either, the other ranks may not report.
+        ranks = None if self._nonfinite or again else _ranks(graph)
         if ranks is not None:
             found = [*find_across(ranks), *found]
-        self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
-        self._steps += 1
+        if not (again and _world() > 1):  # else the file of all ranks has it
+            self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
+        self._steps += not again
         for each in self._found.add(self._steps - 1, found):
             _LOG.log(_LEVELS[each.severity], "step %d: %s", step, _line(each))
-        if _rank() == 0:
+        if _rank() == 0 and not again:
             if ranks is not None:
                 graph = replace(graph, parameters=whole_parameters(ranks))
             for logger in self.loggers:

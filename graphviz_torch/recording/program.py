@@ -116,6 +116,7 @@ class Program:
         self.ends = []
         self.missed = {}
         self.table.clear(self._model)
+        self.stack.name_running()
         self.stack.begin_step()
         self.steps.updated = None
         self.tracker.clear()

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..graph import Graph, findings_of
+from ..graph.events import IdleCall
 from ..graph.graph import shown
 from ..graph.text import type_text
 from ..graph.units import count_text
@@ -235,6 +236,16 @@ class Recording:
         self._take_first_call(session, graphs)
         session.end_step(caller())
         return graphs
+
+    def idle_calls(self) -> list[IdleCall]:
+        """The calls since the last step that do not do what they are for, such as dropout in an
+        evaluation, where no backward has run since.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        session = self._open_session()
+        return session.program.attempt(session.idle_calls) or []
 
     def pause(self) -> None:
         """Watch nothing until `resume()`, at no cost. Call it between two steps of a run.

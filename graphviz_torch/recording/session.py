@@ -20,6 +20,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..graph import Graph, SavedKind
+from ..graph.events import IdleCall
 from ..graph.gc import uncollected
 from ..internals.compiler.stance import EagerStance
 from ..internals.dynamo import compiles_backward
@@ -248,6 +249,17 @@ class Session:
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
         return found  # not inside, where an interrupt after the call would leave calls unseen
+
+    @uncollected
+    def idle_calls(self) -> list[IdleCall]:
+        """The calls of a step without a backward that do not do what they are for."""
+        if self.backwards:
+            return []
+        with unseen_calls():
+            live = self._read([], sys._getframe(1))
+            found = graphs_of([live.plain()], self.program, self.listeners)
+            live.release()
+        return [event for event in found[0].events if isinstance(event, IdleCall)]
 
     def _last_ends(self) -> list[End]:
         ends = list(self.program.ends)

@@ -33,6 +33,7 @@ from graphviz_torch import (
     to_html,
     to_text,
 )
+from graphviz_torch.graph.events import IdleCall
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.graph.training.numbers import applied, changes
 from graphviz_torch.graph.training.patch import change, changed
@@ -167,6 +168,18 @@ def test_a_file_that_is_cut_anywhere_gives_the_steps_that_were_finished(
     file.path.write_bytes(data[: ends[0] // 2])
     with pytest.raises(ValueError, match="has none"):
         load(file.path)
+
+
+def test_a_step_that_is_written_twice_is_what_the_second_line_says(tmp_path: Path) -> None:
+    first, second = steps(2)
+    more = replace(second, backwards=(replace(second.graph, events=(IdleCall(name="drop"),)),))
+    file = TrainingFile(tmp_path / "run.json.gz")
+    file.append(first, second)
+    file.append(more)
+    run = load(file.path)
+    assert isinstance(run, Training)
+    assert [step.number for step in run.steps] == [0, 1]
+    assert run.graph.events == more.graph.events
 
 
 def test_a_run_does_not_write_into_the_file_of_another(training: Training, tmp_path: Path) -> None:
@@ -307,7 +320,7 @@ def test_a_training_with_any_value_replaced_is_refused_or_drawn(
     [
         (lambda rows: rows[0].update(version=99), "Update graphviz_torch"),
         (lambda rows: rows[0].update(steps=3), "unknown field 'steps'"),
-        (lambda rows: rows[2].update(step=0), "do not grow"),
+        (lambda rows: rows[3].update(step=0), "do not grow"),
         (lambda rows: rows[2].update(step="1"), "the number of a step is '1'"),
         (lambda rows: rows[-1].update(graphs=[]), "step 4 has no graph"),
         (lambda rows: rows[2]["graphs"][0].update(like=7), "like number 7 of 1"),

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, StepBorders, record
+from graphviz_torch import Graph, StepBorders, Training, find, load, record
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 
@@ -129,6 +129,92 @@ for _ in range(4):
 """
 BOTH_STEPPED = NEVER_STEPPED + "    other.step()\n"
 
+DROPS_IN_EVALUATION = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(F.dropout(x, 0.5))  # cause
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(net(x), y).backward()
+    optimizer.step()
+net.eval()
+with torch.no_grad():
+    print(F.mse_loss(net(x), y).item())
+"""
+DROPS_IN_TRAINING = DROPS_IN_EVALUATION.replace("x, 0.5", "x, 0.5, self.training")
+
+LAYERS_IN_A_LIST = """\
+class Merge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = [nn.Linear(4, 8), nn.Linear(4, 8)]
+
+    def forward(self, x):
+        return sum(part(x) for part in self.parts)  # cause
+
+merge, head = Merge(), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*merge.parameters(), *head.parameters()], lr=0.1)
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(head(merge(x)), y).backward()
+    optimizer.step()
+"""
+LIST_THAT_IS_OPTIMIZED = LAYERS_IN_A_LIST.replace(
+    "[*merge.parameters(), ", "[*(p for m in merge.parts for p in m.parameters()), "
+)
+
+NO_LAYER_KNOWN = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(4, 4) for _ in range(2)]
+
+def main():
+    net = Net()
+    torch.optim.SGD(net.parameters(), lr=0.1)  # cause
+
+try:
+    main()
+except ValueError as error:
+    if {known}: raise
+"""
+
+# A graph that the next step's backward runs through again, and one that none does.
+CARRIED_OVER = """\
+cell = nn.RNNCell(4, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *cell.parameters()], lr=0.0)
+state = torch.zeros(16, 1)
+for _ in range(4):
+    x, y = batch()
+    state = cell(x, state)
+    loss = F.mse_loss(model(x) + state, y)
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+"""
+FLATTENED_FIRST = """\
+flatten = nn.Flatten()
+teacher = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    x, y = batch()
+    x = flatten(x[:, None])
+    with torch.no_grad():
+        goal = teacher(x)
+    optimizer.zero_grad()
+    (F.mse_loss(model(x), y) + F.mse_loss(model(x), goal)).backward()
+    optimizer.step()
+"""
+
 # Programs with two optimizers or more, as many people write them: nothing is wrong.
 MATRICES_AND_VECTORS = """\
 optimizers = [
@@ -227,6 +313,8 @@ MISTAKES = {
     "a list of losses": (LIST_OF_LOSSES, "kept-history"),
     "stepped between forward and backward": (STEPPED_BETWEEN, "changed-in-place"),
     "an optimizer that never steps": (NEVER_STEPPED, "optimizer-never-stepped"),
+    "dropout in an evaluation at the end": (DROPS_IN_EVALUATION, "dropout-in-evaluation"),
+    "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),
 }
 HEALTHY = {
     "SGD": ZERO_GRAD.format(kind="SGD"),
@@ -235,6 +323,9 @@ HEALTHY = {
     "a list of numbers": LIST_OF_NUMBERS,
     "stepped after the backward": STEPPED_AFTER,
     "both stepped": BOTH_STEPPED,
+    "dropout in training": DROPS_IN_TRAINING,
+    "a list of layers that is optimized": LIST_THAT_IS_OPTIMIZED,
+    "a module without parameters first": FLATTENED_FIRST,
     "Muon and AdamW": MATRICES_AND_VECTORS,
     "each clears its own": EACH_CLEARS_ITS_OWN,
     "actor and critic": ACTOR_AND_CRITIC,
@@ -285,6 +376,40 @@ def test_nothing_is_said_of_healthy_steps(
 ) -> None:
     findings, _ = found(HEALTHY[name], tmp_path, capsys, "--steps", "0")
     assert [each for each in findings if each["severity"] != "info"] == []
+
+
+def test_a_graph_that_is_kept_in_each_step_is_told_unless_a_later_step_runs_through_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = ZERO_GRAD.format(kind="SGD").replace("backward()", "backward(retain_graph=True)")
+    findings, _ = found(kept, tmp_path, capsys)
+    [told] = [each for each in findings if each["rule"] == "graph-kept-for-nothing"]
+    assert told["where"] == "train.py:11"
+    assert " 3 times" in told["message"]
+    findings, _ = found(CARRIED_OVER, tmp_path, capsys)
+    assert "graph-kept-for-nothing" not in [each["rule"] for each in findings]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_of_which_the_optimizer_got_none_are_told_where_that_ends_the_script(
+    known: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings, _ = found(NO_LAYER_KNOWN.format(known=known), tmp_path, capsys)
+    said = [(each["rule"], each["where"]) for each in findings]
+    assert said == ([("not-registered", "train.py:14")] if known else [])
+
+
+def test_what_an_evaluation_shows_that_no_step_follows_is_in_the_file_of_the_last_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run.json"
+    findings, said = found(DROPS_IN_EVALUATION, tmp_path, capsys, "--steps", "0", "-o", str(out))
+    run = load(out)
+    assert isinstance(run, Training)
+    assert [step.number for step in run.steps] == [0, 1]
+    assert "2 steps recorded" in said
+    assert "dropout-in-evaluation" in [each.rule for each in find(run)]
+    assert [each["rule"] for each in findings] == ["dropout-in-evaluation"]
 
 
 ONCE_CUT = """\

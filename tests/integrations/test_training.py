@@ -61,6 +61,26 @@ def numbers(path: Path) -> list[int]:
     return [step.number for step in run.steps]
 
 
+def test_dropout_in_an_evaluation_after_the_last_step_is_told_with_that_step(
+    tmp_path: Path,
+) -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": nn.functional.dropout(self.layer(x)).square().mean()}
+
+    model = Drops()
+    with record_steps(model, folder=tmp_path) as steps:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+        with torch.no_grad():
+            model.eval()(torch.ones(2, 3))
+    assert [finding.rule for finding in steps.findings] == ["dropout-in-evaluation"]
+    assert numbers(tmp_path / "run.json.gz") == [0, 1]
+
+
 def test_steps_are_due_by_name_and_by_number() -> None:
     assert [s for s in range(8) if due_steps(at=[1, 5], every=3)(s)] == [0, 1, 3, 5, 6]
     with pytest.raises(ValueError, match="every=0"):

@@ -1,7 +1,8 @@
 """A training as a file that grows by a line for each step: a run that is killed leaves the others.
 
 The first line says what it is. Each other one is a step: its number, and for each backward columns
-as `files` writes them, or only what changed since a graph before with the same edges. The numbers
+as `files` writes them, or only what changed since a graph before with the same edges. A step that
+is written twice, one line after the other, is what the second line says. The numbers
 that the steps after the first measured are within 1.5 % (numbers.py).
 Compressed, each writing is a gzip member of its own.
 
@@ -166,6 +167,7 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
     shapes, size = _Shapes(), 0
     known: list[tuple[Any, Graph]] = []  # columns of `shapes`, and the graph in them
+    step: TrainingStep | None = None
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
         if type(number) is not int:
@@ -183,7 +185,11 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
                 known = [each for each in known if any(each[0] is own for own in shapes.columns)]
                 known.append((columns, graph))
             graphs.append(graph)
-        yield TrainingStep(number, tuple(graphs))
+        if step is not None and step.number != number:
+            yield step
+        step = TrainingStep(number, tuple(graphs))
+    if step is not None:
+        yield step
 
 
 def _columns(row: Any, shapes: _Shapes) -> Any:

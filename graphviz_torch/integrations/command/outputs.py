@@ -83,16 +83,22 @@ class Outputs:
         self.running = True  # the script, to which nothing may happen
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
-        """Take a step that has ended; write what there is while the script runs."""
+        """Take a step that has ended, or the last one again, with more; write what there is while
+        the script runs."""
         first = self._run is None
-        self._run = Training((step,) if self._run is None else (self._run.last, step))
-        self._steps += any(graph.nodes for graph in step.graphs)
-        self._turns.add(step)
+        before = () if self._run is None else self._run.steps
+        again = bool(before) and before[-1].number == step.number
+        if again:
+            self._run = Training((*before[:-1], step))
+        else:
+            self._run = Training((step,) if self._run is None else (self._run.last, step))
+            self._steps += any(graph.nodes for graph in step.graphs)
+            self._turns.add(step)
+            self._recorded += 1
         for waiting in self._waiting.values():
             waiting.append(step)
             del waiting[:-_WAITING]
-        self._news += self._once.add(self._recorded, found)
-        self._recorded += 1
+        self._news += self._once.add(self._recorded - 1, found)
         self._found = self._once.all(self._recorded)
         self._stale = {*self._files}
         if not self.running:

@@ -8,8 +8,10 @@ goes on past its end; an optimizer made anew for each step; a group of parameter
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from torch.nn import Module, functional
@@ -23,7 +25,7 @@ from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ..backward import Backward
-from ..listener import Listener
+from ..listener import Ended, Listener, Resumed
 from ..options import Options
 from ..program import Program
 from ..source_lines import Place
@@ -33,6 +35,7 @@ from .training import schedulers
 
 _MOST = 64  # optimizers that are remembered
 _FEW = 3  # steps, each of an optimizer without state
+_GRAPHS = 4  # of a line that keeps them, that are still known
 
 
 @dataclass(slots=True)
@@ -65,6 +68,15 @@ class _Moments:
     keeps: bool = False  # has it state after a step
 
 
+@dataclass(slots=True)
+class _RetainedGraphs:
+    """What is known of the graphs that a line keeps, each time that it runs backward."""
+
+    count: int = 0  # of graphs
+    runs_again: bool = False  # did another backward run through any
+    numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_GRAPHS))
+
+
 class IdleCalls(Listener):
     """Notes calls that do not do what they are for."""
 
@@ -86,6 +98,7 @@ class IdleCalls(Listener):
         self._root: weakref.ref[Module] | None = None
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
         self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
+        self._graphs: dict[Place | None, _RetainedGraphs] = {}  # by the line that runs backward
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
@@ -133,6 +146,20 @@ class IdleCalls(Listener):
         if known is not None:
             self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
 
+    def backward_ended(self, event: Ended) -> None:
+        backward, call = event.backward, event.backward.call
+        for known in self._graphs.values():
+            known.runs_again |= any(map(backward.has_run, chain.from_iterable(known.numbers)))
+        if call.retains and call.accumulates and not backward.failed:
+            known = self._graphs.setdefault(call.place, _RetainedGraphs())
+            known.count += 1
+            known.numbers.append(frozenset(backward.numbers) - {-1})
+            while len(self._graphs) > _MOST:
+                del self._graphs[next(iter(self._graphs))]
+
+    def resumed(self, event: Resumed) -> None:
+        self._graphs = {}  # another backward may have run through them
+
     def step_ended(self, event: None) -> None:
         self._events.begin_step()
         while len(self._moments) > _MOST:
@@ -144,7 +171,7 @@ class IdleCalls(Listener):
             for schedule in known.schedules:
                 self._look_at(schedule, known, scaled)
         self._look_at_the_made()
-        self._look_at_graphs(backwards)
+        self._look_at_graphs({backward.call.place for backward in backwards})
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
@@ -206,22 +233,13 @@ class IdleCalls(Listener):
                 made = IdleCall(what="optimizer", name=moments.name)
                 self._events.note(made, moments.place, count=moments.fresh)
 
-    def _look_at_graphs(self, backwards: Sequence[Backward]) -> None:
-        """Does a line keep its graph each time, and no other backward run through it?"""
-        lines: dict[Place | None, list[int]] = {}
-        for i, backward in enumerate(backwards):
-            if backward.call.retains and backward.call.accumulates and not backward.failed:
-                lines.setdefault(backward.call.place, []).append(i)
-        for place, places in lines.items():
-            *sure, _ = places  # what comes after the last is not known
-            if sure and not any(_is_run_again(backwards, i) for i in places):
-                self._events.note(IdleCall(what="graph", name="backward", count=len(places)), place)
-
-
-def _is_run_again(backwards: Sequence[Backward], place: int) -> bool:
-    own = [number for number in backwards[place].numbers if number >= 0]
-    later = backwards[place + 1 :]
-    return any(backward.has_run(number) for backward in later for number in own)
+    def _look_at_graphs(self, places: Collection[Place | None]) -> None:
+        """Does one of these lines keep its graph each time, and no backward run through it?"""
+        for place, known in self._graphs.items():
+            # What comes after the last is not known.
+            if place in places and known.count > 1 and not known.runs_again:
+                idle = IdleCall(what="graph", name="backward")
+                self._events.note(idle, place, count=known.count)
 
 
 def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

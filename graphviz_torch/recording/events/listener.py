@@ -76,7 +76,7 @@ class EventListener(PairListener):
 
     def block_raised(self, event: BlockRaised) -> None:
         if NO_PARAMETERS in str(event.error):
-            look_for_plain_lists(self.events, self.program)
+            look_for_plain_lists(self.events, self.program, event.error)
 
     def backward_began(self, event: Began) -> None:
         self.events.begin_backward()

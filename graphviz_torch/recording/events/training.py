@@ -23,7 +23,7 @@ from ...graph.events import (
     StrayParameters,
     UnsteppedBackward,
 )
-from ...internals.frames import local_variables, outwards
+from ...internals.frames import OWN, local_variables, outwards, owner
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
@@ -35,6 +35,7 @@ from .events import Events
 # What people write for requires_grad; `trainable` is Keras's.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULES_OWN = frozenset(vars(torch.nn.Module()))  # attributes
+_CONTAINERS = ("list", "dict")
 _ITEMS = 16  # of a list that are looked at
 _NAMES = 10_000  # that are remembered
 _LINES = 256  # that run backwards
@@ -118,32 +119,46 @@ def look_for_strangers(
         leaves: of the graph that runs backward.
         optimized: gives the id() of all that optimizers hold.
     """
-    own = program.table.own()
+    given, own = program.table.is_given, program.table.own()
     strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
-    if not strangers or not own:
+    if not strangers or (given and not own):
         return
     known = optimized()
     lost = {id(p): p for p in strangers if id(p) not in known}
-    if not lost or known.isdisjoint(own):
+    learns = not known.isdisjoint(own)
+    # The first module that is called may have no parameters because they are all in a list.
+    if not lost or not (learns or (known and not own)):
         return
     groups: dict[StrayParameters, list[int]] = {}
     for key, parameter in lost.items():
         stray = _whose(parameter, program)
-        if stray is not None:
+        if stray is None or (not learns and stray.holder not in _CONTAINERS):
+            continue
+        if given or stray.holder != "outside":  # else nobody has said what the model is
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
-        if stray.holder in ("list", "dict"):
+        if stray.holder in _CONTAINERS:
             place = stored(codes(program), stray.name.rpartition(".")[2])
         events.note(stray, place, leaves=keys)
 
 
-def look_for_plain_lists(events: Events, program: Program) -> None:
-    """Note the plain lists and dicts of layers in a model, which register no parameters."""
-    frame = program.frame
-    values = {} if frame is None else local_variables(frame)
+def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:
+    """Note the plain lists and dicts of layers in a model without parameters, which register none.
+
+    Args:
+        error: came through the frames that hold the model.
+    """
+    frames = [] if program.frame is None else [program.frame]
+    trace = error.__traceback__
+    while trace is not None:
+        if owner(trace.tb_frame.f_code.co_filename) == OWN:
+            frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    values = [pair for frame in frames for pair in local_variables(frame).items()]
     found = program.table.modules()
-    found += [(m, n) for n, m in values.items() if issubclass(type(m), torch.nn.Module)]
+    found += [(m, n) for n, m in values if issubclass(type(m), torch.nn.Module)]
+    found = [(m, n) for m, n in found if not any(part._parameters for part in m.modules())]
     for module, path in {id(module): (module, path) for module, path in reversed(found)}.values():
         for name, kind, items in _plain_lists(module):
             if any(isinstance(item, (torch.nn.Module, torch.nn.Parameter)) for item in items):

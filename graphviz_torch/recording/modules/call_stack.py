@@ -85,6 +85,11 @@ class CallStack:
         """A backward has been read: count outermost calls from one again."""
         self._counts = {}
 
+    def name_running(self) -> None:
+        """The table knows of no module any more: let it know those whose forward is running."""
+        for call in self._running:
+            self._table.add(call.module, call.names[0])
+
     def before(self, module: Module, args: Any, frame: FrameType) -> None:
         """A module's forward is about to be called from `frame`."""
         running = self._running

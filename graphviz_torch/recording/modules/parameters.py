@@ -58,7 +58,7 @@ class ParameterTable:
         self._names: dict[int, str] = {}  # the same by id()
         self._named_own = 0  # how many of them are the first block's
         self._replaced: list[tuple[str, Tensor]] = []  # that had a name until others took it
-        self._is_given = model is not None
+        self.is_given = model is not None
         if model is not None:
             self.add(model, "")
 
@@ -228,7 +228,7 @@ class ParameterTable:
     def listed(self) -> list[tuple[str, Tensor]]:
         """Those of the model; where none was given, those of every module called."""
         named = self.parameters()
-        return named[: self._named_own] if self._is_given else named
+        return named[: self._named_own] if self.is_given else named
 
     def begin_step(self) -> None:
         """A backward has been read: what was replaced before it is in no graph to come."""

@@ -80,10 +80,10 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
 def has_another_model(module: Module, caller: FrameType) -> bool:
     """Does that code hold another model beside this one: two players of a GAN, say.
 
-    Two modules are two models if both have parameters and neither is inside the other.
+    Another one has parameters, and neither is inside the other.
     """
     inside = _ids(module)
-    return _has_parameters(module) and any(
+    return any(
         id(other) not in inside and _has_parameters(other) and id(module) not in _ids(other)
         for _, value in modules_of(caller)
         for _, other in _parts(value)

@@ -145,13 +145,18 @@ class RunRecorder:
 
     @contextmanager
     def _run(self) -> Iterator[None]:
-        loop = LoopSteps(due_steps(), lambda step, found: self._steps.append(step), notes=False)
+        loop = LoopSteps(due_steps(), self._take, notes=False)
         try:
             yield
         except BaseException as error:
             loop.close(error)
             raise
         loop.close()
+
+    def _take(self, step: TrainingStep, found: list[Finding]) -> None:
+        if self._steps and self._steps[-1].number == step.number:  # told again
+            self._steps.pop()
+        self._steps.append(step)
 
     @property
     def recording(self) -> Training:
