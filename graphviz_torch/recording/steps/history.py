@@ -2,7 +2,9 @@
 
 A few nodes of each graph that runs backward are watched by a weak reference to the dictionary in
 which a node keeps its hooks, and which dies with it: a node lives as long as anybody holds what was
-computed from it. Steps are told apart by the optimizers that stepped in between.
+computed from it. Steps are told apart by the optimizers that stepped in between, and compared with
+those that the same lines led to and that reached the same of what optimizers update: one function may
+run backward for two losses, and each of them has one graph alive.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...graph import Graph, RetainedGraphs
@@ -23,6 +26,7 @@ from ...tracing.tracer import connected
 from ..backward import Backward
 from ..events.code import called, codes
 from ..listener import Began, Listener
+from ..live import Live
 from ..options import Options
 from ..program import Program
 from ..source_lines import Place
@@ -61,21 +65,30 @@ class Retention(NamedTuple):
     inside: bool = False  # are they part of what runs backward now
 
 
+class _Alive(NamedTuple):
+    """A graph that ran backward, as far as it is alive."""
+
+    step: int
+    marks: Marks
+    reached: frozenset[int]  # id() of the variables that its backward reached
+
+
 @dataclass(slots=True)
 class _Line:
-    """What is known of the backwards that one line runs."""
+    """What is known of the backwards that one line runs, called from the same lines."""
 
     first: int = 0  # nodes from this sequence number on were made since it ran last
-    graphs: list[tuple[int, Marks]] = field(default_factory=list)  # alive; with their steps
+    graphs: list[_Alive] = field(default_factory=list)
     enough: int = STEPS  # steps that must be alive to look for what holds them
     holder: tuple[int | None, str] | None = None
     holder_marks: Marks = field(default_factory=list)  # that made this the holder
 
-    def before(self, step: int) -> list[tuple[int, Marks]]:
-        """The graphs of earlier steps that are alive."""
-        alive = ((step, [mark for mark in marks if mark.alive()]) for step, marks in self.graphs)
-        self.graphs = [graph for graph in alive if graph[1]]
-        return [graph for graph in self.graphs if graph[0] < step]
+    def before(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
+        """The graphs of earlier steps that are alive, and reached the same of what is updated."""
+        alive = (one._replace(marks=[m for m in one.marks if m.alive()]) for one in self.graphs)
+        self.graphs = [one for one in alive if one.marks]
+        same = updated & reached
+        return [one for one in self.graphs if one.step < step and updated & one.reached == same]
 
 
 class GraphHistory(Listener):
@@ -83,7 +96,7 @@ class GraphHistory(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._lines: dict[Place | None, _Line] = {}
+        self._lines: dict[tuple[Place | None, ...], _Line] = {}
         self._found: dict[int, Retention] = {}  # by graph
 
     @classmethod
@@ -94,7 +107,7 @@ class GraphHistory(Listener):
         live = event.live
         known = zip(live.ids, live.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
-        retention = self._look(nodes, live.own, live.call.step, live.call.place)
+        retention = self._look(nodes, live)
         if retention is not None:
             self._found[live.position] = retention
 
@@ -117,35 +130,33 @@ class GraphHistory(Listener):
         source = self.program.source(number)
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
-    def _look(
-        self,
-        nodes: Numbers,
-        running: Container[GradFn],
-        step: int,
-        place: Place | None,
-    ) -> Retention | None:
+    def _look(self, nodes: Numbers, live: Live) -> Retention | None:
         """Look for kept graphs, and mark this one.
 
         Args:
             nodes: the nodes of the graph, leaves left out, inputs before users.
-            running: those that are about to run, not cut off.
-            step: how many times an optimizer has stepped.
-            place: the line that calls backward.
+            live: what is about to run.
         """
-        line = self._lines.setdefault(place, _Line())
-        retention = self._retention(line, nodes, running, step)
+        step = live.call.step
+        line = self._lines.setdefault((live.call.place, *live.call.callers), _Line())
+        before = partial(line.before, step, self.program.steps.ever, live.reached)
+        retention = self._retention(line, before, nodes, live.own)
         new = [fn for fn, number in nodes.items() if number >= line.first]
         some = new[:: -(-len(new) // _MARKS) or 1]
         found = zip(some, hook_dictionaries(some), strict=True)
         marks = [_Mark(hooks, nodes[fn], step) for fn, hooks in found]
-        line.graphs.append((step, marks))
+        line.graphs.append(_Alive(step, marks, live.reached))
         line.first = sequence_number()
         return retention
 
     def _retention(
-        self, line: _Line, nodes: Numbers, running: Container[GradFn], step: int
+        self,
+        line: _Line,
+        graphs_before: Callable[[], list[_Alive]],
+        nodes: Numbers,
+        running: Container[GradFn],
     ) -> Retention | None:
-        before = line.before(step)
+        before = graphs_before()
         count = _steps(before)
         if count < STEPS:
             return None
@@ -159,7 +170,7 @@ class GraphHistory(Listener):
         line.holder = None
         if gc.isenabled():
             gc.collect()  # what only waits for this is not a leak
-            before = line.before(step)
+            before = graphs_before()
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)
         if count < STEPS:
@@ -193,13 +204,13 @@ class GraphHistory(Listener):
         return best
 
 
-def _marks(graphs: list[tuple[int, Marks]]) -> dict[int, _Mark]:
+def _marks(graphs: list[_Alive]) -> dict[int, _Mark]:
     """The marks of some graphs that are alive, by number."""
-    return {mark.number: mark for _, marks in graphs for mark in marks}
+    return {mark.number: mark for one in graphs for mark in one.marks}
 
 
-def _steps(graphs: list[tuple[int, Marks]]) -> int:
-    return len({step for step, _ in graphs})
+def _steps(graphs: list[_Alive]) -> int:
+    return len({one.step for one in graphs})
 
 
 def _step_count(holder: _Holder) -> int:

@@ -138,6 +138,61 @@ for name, log in LOGS.items():
     silent("kept-history")(logged(log, name))
 
 
+@silent("kept-history")
+def one_function_that_trains_two_players(record: Record) -> None:
+    player, rival = MLP(), nn.Linear(4, 1)
+    optimizers = SGD(player.parameters(), lr=0.01), SGD(rival.parameters(), lr=0.01)
+    log: tuple[Tensor, ...] = ()
+
+    def update(loss: Tensor, optimizer: SGD) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with record():
+        for _ in range(5):
+            x = torch.randn(8, 4)
+            first = update(player(x).square().mean(), optimizers[0])
+            second = update(rival(x).square().mean(), optimizers[1])
+            log = (first, second)  # of one step, until the next
+    del log
+
+
+@silent("kept-history")
+def one_line_that_trains_several_models(record: Record) -> None:
+    models = [nn.Linear(4, 1) for _ in range(4)]
+    optimizers = [SGD(model.parameters(), lr=0.01) for model in models]
+    losses: list[Tensor] = []
+    with record():
+        for _ in range(5):
+            x, last, losses = torch.randn(8, 4), losses, []
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                losses.append(model(x).square().mean())
+                losses[-1].backward()
+                optimizer.step()
+    del last
+
+
+@says("kept-history", ": total keeps what memory.py:")
+def one_function_whose_losses_are_added_up(record: Record) -> None:
+    models = [nn.Linear(4, 1) for _ in range(2)]
+    total = torch.zeros(())
+
+    def update(loss: Tensor, optimizer: SGD) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    optimizers = [SGD(model.parameters(), lr=0.01) for model in models]
+    with record():
+        for _ in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                total = total + update(model(torch.randn(8, 4)).square().mean(), optimizer)
+
+
 @says("kept-history", ": total keeps what memory.py:")
 def variable_that_keeps_history(record: Record) -> None:
     model, total = MLP(), torch.zeros(())
