@@ -2,9 +2,9 @@
 
 A few nodes of each graph that runs backward are watched by a weak reference to the dictionary in
 which a node keeps its hooks, and which dies with it: a node lives as long as anybody holds what was
-computed from it. Steps are told apart by the optimizers that stepped in between, and compared with
-those that the same lines led to and that reached the same of what optimizers update: one function may
-run backward for two losses, and each of them has one graph alive.
+computed from it. Steps are told apart by the optimizers that stepped in between. A graph is
+compared with those of losses that the same line made, and that reached the same of what optimizers
+update: one function may run backward for two losses, and each of them has one graph alive.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Alive(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of the backwards that one line runs, called from the same lines."""
+    """What is known of the backwards that one line runs, of losses that one line made."""
 
     first: int = 0  # nodes from this sequence number on were made since it ran last
     graphs: list[_Alive] = field(default_factory=list)
@@ -96,7 +96,7 @@ class GraphHistory(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._lines: dict[tuple[Place | None, ...], _Line] = {}
+        self._lines: dict[tuple[Place | None, str], _Line] = {}
         self._found: dict[int, Retention] = {}  # by graph
 
     @classmethod
@@ -138,7 +138,8 @@ class GraphHistory(Listener):
             live: what is about to run.
         """
         step = live.call.step
-        line = self._lines.setdefault((live.call.place, *live.call.callers), _Line())
+        made = self.program.source(max(nodes.values(), default=-1))
+        line = self._lines.setdefault((live.call.place, made), _Line())
         before = partial(line.before, step, self.program.steps.ever, live.reached)
         retention = self._retention(line, before, nodes, live.own)
         new = [fn for fn, number in nodes.items() if number >= line.first]
