@@ -1,4 +1,10 @@
-"""The batch twice: a mean stays, a sum doubles."""
+"""The batch twice: a mean stays, a sum doubles.
+
+A module that returns its loss runs again with the batch twice. Of a loss that is computed after the
+module, a function of `torch.nn.functional` runs again; what is written by hand is read from the
+graph, from the loss down to the sum. A division by a number that may be a count of samples or of
+tokens is not judged.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +13,157 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from ..graph import Experiment, Finding
+from ..graph.text import users_line
 from ..internals.hooks.modes import unseen_calls
+from ..internals.replay.plain import run_plainly
+from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss
+from .loss_terms import Term, selected, sums_over, terms
 from .subject import Subject
+
+_CHANGED = "the samples of the loss came twice"
+_ADVICE = 'With reduction="mean" a learning rate fits more sizes of batches.'
+_SIZE = "gradients, and what a learning rate means, grow with the batch."
 
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
     """The batch twice: the loss stays the same, for a mean; one that doubles is a sum."""
-    changed = "the samples of the loss came twice"
-    if not subject.losses:
-        message = "no loss function of torch.nn.functional was called"
-        yield Experiment("batch_twice", changed, None, message)
-        return
-    loss = subject.losses[-1]
-    where = subject.line(loss.place, loss.place)
-    name = loss.function.__name__
-    once, twice = _value(loss, 1), _value(loss, 2)
-    if once is None or twice is None or not once:
-        message = f"{name} gives no single number for them"
-        yield Experiment("batch_twice", changed, None, message, name, where)
-        return
-    ratio = twice / once
-    if abs(ratio - 2) > 1e-3:
-        yield Experiment("batch_twice", changed, True, f"{name} gives the same", name, where)
-        return
-    message = f"{name} gives twice as much: it is a sum"
-    found = Finding(
-        "sum-loss",
-        "info",
-        f"{name} sums over the samples: gradients, and what a learning rate means, grow with the "
-        "batch.",
-        'With reduction="mean" a learning rate fits more sizes of batches.',
-        where=where,
+    found = (
+        _of_forward(subject) or _one_by_one(subject) or _of_function(subject) or _by_hand(subject)
     )
-    yield Experiment("batch_twice", changed, None, message, name, where, finding=found)
+    if found is None:
+        message = "no loss was found that is one number of them"
+        found = Experiment("batch_twice", _CHANGED, None, message)
+    yield found
+
+
+def _samples(subject: Subject) -> int:
+    """How many there are."""
+    inputs = sorted(subject.inputs(), key=lambda each: not each.tensor.is_floating_point())
+    return next((t.shape[0] for _, t in inputs if t.dim()), 0)
+
+
+def _of_forward(subject: Subject) -> Experiment | None:
+    """Of a module that returns its loss: it runs again."""
+    count = _samples(subject)
+    once = _output(subject, count, 1)
+    if once is None:
+        return None
+    twice = _output(subject, count, 2)
+    row = next((t for t in terms(subject.graph) if t.operation in ("sum", *_LOSSES)), None)
+    name = row.operation if row is not None else ""
+    where = row.where if row is not None else subject.recorded.where
+    node = None if row is None else row.node
+    if twice is None or not once:
+        message = "its forward gives no loss for them"
+        return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
+    ratio = twice / once
+    if abs(ratio - 1) < 1e-3:
+        message = "the module's loss is the same"
+        return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
+    # A logarithm of the number of samples may double, too, but does not treble.
+    if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
+        message = "the module's loss is twice as much: it is a sum"
+        told = f"The loss that the module returns sums over the samples: {_SIZE}"
+        return _sum(message, told, name, where, node)
+    message = f"the module's loss is {ratio:.3g} times as much"
+    return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
+
+
+_LOSSES = ("mse_loss", "nll_loss", "nll_loss_nd", "binary_cross_entropy", "l1_loss", "kl_div")
+
+
+def _output(subject: Subject, count: int, times: int) -> float | None:
+    """The loss that the module returns, of the batch so many times."""
+
+    def again(args: Any, kwargs: Any) -> dict[int, Tensor]:
+        return {
+            id(t): torch.cat([t] * times)
+            for _, t in subject.inputs(args, kwargs)
+            if t.dim() and t.shape[0] == count
+        }
+
+    result = run_plainly(subject.call, again, training=_without_dropout, budget=0)
+    if result.error is not None:
+        return None
+    outputs = (t for _, t in flatten(result.output, ask=False))
+    return next((float(t) for t in outputs if not t.dim() and t.is_floating_point()), None)
+
+
+def _without_dropout(module: Module) -> bool:
+    return module.training and "dropout" not in type(module).__name__.lower()
+
+
+def _of_function(subject: Subject) -> Experiment | None:
+    """Of the last function of torch.nn.functional that the loss comes from."""
+    known = terms(subject.graph)
+    for loss in reversed(subject.losses):
+        where = subject.line(loss.place, loss.place)
+        term = next((t for t in known if users_line(t.where) == where), None)
+        if known and term is None:
+            continue
+        name = loss.function.__name__
+        once, twice = _value(loss, 1), _value(loss, 2)
+        if once is None or twice is None or not once:
+            message = f"{name} gives no single number for them"
+            return Experiment("batch_twice", _CHANGED, None, message, name, where)
+        node = None if term is None else term.node
+        if abs(twice / once - 2) > 1e-3:
+            message = f"{name} gives the same"
+            return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
+        operand = next(t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor))
+        return _told(term, name, where, operand.numel())
+    return None
+
+
+def _by_hand(subject: Subject) -> Experiment | None:
+    """Of what is written by hand: the sum in the graph."""
+    graph, count = subject.graph, _samples(subject)
+    forward = set(subject.recorded.nodes.values())
+    for term in terms(graph):
+        numbers = sums_over(graph, term, forward, count)
+        if numbers:
+            return _told(term, term.operation, term.where, numbers)
+    return None
+
+
+def _one_by_one(subject: Subject) -> Experiment | None:
+    """Of a loop over the samples: the graph has a term for each."""
+    count, known = _samples(subject), terms(subject.graph)
+    if not selected(subject.graph, known, count):
+        return None
+    term = known[0]
+    where, name, node = term.where, term.operation, term.node
+    if any(term.divisor != 1 for term in known):
+        message = "one term for each sample is added, and what divides them may count them"
+        return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
+    message = "one term for each sample is added: it is a sum"
+    told = f"The loss adds one term for each of the {count} samples: {_SIZE}"
+    return _sum(message, told, name, where, node)
+
+
+def _told(term: Term | None, name: str, where: str, numbers: int) -> Experiment:
+    """What there is to say of a sum of so many numbers, and of what divides it."""
+    node = None if term is None else term.node
+    divisor = 1.0 if term is None else term.divisor
+    if divisor == 1:
+        message = f"{name} gives twice as much: it is a sum"
+        return _sum(message, f"{name} sums over the samples: {_SIZE}", name, where, node)
+    if divisor is not None and divisor > numbers:  # more than can be counted
+        message = f"{name} gives twice as much, and is divided by {divisor:g}: it is a sum"
+        told = f"{name} sums over the samples, and {divisor:g} does not count them: {_SIZE}"
+        return _sum(message, told, name, where, node)
+    message = f"{name} sums over them, and what divides or weighs the sum may count them"
+    return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
+
+
+def _sum(message: str, told: str, name: str, where: str, node: int | None) -> Experiment:
+    nodes = () if node is None else (node,)
+    found = Finding("sum-loss", "info", told, _ADVICE, where=users_line(where), nodes=nodes)
+    return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node, finding=found)
 
 
 def _value(loss: Loss, times: int) -> float | None:

@@ -8,7 +8,7 @@ from ..graph import Experiment
 from ..internals.compiled import is_compiled
 from ..internals.replay.plain import run_plainly
 from .comparison import Comparison
-from .memory_order import compared
+from .same_values import compared
 from .subject import Subject
 
 

@@ -1,4 +1,4 @@
-"""Inputs, float64, memory order, the batch twice: what each tells of small programs."""
+"""Inputs, float64, influence: what each tells of small programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment, influence, record
+from graphviz_torch import experiment, influence
 from tests.experiments.programs import attention, later, net, predicted, recorded
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
@@ -176,41 +176,6 @@ def in_bfloat16(self: Any, x: Tensor) -> Tensor:
 def test_rounding_is_no_finding(forward: Callable[..., Any]) -> None:
     [found] = experiment(step(forward), "float64")
     assert found.holds is True, str(found)
-
-
-def by_stride(self: Any, x: Tensor) -> Tensor:
-    return self.fc(x.as_strided((6, 4), (4, 1)))
-
-
-@pytest.mark.parametrize("forward", [by_stride], ids=lambda f: f.__name__)
-def test_what_reads_elements_in_the_order_of_memory_is_found(forward: Callable[..., Any]) -> None:
-    [found] = experiment(step(forward), "memory_order")
-    assert found.finding is not None, str(found)
-    assert (found.finding.rule, found.module) == ("memory-order", "fc")
-
-
-@pytest.mark.parametrize("forward", [log_softmax, variance], ids=lambda f: f.__name__)
-def test_the_order_of_memory_does_not_matter_elsewhere(forward: Callable[..., Any]) -> None:
-    [found] = experiment(step(forward), "memory_order")
-    assert found.holds is True, str(found)
-
-
-@pytest.mark.parametrize(
-    ("loss", "is_sum"),
-    [
-        (lambda y: F.mse_loss(y, torch.zeros(6, 3), reduction="sum"), True),
-        (lambda y: F.cross_entropy(y, torch.arange(6) % 3, reduction="sum"), True),
-        (lambda y: F.mse_loss(y, torch.zeros(6, 3)), False),
-        (lambda y: F.cross_entropy(y, torch.arange(6) % 3, torch.ones(3)), False),
-    ],
-)
-def test_a_loss_that_doubles_with_the_batch_is_told(loss: Any, is_sum: bool) -> None:
-    model = nn.Linear(4, 3)
-    with record(model, experiments=True) as recording:
-        loss(model(torch.randn(6, 4))).backward()
-    [found] = experiment(recording, "batch_twice")
-    assert (found.finding is not None) is is_sum
-    assert found.finding is None or found.finding.severity == "info"
 
 
 def test_a_path_that_depends_on_the_values_is_told_and_nothing_concluded() -> None:

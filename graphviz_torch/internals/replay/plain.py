@@ -1,7 +1,12 @@
-"""A module's forward, run again on its own: what it and its modules return."""
+"""A module's forward, run again on its own: what it, its modules and its calls of torch return.
+
+A call of torch is one that Python makes: `F.layer_norm`, and not the kernels below it, for these
+are other ones where tensors lie in another order in memory.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from contextvars import copy_context
@@ -10,15 +15,31 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..hooks.modules import ModuleEnded
 from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, copied
-from .modules import RunningModules
+from .modules import Place, RunningModules, places
 from .operators import kind_of, written_by
+from .streams import Streams
 from .world import World
+
+# What they return has no values of its own yet.
+_UNSET = ("empty", "resize", "set_")
+
+
+class Made(NamedTuple):
+    """What a call of torch returned."""
+
+    name: str  # "layer_norm"
+    tensors: tuple[Tensor, ...]  # as they are now: they may be changed later
+    is_random: bool  # did it draw random numbers
+    module: str  # path of the module that runs
+    place: Place | None  # innermost line outside of PyTorch and the standard library
+    user_place: Place | None  # innermost line of the user's own
 
 
 class Plain(NamedTuple):
@@ -35,10 +56,20 @@ def run_plainly(
     *,
     training: Callable[[Module], bool] | None = None,
     eager: bool = True,
+    each: Callable[[Made], object] | None = None,
     budget: int = 1 << 28,
 ) -> Plain:
-    """Run a module's forward again, and keep what its modules return, up to so many bytes."""
-    return copy_context().run(_run_plainly, call, change, training, eager, budget)
+    """Run a module's forward again, and keep what its modules return, up to so many bytes.
+
+    Args:
+        call: the module, its arguments, and how it was called.
+        change: given copies of the arguments, other tensors for some of them, by `id()`.
+        training: the mode of each module meanwhile; None: as it is.
+        eager: what was compiled runs eagerly.
+        each: is told what each call of torch returned.
+        budget: bytes of the modules' results.
+    """
+    return copy_context().run(_run_plainly, call, change, training, eager, each, budget)
 
 
 def _run_plainly(
@@ -46,6 +77,7 @@ def _run_plainly(
     change: Callable[[tuple[Any, ...], dict[str, Any]], Mapping[int, Tensor]] | None,
     training: Callable[[Module], bool] | None,
     eager: bool,
+    each: Callable[[Made], object] | None,
     budget: int,
 ) -> Plain:
     alone()
@@ -69,12 +101,34 @@ def _run_plainly(
                 world.protect(parameter)
         for tensor in tensors(args, kwargs):
             world.own(tensor)
+        calls: Any = nullcontext() if each is None else _Calls(results, each)
         try:
-            with call.context(eager=eager), torch.no_grad(), results, watch:
+            with call.context(eager=eager), torch.no_grad(), results, watch, calls:
                 output = call.module(*args, **kwargs)
         except Exception as raised:
             error = raised
     return Plain(output, tuple(results.found), error)
+
+
+class _Calls(TorchFunctionMode):
+    """Tells what each call of torch returned."""
+
+    def __init__(self, modules: RunningModules, each: Callable[[Made], object]) -> None:
+        super().__init__()
+        self._modules, self._each = modules, each
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = Streams.of((), {}, [])
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "").partition(".")[0]  # "square_rows.default"
+        made = tuple(t for _, t in flatten(result, ask=False))
+        if made and not any(word in name for word in _UNSET):
+            place, user_place, _ = places(sys._getframe(1), _run_plainly.__code__)
+            drew = before.differ()
+            self._each(Made(name, made, drew, self._modules.now()[0], place, user_place))
+        return result
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]

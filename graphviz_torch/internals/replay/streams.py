@@ -34,6 +34,10 @@ class Streams:
         found._states = [(g, g.get_state()) for g, _ in self._states]
         return found
 
+    def differ(self) -> bool:
+        """Have they drawn since."""
+        return any(not torch.equal(state, g.get_state()) for g, state in self._states)
+
     def put(self) -> None:
         """Let it be that again."""
         for generator, state in self._states:

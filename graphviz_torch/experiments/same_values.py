@@ -1,0 +1,169 @@
+"""Two forwards that must give the same values: where they part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..graph import Experiment, Finding
+from ..graph.text import users_line
+from ..internals.replay.plain import Made, Plain
+from ..internals.tensors.pytree import flatten
+from .digits import distance
+from .subject import Subject
+
+
+class Part(NamedTuple):
+    """The first operation whose result is another one."""
+
+    operation: str  # "layer_norm"
+    where: str  # its line
+    module: str
+    change: float  # relative to the norm of its result
+    is_random: bool = False  # had random numbers been drawn by then
+
+
+class Results:
+    """What the calls of torch returned, copied, up to so many bytes."""
+
+    def __init__(self, budget: int = 1 << 28) -> None:
+        self.made: list[Made] = []
+        self._budget = budget
+
+    def __call__(self, made: Made) -> None:
+        """Keep it; without its values where the budget is spent."""
+        self._budget -= sum(t.nbytes for t in made.tensors)
+        kept = tuple(t.detach().clone() for t in made.tensors) if self._budget >= 0 else ()
+        self.made.append(made._replace(tensors=kept))
+
+
+class Beside:
+    """Compares what the calls of torch return with what they returned first.
+
+    Args:
+        results: of the first run.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.part: tuple[Made, float] | None = None
+        self.is_random = False  # up to the part
+        self._rest = iter(results.made)
+        self._is_open = True
+
+    def __call__(self, made: Made) -> None:
+        """Compare it; from another path on no more."""
+        if not self._is_open:
+            return
+        first = next(self._rest, None)
+        if first is None or first.name != made.name:
+            self._is_open = False
+            return
+        self.is_random |= first.is_random or made.is_random
+        for a, b in zip(first.tensors, made.tensors, strict=False):
+            if a.shape == b.shape and apart(a, b) > 1:
+                self.part, self._is_open = (made, distance(a, b)), False
+                return
+
+
+def compared(
+    subject: Subject,
+    name: str,
+    changed: str,
+    first: Plain,
+    other: Plain,
+    rule: str,
+    advice: str,
+    part: Part | None = None,
+) -> Experiment:
+    """What two forwards that must give the same say: the first place where their results part.
+
+    Args:
+        part: the first operation, where it is known; else the first module is looked for.
+    """
+    for run in (first, other):
+        if run.error is not None:
+            kind = type(run.error).__name__
+            said = next(iter(str(run.error).splitlines()), "")[:100]
+            message = f"its forward cannot be run so: {kind}: {said}"
+            return Experiment(name, changed, None, message)
+    size = largest(first, other)
+    if size is None:
+        return Experiment(name, changed, None, "the path through the code depends on the values")
+    if not differ(first, other):
+        return Experiment(name, changed, True, f"the output differs by {size:.1g} of its size")
+    if part is not None and part.is_random:
+        message = "it draws random numbers in the order of memory, so nothing is concluded"
+        return Experiment(name, changed, None, message, part.operation, part.where, part.module)
+    if part is None:
+        module, change = _module(first, other) or ("", size)
+        at = f"the result of {module} differs first" if module else "the output differs"
+        part = Part("", subject.recorded.where, module, change)
+    else:
+        at = f"the output differs, first at {part.operation}"
+    message = f"{at}, by {part.change:.1g} of its size"
+    node = _node(subject, part)
+    nodes = () if node is None else (node,)
+    found = Finding(
+        rule,
+        "warning",
+        f"{changed[0].upper()}{changed[1:]}: {message}.",
+        advice,
+        where=users_line(part.where),
+        nodes=nodes,
+    )
+    return Experiment(
+        name,
+        changed,
+        False,
+        message,
+        part.operation,
+        part.where,
+        part.module,
+        node,
+        part.change,
+        found,
+    )
+
+
+def differ(first: Plain, other: Plain) -> bool:
+    """Do the outputs differ by more than rounding."""
+    return max((apart(a, b) for a, b in _outputs(first, other)), default=0.0) > 1
+
+
+def largest(first: Plain, other: Plain) -> float | None:
+    """The largest distance of their outputs; None where these have other shapes."""
+    pairs = _outputs(first, other)
+    if any(a.shape != b.shape for a, b in pairs):
+        return None
+    return max((distance(a, b) for a, b in pairs), default=0.0)
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The distance in what rounding makes up for: a square root of a dtype's epsilon."""
+    if not (a.is_floating_point() or a.is_complex()):
+        return 0.0 if a.shape == b.shape and bool((a == b).all()) else 2.0
+    return distance(a, b) / float(torch.finfo(a.dtype).eps ** 0.5)
+
+
+def _outputs(first: Plain, other: Plain) -> list[tuple[Tensor, Tensor]]:
+    a, b = ([t for _, t in flatten(run.output, ask=False)] for run in (first, other))
+    return list(zip(a, b, strict=False))
+
+
+def _module(first: Plain, other: Plain) -> tuple[str, float] | None:
+    """The first module whose results part, and by how much."""
+    if [path for path, _, _ in first.modules] != [path for path, _, _ in other.modules]:
+        return None
+    for (path, a, before), (_, b, _) in zip(first.modules, other.modules, strict=True):
+        if a._version == before and apart(a, b) > 1:
+            return path, distance(a, b)
+    return None
+
+
+def _node(subject: Subject, part: Part) -> int | None:
+    """The node on the line of the part, where there is one that has its name."""
+    here = [n for n in subject.graph.nodes if part.operation and n.source == part.where]
+    alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
+    return alike[0].id if len(alike) == 1 else None
