@@ -21,7 +21,7 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.replay.plain import run_plainly
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss
-from .loss_terms import Term, selected, sums_over, terms
+from .loss_terms import Term, one_for_each, sums_over, terms
 from .subject import Subject
 
 _CHANGED = "the samples of the loss came twice"
@@ -115,7 +115,7 @@ def _of_function(subject: Subject) -> Experiment | None:
             message = f"{name} gives the same"
             return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
         operand = next(t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor))
-        return _told(term, name, where, operand.numel())
+        return _answer(term, name, where, operand.numel())
     return None
 
 
@@ -126,14 +126,14 @@ def _by_hand(subject: Subject) -> Experiment | None:
     for term in terms(graph):
         numbers = sums_over(graph, term, forward, count)
         if numbers:
-            return _told(term, term.operation, term.where, numbers)
+            return _answer(term, term.operation, term.where, numbers)
     return None
 
 
 def _one_by_one(subject: Subject) -> Experiment | None:
     """Of a loop over the samples: the graph has a term for each."""
     count, known = _samples(subject), terms(subject.graph)
-    if not selected(subject.graph, known, count):
+    if not one_for_each(subject.graph, known, count):
         return None
     term = known[0]
     where, name, node = term.where, term.operation, term.node
@@ -145,7 +145,7 @@ def _one_by_one(subject: Subject) -> Experiment | None:
     return _sum(message, told, name, where, node)
 
 
-def _told(term: Term | None, name: str, where: str, numbers: int) -> Experiment:
+def _answer(term: Term | None, name: str, where: str, numbers: int) -> Experiment:
     """What there is to say of a sum of so many numbers, and of what divides it."""
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor

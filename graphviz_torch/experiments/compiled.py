@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from ..graph import Experiment
 from ..internals.compiled import is_compiled
+from ..internals.compiler.inside import Inside
 from ..internals.replay.plain import run_plainly
 from .comparison import Comparison
-from .same_values import compared
+from .digits import distance
+from .same_values import Part, apart, compared, differ
 from .subject import Subject
+
+_ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the graph differ."
 
 
 def eager(subject: Subject) -> Iterator[Experiment]:
@@ -26,5 +30,20 @@ def eager(subject: Subject) -> Iterator[Experiment]:
         return
     compiled = run_plainly(subject.call, eager=False)
     other = run_plainly(subject.call)
-    advice = "Compile with backend='aot_eager' to see whether the kernels or the graph differ."
-    yield compared(subject, "eager", changed, compiled, other, "compiled-differs", advice)
+    part = _part(subject) if differ(compiled, other) else None
+    yield compared(subject, "eager", changed, compiled, other, "compiled-differs", _ADVICE, part)
+
+
+def _part(subject: Subject) -> Part | None:
+    """The first operation inside whose compiled result is another one."""
+    found: list[tuple[Inside, float]] = []
+
+    def see(inside: Inside) -> None:
+        if not found and apart(inside.eager, inside.compiled) > 1:
+            found.append((inside, distance(inside.compiled, inside.eager)))
+
+    run_plainly(subject.call, inside=see)
+    if not found:
+        return None
+    inside, change = found[0]
+    return Part(inside.name, subject.line_of_files(inside.lines), "", change)

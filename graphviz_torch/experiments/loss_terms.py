@@ -78,7 +78,7 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
     return 0
 
 
-def selected(graph: Graph, known: list[Term], count: int) -> bool:
+def one_for_each(graph: Graph, known: list[Term], count: int) -> bool:
     """Is there a term for each of so many samples, each of which comes from its row alone."""
     if count < 2 or len(known) != count:
         return False

@@ -12,12 +12,13 @@ from torch.nn import Module
 
 from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
+from ..internals.frames import OTHER, OWN, owner
 from ..internals.replay.call import Call
 from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared, Run, run
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
-from ..recording.source_lines import lines
+from ..recording.source_lines import lines, short_names
 from .comparison import Comparison, Row
 
 
@@ -118,6 +119,15 @@ class Subject:
         if place is None or place == user:
             return called
         return called_at(lines([place[0].co_filename])(place), called)
+
+    def line_of_files(self, found: tuple[tuple[str, int], ...]) -> str:
+        """The line of a call by the files and lines around it, as text; as `line` does."""
+        whose = [(owner(file), file, number) for file, number in found]
+        names = short_names({file for _, file, _ in whose})
+        user = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o == OWN), "")
+        known = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o != OTHER), user)
+        user = user or self.recorded.where
+        return user if known in ("", user) else called_at(known, user)
 
     def answer(
         self,

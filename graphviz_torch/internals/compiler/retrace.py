@@ -14,8 +14,8 @@ import builtins
 import inspect
 import re
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import CellType, CodeType, FrameType
 from typing import Any
@@ -59,31 +59,41 @@ def _traced(
     code: CodeType, frame: FrameType, new: Callable[[], traces.Trace]
 ) -> traces.Trace | None:
     """Trace this code; None where dynamo cannot."""
-    counters = import_module("torch._dynamo.utils").counters
-    counts = {name: dict(counted) for name, counted in counters.items()}
-    known, found = set(frame.f_globals), list[traces.Trace]()
+    found = list[traces.Trace]()
 
     def begun() -> traces.Trace:  # dynamo may begin a graph anew
         found.append(new())
         return found[-1]
 
+    known = set(frame.f_globals)
     take_off()
+    with counts_as_before():
+        try:
+            traces.begin(begun, again=True)
+            _run(code, frame)
+        except traces.Whole:
+            return found[-1] if found else None
+        except Exception:  # the region stays closed
+            return None
+        finally:
+            traces.end()
+            for name in set(frame.f_globals) - known:
+                if _OF_DYNAMO.fullmatch(name):
+                    del frame.f_globals[name]
+    return None
+
+
+@contextmanager
+def counts_as_before() -> Iterator[None]:
+    """A context after which dynamo's counts are as before."""
+    counters = import_module("torch._dynamo.utils").counters
+    counts = {name: dict(counted) for name, counted in counters.items()}
     try:
-        traces.begin(begun, again=True)
-        _run(code, frame)
-    except traces.Whole:
-        return found[-1] if found else None
-    except Exception:  # the region stays closed
-        return None
+        yield
     finally:
-        traces.end()
         counters.clear()
         for name, counted in counts.items():
             counters[name].update(counted)
-        for name in set(frame.f_globals) - known:
-            if _OF_DYNAMO.fullmatch(name):
-                del frame.f_globals[name]
-    return None
 
 
 def _run(code: CodeType, frame: FrameType) -> None:

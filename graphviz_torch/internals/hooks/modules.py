@@ -90,6 +90,7 @@ def _after(module: Any, args: Any, output: Any) -> None:
             watch.ended(event)
 
 
+@uncompiled
 def _any_other_hook() -> bool:
     """Are there hooks on all modules beside these."""
     hooks = (known for name, known in vars(_HOOKS).items() if name.startswith("_global_"))

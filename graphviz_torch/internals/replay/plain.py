@@ -18,10 +18,12 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..compiled import is_compiled
+from ..compiler.inside import Inside, look_inside
 from ..hooks.modules import ModuleEnded
 from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
-from .call import Call, copied
+from .call import Call, RandomState, copied
 from .modules import Place, RunningModules, places
 from .operators import kind_of, written_by
 from .streams import Streams
@@ -29,6 +31,7 @@ from .world import World
 
 # What they return has no values of its own yet.
 _UNSET = ("empty", "resize", "set_")
+_MOST = 16  # calls of compiled modules that are looked into
 
 
 class Made(NamedTuple):
@@ -57,6 +60,7 @@ def run_plainly(
     training: Callable[[Module], bool] | None = None,
     eager: bool = True,
     each: Callable[[Made], object] | None = None,
+    inside: Callable[[Inside], None] | None = None,
     budget: int = 1 << 28,
 ) -> Plain:
     """Run a module's forward again, and keep what its modules return, up to so many bytes.
@@ -67,9 +71,10 @@ def run_plainly(
         training: the mode of each module meanwhile; None: as it is.
         eager: what was compiled runs eagerly.
         each: is told what each call of torch returned.
+        inside: is shown each operation of what was compiled, beside the eager one.
         budget: bytes of the modules' results.
     """
-    return copy_context().run(_run_plainly, call, change, training, eager, each, budget)
+    return copy_context().run(_run_plainly, call, change, training, eager, each, inside, budget)
 
 
 def _run_plainly(
@@ -78,6 +83,7 @@ def _run_plainly(
     training: Callable[[Module], bool] | None,
     eager: bool,
     each: Callable[[Made], object] | None,
+    inside: Callable[[Inside], None] | None,
     budget: int,
 ) -> Plain:
     alone()
@@ -95,19 +101,46 @@ def _run_plainly(
                 module.training = training(module)
         call.state.put()
         watch: Any = _Writes(world)
-        if not eager:  # a mode would have the compiled regions compiled again
-            watch = nullcontext()
+        if not eager or inside is not None:
             for parameter in call.module.parameters():
                 world.protect(parameter)
+        if not eager:  # a mode would have the compiled regions compiled again
+            watch = nullcontext()
         for tensor in tensors(args, kwargs):
             world.own(tensor)
         calls: Any = nullcontext() if each is None else _Calls(results, each)
+        # Compiled code is of one mode of gradients: in another one it would be compiled again.
+        gradients = torch.set_grad_enabled(not eager)
+        regions = None if inside is None else _Compiled(call.module)
         try:
-            with call.context(eager=eager), torch.no_grad(), results, watch, calls:
+            with call.context(eager=eager), gradients, results, watch, calls:
                 output = call.module(*args, **kwargs)
+            if regions is not None and inside is not None:
+                call.put_buffers()
+                with call.context(eager=False), torch.enable_grad():
+                    regions.look(inside)
         except Exception as raised:
             error = raised
     return Plain(output, tuple(results.found), error)
+
+
+class _Compiled:
+    """How the compiled modules of a forward are called; hooks go when all is put back."""
+
+    def __init__(self, module: Module) -> None:
+        self._calls: list[tuple[Module, Any, Any, RandomState]] = []
+        for each in [m for m in module.modules() if is_compiled(m)]:
+            each.register_forward_pre_hook(self._called, with_kwargs=True)
+
+    def _called(self, module: Module, args: Any, kwargs: Any) -> None:
+        if len(self._calls) < _MOST:
+            self._calls.append((module, *copied((args, kwargs)), RandomState.now()))
+
+    def look(self, inside: Callable[[Inside], None]) -> None:
+        """Look into each, called as it was."""
+        for module, args, kwargs, state in self._calls:
+            state.put()
+            look_inside(module, args, kwargs, inside)
 
 
 class _Calls(TorchFunctionMode):

@@ -1,0 +1,125 @@
+"""The seam that looks into what `torch.compile` made: each operation beside the eager one.
+
+The forward of the module is traced once more, as a function of its own, and its compiler is given a
+graph that also returns what each operation computes. Nothing stays: dynamo's counts are as before,
+its names go from the program's globals with that function, and the program's compiled code is let
+alone.
+
+Private: which compiler a module was compiled with, dynamo's counts, and what its graphs know of an
+operation (2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from .retrace import counts_as_before
+
+
+class Inside(NamedTuple):
+    """An operation of a compiled region."""
+
+    name: str  # "layer_norm"
+    lines: tuple[tuple[str, int], ...]  # file and line of each call around it, outer ones first
+    eager: Tensor
+    compiled: Tensor
+
+
+def compiler_of(module: Module) -> Any:
+    """What compiles the graphs of a module, as `torch.compile` was told; None where none does."""
+    innermost = import_module("torch._dynamo.eval_frame").innermost_backend
+    called = getattr(module, "_compiled_call_impl", None)
+    if called is not None:
+        cells = zip(called.__code__.co_freevars, called.__closure__ or (), strict=True)
+        callback = {name: cell.cell_contents for name, cell in cells}.get("callback")
+    else:
+        callback = getattr(getattr(module, "dynamo_ctx", None), "callback", None)
+    return None if callback is None else innermost(callback)
+
+
+def look_inside(module: Module, args: Any, kwargs: Any, see: Callable[[Inside], None]) -> None:
+    """Run a compiled module's forward, and show each operation of its graphs.
+
+    Args:
+        module: what `torch.compile` made, or the module that was compiled in place.
+        args: of its forward; they may be changed.
+        kwargs: of its forward.
+        see: is shown each operation that gives a floating-point tensor, in order.
+    """
+    compiler, inner = compiler_of(module), getattr(module, "_orig_mod", module)
+    forward = inner.forward
+    if compiler is None or not isinstance(forward, MethodType):
+        return
+    function: Any = forward.__func__
+    copy = FunctionType(
+        function.__code__.replace(),  # dynamo keeps what it compiles by the code
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+
+    def compile_both(graph: Any, inputs: Any) -> Any:
+        return _both(graph, inputs, compiler, see)
+
+    frames = import_module("torch._dynamo.eval_frame")
+    with counts_as_before(), torch.compiler.set_stance("default"):
+        try:
+            torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
+        finally:
+            frames.reset_code(copy.__code__)  # what was compiled goes now, and its names with it
+
+
+def _both(graph: Any, inputs: Any, compiler: Any, see: Callable[[Inside], None]) -> Any:
+    """What runs a graph eagerly, and beside it what the compiler makes of it."""
+    plain, nodes = _with_results(graph)
+    compiled = compiler(_with_results(graph)[0], inputs)
+    count = len(plain.graph.output_node().args[0]) - len(nodes)
+
+    def both(*args: Any) -> Any:
+        others = [a.clone() if isinstance(a, Tensor) else a for a in args]
+        results = compiled(*others)[count:]
+        expected = plain(*args)
+        for node, eager, other in zip(nodes, expected[count:], results, strict=True):
+            see(Inside(_name(node), _lines(node), eager.detach(), other.detach()))
+        return expected[:count]
+
+    return both
+
+
+def _with_results(module: Any) -> tuple[Any, list[Any]]:
+    """A copy of a graph that also returns copies of what its operations compute, and these."""
+    graph, copies = torch.fx.Graph(), dict[Any, Any]()
+    nodes, results = list[Any](), list[Any]()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            graph.output((*torch.fx.map_arg(node.args[0], copies.__getitem__), *results))
+            continue
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        value = node.meta.get("example_value")
+        if node.op.startswith("call") and isinstance(value, Tensor) and value.is_floating_point():
+            nodes.append(node)
+            results.append(graph.call_function(torch.clone, (copies[node],)))
+            results[-1].meta = dict(copies[node].meta)
+    return torch.fx.GraphModule(module, graph), nodes
+
+
+def _name(node: Any) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _lines(node: Any) -> tuple[tuple[str, int], ...]:
+    found = []
+    for line in node.meta.get("stack_trace", "").splitlines():
+        head, _, rest = line.strip().partition('", line ')
+        if head.startswith('File "') and rest:
+            found.append((head.removeprefix('File "'), int(rest.partition(",")[0])))
+    return tuple(found)
