@@ -145,6 +145,24 @@ def test_no_circle_of_files() -> None:
     assert not left, f"in circles, or above one: {sorted(left)}"
 
 
+def inner_room(name: str) -> str:
+    """A folder inside a room as one, and a file that stands in no such folder."""
+    return ".".join(name.split(".")[: 3 if name.count(".") > 2 else None])
+
+
+# The folders of these two are kinds of things, and no floors.
+@pytest.mark.parametrize("top", sorted(MAY_IMPORT.keys() - {"internals", "render"}))
+def test_no_circle_of_the_folders_inside_a_room(top: str) -> None:
+    left: dict[str, set[str]] = {}
+    for name in (each for each in TREES if room(each) == top):
+        inside = {inner_room(other) for other in ARROWS[name] if room(other) == top}
+        left.setdefault(inner_room(name), set()).update(inside - {inner_room(name)})
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in circles, or above one: {left}"
+
+
 def test_what_reads_a_saved_graph_never_imports_torch() -> None:
     for name in TREES:
         if folder(name).startswith(WITHOUT_TORCH):

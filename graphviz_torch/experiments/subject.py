@@ -18,7 +18,7 @@ from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared, Run, run
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
-from ..recording.source_lines import lines, short_names
+from ..recording.program.source_lines import lines, short_names
 from .comparison import Comparison, Row
 
 

@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 
 from torch import overrides
 
-from .hooks.installation import Installation
+from .hooks.installation import Installation, Watch
 
 _theirs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # what each of our functions replaced
 _warnings: Any = warnings
 
 
-class WarningLines:
-    """A context in which warnings that name a method of ours name its caller.
+class WarningLines(Watch):
+    """While it is open, warnings that name a method of ours name its caller.
 
     Args:
         methods: `__torch_function__` of a mode, or `__torch_dispatch__` of a mode or a tensor.
@@ -35,13 +35,6 @@ class WarningLines:
 
     def __init__(self, *methods: Any) -> None:
         self.codes: set[CodeType] = {method.__code__ for method in methods}
-
-    def __enter__(self) -> WarningLines:
-        _INSTALLATION.add(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _INSTALLATION.discard(self)
 
 
 def _replace() -> None:
@@ -95,3 +88,4 @@ def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
 
 
 _INSTALLATION: Installation[WarningLines] = Installation(_replace, _restore)
+WarningLines.installation = _INSTALLATION

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..tracing.nodes import Reading
-from .source_lines import Place
+from .program.source_lines import Place
 
 
 class BackwardCall(NamedTuple):

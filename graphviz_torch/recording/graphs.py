@@ -21,7 +21,7 @@ from ..tracing.regions import opened
 from .backward import Backward
 from .listener import Listener
 from .program import Program
-from .source_lines import short_names, sources
+from .program.source_lines import short_names, sources
 
 
 def graphs_of(
@@ -36,14 +36,14 @@ def graphs_of(
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for listener in listeners:
-        program.attempt(listener.conclude, backwards, graphs)
+        program.remarks.attempt(listener.conclude, backwards, graphs)
     rows = module_rows(program, listeners)
     pairs = zip(graphs, backwards, strict=True)
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
     if program.options.compiled != "closed":
         graphs = [
-            program.attempt(_opened, *pair, program) or pair[0]
-            for pair in zip(graphs, backwards, strict=True)
+            program.remarks.attempt(opened, graph, *_inside(backward, program)) or graph
+            for graph, backward in zip(graphs, backwards, strict=True)
         ]
     return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
 
@@ -52,7 +52,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
     """A row for each module that a listener has a value for."""
     found: dict[str, Mapping[str, Any]] = {}
     for listener in listeners:
-        for name, values in (program.attempt(listener.rows) or {}).items():
+        for name, values in (program.remarks.attempt(listener.rows) or {}).items():
             found[name] = {**found.get(name, {}), **values}
     # Without a line of Python for each module: there are many.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
@@ -67,7 +67,7 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
     """The graph of one backward, with the columns that the listeners give."""
     read, rows = backward.reading.columns, _origins(backward, program)
     for listener in listeners:
-        for name, values in (program.attempt(listener.columns, backward) or {}).items():
+        for name, values in (program.remarks.attempt(listener.columns, backward) or {}).items():
             if name not in rows:
                 rows[name] = _column(read.get(name), name, len(backward.numbers))
             column = rows[name]
@@ -86,12 +86,12 @@ def _completed(
 ) -> Graph:
     """The same, with what the listeners give beside its nodes."""
     for listener in listeners:
-        graph = program.attempt(listener.complete, graph, backward) or graph
+        graph = program.remarks.attempt(listener.complete, graph, backward) or graph
     return graph
 
 
-def _opened(graph: Graph, backward: Backward, program: Program) -> Graph:
-    """The graph with what is inside its compiled regions."""
+def _inside(backward: Backward, program: Program) -> tuple[Any, ...]:
+    """What there is to know of the inside of compiled regions, as `opened` takes it."""
     regions = backward.reading.regions
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
@@ -100,7 +100,7 @@ def _opened(graph: Graph, backward: Backward, program: Program) -> Graph:
     files = short_names(known | inside)
     table = program.table
     named = lambda file: files.get(file, Path(file).name)  # noqa: E731
-    return opened(graph, regions, named, table.classes(), table.path_of)
+    return regions, named, table.classes(), table.path_of
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
@@ -121,7 +121,7 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 def _notes(backward: Backward, program: Program) -> dict[int, str]:
     """What was said of nodes, and of the outputs what holds for all, and what could not be read."""
-    notes, more = dict(backward.notes), (*program.remarks, *program.missed)
+    notes, more = dict(backward.notes), program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if more else ():
         said = notes.get(i) or backward.reading.columns["note"][i]
         notes[i] = "; ".join(filter(None, (said, *more)))

@@ -13,6 +13,7 @@ A listener has a method for each event that it wants, of any of these:
     block_raised                     an exception ends the block      BlockRaised
     step_ended                       a step of a run is over: forget  None
                                      what is known by its graphs
+    copies_timed                     the profiler's copies are there  Memcpy, each
     resumed                          a run is watched again           Resumed
     release                          to let go of live nodes          None
 
@@ -38,7 +39,7 @@ from .live import Live
 from .live_nodes import End
 from .options import Options
 from .program import Program
-from .source_lines import Place
+from .program.source_lines import Place
 
 # Values by the id of the node, for the nodes that have one.
 Columns = Mapping[str, Mapping[int, Any]]
@@ -121,6 +122,10 @@ class Listener:
         """Live nodes that are drawn beside those that run, and what leads to them."""
         return []
 
+    def behind_error(self) -> list[End] | None:
+        """What made the operands of the call that ended the block; None: a backward ended it."""
+        return []
+
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         """The graphs of all backwards have their columns, and are about to be completed."""
 
@@ -135,6 +140,10 @@ class Listener:
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         """The graph, with what there is beside its nodes."""
         return graph
+
+    def keep(self, graphs: Sequence[Graph]) -> Any:
+        """What a recording is to hold as long as it lives, once its graphs are made; or None."""
+        return None
 
     def close(self) -> None:
         """The block is over, or was interrupted: nothing of the program is to be held or hooked."""

@@ -17,6 +17,7 @@ from .gradients.gradients import Gradients
 from .gradients.results import FiniteResults
 from .listener import Listener
 from .modules.arguments import Arguments
+from .modules.fast_paths import FastPaths
 from .modules.first_call import FirstCall
 from .modules.modes import Modes
 from .modules.weights import Weights
@@ -27,6 +28,7 @@ from .transfers.copies import Copies
 from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
+    FastPaths,
     EventListener,
     IdleCalls,
     FiniteResults,

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..internals.dynamo import compiles_backward
 from ..tracing.nodes import GradFn, Reading
 from .backward import Backward, BackwardCall
 from .live_nodes import End, leaves_of
 from .memory import Memory
+
+_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
 class Ran:
@@ -62,6 +66,17 @@ class Live:
         """Those of the results."""
         outputs = set(self.reading.columns["outputs"])
         return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
+
+    def may_be_hooked(self) -> bool:
+        """May the nodes be hooked, while backward runs."""
+        cuda = any(device.startswith("cuda") for device in self.devices)
+        if cuda and torch.cuda.is_current_stream_capturing():
+            return False  # what is done on the device would become a part of the CUDA graph
+        if compiles_backward():
+            for node, _ in self.reading.ends:
+                self.note(node, _COMPILED)
+            return False
+        return True
 
     def variables(self) -> list[Tensor]:
         """The leaves that it reaches."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..internals.hooks.modes import unseen_calls
 from ..tracing.nodes import GradFn, is_stale, made_by
 from ..tracing.tracer import connected
-from .cuts.record import LiveCut
 
 End = tuple[GradFn, int]  # a live node and the number of its output
 
@@ -37,11 +36,6 @@ def made_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
     """Of tensors that were computed: name, and sequence number and kind of the node that did."""
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
-
-
-def behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
-    """What made the operands of the cuts, each once."""
-    return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
 
 
 def hidden_behind(

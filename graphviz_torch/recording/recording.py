@@ -25,10 +25,10 @@ from ..graph.units import count_text
 from ..internals.frames import caller
 from ..internals.guards import set_grad_enabled
 from .failures.note import add_note
-from .modules.first_call import FirstCall, RecordedCall
+from .modules.first_call import RecordedCall
 from .options import Compiled, Options
+from .seams import seams_of
 from .session import Session
-from .transfers.copies import Copies
 from .transfers.profiler import Clock
 
 
@@ -232,7 +232,7 @@ class Recording:
         [1, 1, 1]
         """
         session = self._open_session()
-        graphs = session.program.attempt(session.graphs) or []
+        graphs = session.program.remarks.attempt(session.graphs) or []
         self._take_first_call(session, graphs)
         session.end_step(caller())
         return graphs
@@ -272,9 +272,9 @@ class Recording:
             self._open(session)
 
     def _take_first_call(self, session: Session, graphs: list[Graph]) -> None:
-        first = session.listener(FirstCall)
-        if first is not None and self.first_call is None:
-            self.first_call = session.program.attempt(first.take, graphs)
+        attempt = session.program.remarks.attempt
+        for listener in session.listeners if self.first_call is None else ():
+            self.first_call = self.first_call or attempt(listener.keep, graphs)
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -283,7 +283,7 @@ class Recording:
 
     def _open(self, session: Session) -> None:
         """Let PyTorch's seams tell the session what happens."""
-        seams = session.seams()
+        seams = seams_of(session)
         if self._clock is not None:
             seams.insert(0, self._clock)
         for seam in seams:
@@ -295,13 +295,13 @@ class Recording:
         enabled, collects = torch.is_grad_enabled(), gc.isenabled()
         try:
             self._unplug()
-            if self._clock is not None and (copies := session.listener(Copies)) is not None:
-                copies.time(self._clock.copies)
+            if self._clock is not None:
+                session.tell("copies_timed", self._clock.copies)
             if error is not None:
                 session.fail(error)
-            attempt = session.program.attempt
+            attempt = session.program.remarks.attempt
             self._graphs = attempt(session.graphs) or []
-            self._missed = list(session.program.missed)
+            self._missed = list(session.program.remarks.missed)
             self._take_first_call(session, self._graphs)
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])

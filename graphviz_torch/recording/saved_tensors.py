@@ -25,7 +25,7 @@ class SavedTensors(Listener):
     def graph_read(self, live: Live) -> None:
         """Read it before backward frees it."""
         if not TELLS:
-            self.program.leave_out(NOT_TOLD)
+            self.program.remarks.leave_out(NOT_TOLD)
             return
         self._rows[live.position] = live.memory.rows
         for node, text in live.memory.notes.items():

@@ -1,19 +1,19 @@
 """All that lives inside a recording's block alone: the program, and the tuple of listeners.
 
-seams of internals/hooks ─► Session ─► the program's services, then the listeners, in order
-                              │
-                              ├─ a backward begins: read ─► Live ─► told ─► it ends ─► Backward
-                              └─ at the end: graphs_of(backwards, listeners) ─► Graphs
+seams.py ─► Session ─► the program's services and the listeners
+              │
+              ├─ a backward begins: read ─► Live ─► told ─► it ends ─► Backward
+              └─ at the end: graphs_of(backwards, listeners) ─► Graphs
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import get_ident
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Module
@@ -22,29 +22,17 @@ from torch.optim import Optimizer
 from ..graph import Graph, SavedKind
 from ..graph.events import IdleCall
 from ..graph.gc import uncollected
-from ..internals.compiler.stance import EagerStance
-from ..internals.dynamo import compiles_backward
 from ..internals.frames import OTHER, owner, user_frame
-from ..internals.hooks.calls import CallWatch
-from ..internals.hooks.collectives import CollectiveWatch
-from ..internals.hooks.dispatch import Dispatched, OperatorWatch, sequence_number
-from ..internals.hooks.engine import BackwardBegan, BackwardEnded, EngineWatch
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.engine import BackwardBegan, BackwardEnded
 from ..internals.hooks.modes import unseen_calls
-from ..internals.hooks.modules import ModuleWatch
-from ..internals.hooks.optimizers import StepWatch
-from ..internals.hooks.regions import RegionWatch
-from ..internals.hooks.stream import methods, tell
+from ..internals.hooks.stream import Tell, methods, tell
 from ..internals.tasks import programs
-from ..internals.tensors.weak import Uncounted
 from ..internals.tracers import is_trial
-from ..internals.warning_lines import WarningLines
 from ..tracing.nodes import GradFn, read
 from ..tracing.tracer import connected
 from . import listeners
 from .backward import Backward, BackwardCall
-from .compiled.regions import Regions
-from .compiled.trace import OperationTrace
-from .failures.failures import Failures
 from .graphs import graphs_of
 from .listener import (
     Began,
@@ -58,13 +46,9 @@ from .listener import (
 from .live import Live
 from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
 from .memory import Memory
-from .modules.fast_paths import FastPaths
 from .options import Options
 from .program import Program
-from .source_lines import raised
-
-Kind = TypeVar("Kind", bound=Listener)
-_COMPILED = "gradients are not recorded: compiled autograd runs this backward"
+from .program.source_lines import raised
 
 
 class _InnerBackward(NamedTuple):
@@ -86,47 +70,16 @@ class Session:
         self.program = program = Program(model, frame, options)
         self.backwards: list[Backward] = []
         kinds = [kind for kind in listeners.LISTENERS if kind.wanted(options)]
-        found = [kind(program) for kind in kinds]
-        self._calls = CallWatch((*program.services, *found), program.key, program.miss)
-        fast_paths = FastPaths(program, self._calls)
-        self.listeners: tuple[Listener, ...] = (fast_paths, *found)
-        self._listening = (fast_paths, *program.services, *found)
+        self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         self._live: Live | None = None
         # id() of the variables that backwards reached, of this step and the one before.
         self._reached: set[int] = set()
         self._first = sequence_number()  # nodes from this number on are in no backward yet
 
-    def listener(self, kind: type[Kind]) -> Kind | None:
-        """The listener of this kind, if there is one."""
-        return next((one for one in self.listeners if isinstance(one, kind)), None)
-
-    def seams(self) -> list[Any]:
-        """What tells of the program, in the order in which it is opened."""
-        found: list[Any] = [
-            Uncounted(self._release),
-            self.program,
-            RegionWatch(OperationTrace, Regions.wanted(self.program)),
-            WarningLines(CallWatch.__torch_function__),
-            ModuleWatch(self._telling("module_began"), self._telling("module_ended")),
-            EngineWatch(self._begin, self._end),
-            StepWatch(self._telling("stepping"), self._telling("stepped")),
-        ]
-        if self.program.options.compiled == "eager":
-            found.append(EagerStance(self.program.ran_eager, self.program.miss))
-        for listener in self.listeners:
-            if listener.operators:
-                hand_on = self._telling_operators(listener)
-                watch = OperatorWatch(listener.operators, hand_on, everywhere=listener.everywhere)
-                found.append(watch)
-        if methods(self.listeners, "sent"):
-            sent, waited = self._telling_any("sent"), self._telling_any("waited")
-            found.append(CollectiveWatch(sent=sent, waited=waited))
-        return [*found, self._calls]
-
-    def _telling(self, event: str) -> Callable[[Any], None]:
+    def telling(self, event: str) -> Callable[[Any], None]:
         """What tells the listeners of an event of this program."""
-        listening, program = methods(self._listening, event), self.program
-        key, thread, miss = program.key, program.thread, program.miss
+        listening, program = self._listening(event), self.program
+        key, thread, miss = program.key, program.thread, program.remarks.miss
 
         def hand_on(happened: Any) -> None:
             if key in programs() and get_ident() == thread:  # as `program.is_here`, for every call
@@ -134,65 +87,77 @@ class Session:
 
         return hand_on
 
-    def _telling_any(self, event: str) -> Callable[[Any], None]:
-        """What tells the listeners of an event of any thread: whose it is, they find out."""
-        listening, miss = methods(self.listeners, event), self.program.miss
+    def telling_any(
+        self, event: str, listeners: Sequence[Listener] | None = None
+    ) -> Callable[[Any], None]:
+        """The same of an event of any thread: whose it is, they find out."""
+        listening = methods(self.listeners if listeners is None else listeners, event)
+        miss = self.program.remarks.miss
         return lambda happened: tell(listening, happened, miss)
 
-    def _telling_operators(self, listener: Listener) -> Callable[[Dispatched], None]:
-        # The engine's threads for devices work for this program too: whose operator one is, the
-        # listener finds out.
-        listening, miss = methods((listener,), "dispatched"), self.program.miss
-        return lambda happened: tell(listening, happened, miss)
+    def tell(self, event: str, happened: object) -> None:
+        """Tell the listeners."""
+        tell(self._listening(event), happened, self.program.remarks.miss)
 
-    def _tell(self, event: str, happened: object) -> None:
-        tell(methods(self._listening, event), happened, self.program.miss)
+    def _listening(self, event: str) -> Tell:
+        # The program knows where it is before the listeners do, and where it was after them.
+        services, listeners = self.program.services, self.listeners
+        ends = event == "module_ended"
+        return methods((*listeners, *services) if ends else (*services, *listeners), event)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Tensors are about to be swapped, which those refuse whose nodes are alive."""
         self.program.ends = []
-        self._tell("release", None)
+        self.tell("release", None)
 
-    def _begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
+    @uncollected
+    def begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
         if not program.is_here():
             return None
-        attempt = program.attempt
         with unseen_calls():
-            ends = [end for output in event.outputs for end in attempt(ends_of, output) or ()]
+            ends = self._ends_of(event.outputs)
             if not ends or is_trial():
                 return None  # the engine will object
             if self._live is not None:
                 return _InnerBackward(ends)
-            live = self._live = attempt(self._read, ends, event.frame, event)
-            if live is not None:
-                if program.options.gradients is not False and attempt(_may_be_hooked, live):
+            try:
+                self._live = live = self._read(ends, event.frame, event)
+                if program.options.gradients is not False and live.may_be_hooked():
                     live.ran.watch()
-                asked = [end for value in event.inputs for end in attempt(ends_of, value) or ()]
-                frame = user_frame(event.frame)
-                self._tell("backward_began", Began(live, event.outputs, asked, frame))
-                live.memory.release()
-        return live
+            except Exception as error:
+                program.remarks.miss(error)
+            if self._live is not None:
+                asked, frame = self._ends_of(event.inputs), user_frame(event.frame)
+                self.tell("backward_began", Began(self._live, event.outputs, asked, frame))
+                self._live.memory.release()
+        return self._live
+
+    def _ends_of(self, values: Iterable[Any]) -> list[End]:
+        """The live nodes behind tensors and gradient edges, of those that can be read."""
+        attempt = self.program.remarks.attempt
+        return [end for value in values for end in attempt(ends_of, value) or ()]
 
     @uncollected
-    def _end(self, event: BackwardEnded) -> None:
+    def end(self, event: BackwardEnded) -> None:
         """Backward has run, or raised."""
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
             if error is not None:
-                self._tell("inner_backward_raised", InnerBackwardRaised(live.ends, error))
+                self.tell("inner_backward_raised", InnerBackwardRaised(live.ends, error))
         elif live is not None:
             try:
                 backward = live.plain(failed=error is not None)
                 self.backwards.append(backward)
                 self._reached |= backward.reached
-                self._tell("backward_ended", Ended(live, backward, event.gradients, error))
+                self.tell("backward_ended", Ended(live, backward, event.gradients, error))
             finally:
                 live.release()
                 self._live = None
                 self._first = sequence_number()
 
+    @uncollected
     def fail(self, error: BaseException) -> None:
         """An exception ends the block."""
         trace = error.__traceback__
@@ -201,18 +166,14 @@ class Session:
         if trace is not None and self.program.frame is None:
             self.program.frame = trace.tb_frame
         place = raised(error, self.program.stack.files)
-        self._tell("block_raised", BlockRaised(error, place))
-        failures = self.listener(Failures)
-        if failures is not None and not failures.in_backward:
-            with unseen_calls():
-                ends = failures.ends() or self._last_ends()
-                if ends or not self.backwards:
-                    live = self._read(ends, sys._getframe(1), failed=True)
-                    failures.attach(live.position, live.ids)
-                    self.backwards.append(live.plain())
-                    live.release()
-                else:
-                    failures.attach(len(self.backwards) - 1, {})
+        self.tell("block_raised", BlockRaised(error, place))
+        with unseen_calls():
+            behind = [listener.behind_error() for listener in self.listeners]
+            ends = [end for each in behind for end in each or ()] or self._last_ends()
+            if None not in behind and (ends or not self.backwards):
+                live = self._read(ends, sys._getframe(1), failed=True)
+                self.backwards.append(live.plain())
+                live.release()
 
     def resume(self, frame: FrameType | None, optimizer: Optimizer | None) -> None:
         """The program is watched again, from this frame on.
@@ -223,14 +184,14 @@ class Session:
         """
         self.program.resume(frame)
         self._first = sequence_number()
-        self._tell("resumed", Resumed(optimizer))
+        self.tell("resumed", Resumed(optimizer))
 
     def end_step(self, frame: FrameType | None) -> None:
         """A step is over: what is known by its graphs goes. The next one begins in this frame."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
-        self._tell("step_ended", None)
+        self.tell("step_ended", None)
         self.program.resume(frame)
 
     def close(self) -> None:
@@ -269,7 +230,6 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
-    @uncollected
     def _read(
         self,
         ends: list[End],
@@ -294,7 +254,7 @@ class Session:
         hidden: list[GradFn] = []
         reach = Reach(own, self._reached, failed)
         for listener in self.listeners:
-            hidden += program.attempt(listener.hidden, reach) or []
+            hidden += program.remarks.attempt(listener.hidden, reach) or []
         if hidden:  # what lies before a cut is drawn too, before what came after
             ids, edges = connected(hidden + [fn for fn, _ in ends])
         reading = read(ids, edges, ends, named)
@@ -316,7 +276,7 @@ class Session:
             failed=failed,
             memory=Memory(ids, self._known_tensors()),
         )
-        self._tell("graph_read", live)
+        self.tell("graph_read", live)
         return live
 
     def _known_tensors(self) -> list[tuple[SavedKind, torch.Tensor]]:
@@ -327,15 +287,3 @@ class Session:
         known += [("buffer", tensor) for tensor in program.table.buffers()]
         known += [("input", tensor) for tensor in program.stack.inputs()]
         return known
-
-
-def _may_be_hooked(live: Live) -> bool:
-    """May the nodes of a graph be hooked, while backward runs."""
-    cuda = any(device.startswith("cuda") for device in live.devices)
-    if cuda and torch.cuda.is_current_stream_capturing():
-        return False  # what is done on the device would become a part of the CUDA graph
-    if compiles_backward():
-        for node, _ in live.reading.ends:
-            live.note(node, _COMPILED)
-        return False
-    return True

@@ -146,7 +146,7 @@ class CallWatch(TorchFunctionMode):
         every = [one for one in listeners if wants(one, None, True)]
         self._every = methods(every, "called")
         self._raised = methods(listeners, "raised")
-        self._program = program
+        self.program = program
         self._miss = miss
         self._end = sequence_number()  # when a call that computes was told last
 
@@ -172,7 +172,7 @@ class CallWatch(TorchFunctionMode):
             if func in _METHODS and type(args[0]) in _PLAIN:
                 return getattr(args[0], func.__name__)(*args[1:], **(kwargs or {}))
             return func(*args, **(kwargs or {}))
-        if self._program not in programs() or is_jit_tracing():
+        if self.program not in programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
         if own is not func and is_called_by_itself(own, sys._getframe(1)):

@@ -33,7 +33,7 @@ from ..frames import hide
 from ..tensors.pytree import tensors
 from .collective_operators import WAIT, arguments, kinds
 from .dispatch import sequence_number
-from .installation import Installation
+from .installation import Installation, Watch
 from .works import Wait, WorkMethods
 
 
@@ -81,8 +81,8 @@ class Waited(NamedTuple):
     end: float = 0.0
 
 
-class CollectiveWatch:
-    """A context that tells of each collective that this process begins, in any thread.
+class CollectiveWatch(Watch):
+    """Tells of each collective that this process begins, in any thread, until `close()`.
 
     Args:
         begun, sent, waited: take the events.
@@ -103,13 +103,6 @@ class CollectiveWatch:
     ) -> None:
         self.begun, self.sent, self.returned = begun, sent, returned
         self.waiting, self.waited, self.raised = waiting, waited, raised
-
-    def __enter__(self) -> CollectiveWatch:
-        _INSTALLATION.add(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _INSTALLATION.discard(self)
 
 
 _libraries: list[Library] = []
@@ -157,6 +150,7 @@ def _update(group: Any) -> None:
 
 
 _INSTALLATION: Installation[CollectiveWatch] = Installation(_install, _remove)
+CollectiveWatch.installation = _INSTALLATION
 
 
 def _kernel(name: str) -> Callable[..., Any]:

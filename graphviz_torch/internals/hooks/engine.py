@@ -62,12 +62,6 @@ class EngineWatch(Watch):
         self, began: Callable[[BackwardBegan], Any], ended: Callable[[BackwardEnded], object]
     ) -> None:
         self.began, self.ended = began, ended
-        self.thread = 0
-
-    def open(self) -> None:
-        """Watch the backwards of this thread from now on."""
-        self.thread = threading.get_ident()
-        super().open()
 
 
 def _replace() -> None:

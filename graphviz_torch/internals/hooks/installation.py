@@ -76,13 +76,15 @@ class Installation(Generic[Watcher]):
 
 
 class Watch:
-    """Somebody who watches what its class is for, from `open()` to `close()`."""
+    """Somebody who watches what its class is for, from `open()` to `close()`, or in a `with`."""
 
     installation: ClassVar[Installation[Any]]
     first = False  # is it told before those that are there
+    thread = 0  # that opened it
 
     def open(self) -> None:
         """Watch from now on."""
+        self.thread = threading.get_ident()
         self.installation.add(self, first=self.first)
 
     def close(self) -> None:

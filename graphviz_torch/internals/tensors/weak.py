@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hooks.installation import Installation
+from ..hooks.installation import Installation, Watch
 
 _utils: Any = torch.utils
 
@@ -29,8 +29,8 @@ class Ref(weakref.ref[Tensor]):
     __slots__ = ()
 
 
-class Uncounted:
-    """A context in which `swap_tensors` does not count a `Ref`.
+class Uncounted(Watch):
+    """While it is open, `swap_tensors` does not count a `Ref`.
 
     Args:
         release: called when it begins, to let go of nodes.
@@ -38,13 +38,6 @@ class Uncounted:
 
     def __init__(self, release: Callable[[], None] = lambda: None) -> None:
         self.release = release
-
-    def __enter__(self) -> Uncounted:
-        _installation.add(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _installation.discard(self)
 
 
 class _WeakrefModule:
@@ -68,3 +61,4 @@ def _remove() -> None:
 
 
 _installation = Installation[Uncounted](_install, _remove)
+Uncounted.installation = _installation

@@ -28,7 +28,7 @@ from ..listener import Began, Ended, Listener
 from ..live import Live
 from ..options import Options
 from ..program import Program
-from ..source_lines import Place, Source, sources
+from ..program.source_lines import Place, Source, sources
 from .owners import Owner, Owners
 
 

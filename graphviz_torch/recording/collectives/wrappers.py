@@ -27,10 +27,10 @@ from ...internals.hooks.optimizers import Stepping, parameters_of
 from ..backward import Backward
 from ..events.events import Events
 from ..listener import Ended, Listener
-from ..modules.variables import modules_of
 from ..options import Options
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
+from ..program.variables import modules_of
 
 _METHODS = 4  # that stand between a wrapper's variable and the call of a module inside
 

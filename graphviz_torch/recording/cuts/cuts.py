@@ -43,11 +43,11 @@ from ...tracing.nodes import GradFn, made_by
 from ..backward import Backward
 from ..listener import Listener, Reach
 from ..live import Live
-from ..live_nodes import behind, hidden_behind
+from ..live_nodes import hidden_behind
 from ..program import Program
-from ..tracking import Trail, inwards, name_of
+from ..program.tracking import Trail, inwards, name_of
 from .names import READS, cut_name, results_cut
-from .record import CutRecord, LiveCut, Origin
+from .record import CutRecord, LiveCut, Origin, behind
 
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # with the label and the node of an operand

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from ...internals.functions import METADATA_CALLS
-from ..tracking import name_of
+from ..program.tracking import name_of
 
 PLAIN = ("detach", "detach_", "data")
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ...graph import TensorMeta
 from ...tracing.nodes import GradFn
-from ..source_lines import Place
+from ..program.source_lines import Place
 from .names import PLAIN
 
 
@@ -55,3 +56,8 @@ class Origin:
     def of_leaves(self) -> bool:
         """Were all operands leaves."""
         return all(issubclass(type(operand), Tensor) for operand in self.operands)
+
+
+def behind(cuts: Iterable[LiveCut]) -> list[GradFn]:
+    """What made the operands of the cuts, each once."""
+    return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))

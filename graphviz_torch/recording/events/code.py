@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 from ...internals.frames import OWN
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
 
 
 def codes(

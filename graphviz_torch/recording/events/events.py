@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...graph import Event, Operand, TensorMeta
 from ...internals.tensors.metadata import tensor_meta
-from ..source_lines import Place
+from ..program.source_lines import Place
 
 
 class TensorRecord(NamedTuple):

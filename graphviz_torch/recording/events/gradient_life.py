@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
 from ...internals.frames import LIBRARY, OWN, owner
 from ...internals.tensors.memory import storage_id
-from ..source_lines import Place
+from ..program.source_lines import Place
 from .events import Events
 
 _CLIPPING = inspect.getfile(clip_grad)

@@ -28,7 +28,7 @@ from ..backward import Backward
 from ..listener import Ended, Listener, Resumed
 from ..options import Options
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
 from .code import called, codes
 from .events import Events
 from .training import schedulers

@@ -33,7 +33,7 @@ from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Began, BlockRaised, Ended, Resumed
 from ..program import Program
-from ..source_lines import Place, assigned, source_text
+from ..program.source_lines import Place, assigned, source_text
 from .events import TensorRecord
 from .gradient_life import GradientLife
 from .nonfinite import NonfiniteValues

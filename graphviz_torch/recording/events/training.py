@@ -28,7 +28,7 @@ from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import optimized_parameters
 from ..backward import Backward
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
 from .code import called, codes, is_made_by_call, stored
 from .events import Events
 

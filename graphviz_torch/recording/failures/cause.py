@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...graph import Cause, Failure, Operand
 from ..backward import Backward
 from ..program import Program
-from ..source_lines import source_text
+from ..program.source_lines import source_text
 from .node import FailingNode
 
 Computed = tuple[str, int, str]  # of a tensor: name, number and kind of the node that made it

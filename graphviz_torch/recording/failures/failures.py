@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,14 +10,13 @@ from ...graph import Graph
 from ...internals.frames import user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
-from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
 from ..backward import Backward
 from ..listener import BlockRaised, Ended, InnerBackwardRaised, Listener
 from ..live import Live
 from ..live_nodes import End, made_of
 from ..program import Program
-from ..tracking import name_of
+from ..program.tracking import name_of
 from .cause import Computed, explained
 from .node import FailingNode, find_failing_node, find_node_in_checkpoint
 from .operands import Error, Failed, operand, refused_operands
@@ -42,7 +40,7 @@ class Failures(Listener):
         self._call: Failed | None = None  # the last that raised since the last backward
         self._block: Failed | None = None  # what ended the block ...
         self._position = -1  # ... during or after the backward of this graph
-        self.in_backward = False  # did the last backward raise what ended the block
+        self._in_backward = False  # did the last backward raise what ended the block
         self._backwards: list[Backward] = []
         self._failed: dict[int, _FailedBackward] = {}  # by graph
         self._inner: FailingNode | None = None  # of a backward that the running one runs
@@ -65,6 +63,8 @@ class Failures(Listener):
     def graph_read(self, live: Live) -> None:
         """What was raised before it was caught."""
         self._call = None
+        if live.failed and self._block is not None:
+            self._position, self._block = live.position, self._block.among(live.ids)
 
     def inner_backward_raised(self, event: InnerBackwardRaised) -> None:
         fns, _ = connected([fn for fn, _ in event.ends])
@@ -103,24 +103,19 @@ class Failures(Listener):
             if _REFUSED in known.message:
                 failed = replace(failed, operands=refused_operands(error))
         last = self._failed.get(len(self._backwards) - 1)
-        self.in_backward = last is not None and last.error == known
-        if self.in_backward:
+        self._in_backward = last is not None and last.error == known
+        if self._in_backward:
             failed = replace(failed, raised=None if place == failed.place else place)
         self._block, self._position = failed, len(self._backwards) - 1
 
     def step_ended(self, event: None) -> None:
         self._backwards, self._failed, self._position = [], {}, -1
 
-    def ends(self) -> list[End]:
-        """What made the operands of the call that ended the block."""
+    def behind_error(self) -> list[End] | None:
+        if self._in_backward:
+            return None
         operands = [] if self._block is None else self._block.operands
         return [(part.fn, part.output_nr) for part in operands if part.fn is not None]
-
-    def attach(self, position: int, ids: Mapping[GradFn, int]) -> None:
-        """What ended the block belongs to this graph, which has these nodes."""
-        self._position = position
-        if self._block is not None:
-            self._block = self._block.among(ids)
 
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         own = self._failed.get(backward.position)

@@ -15,7 +15,7 @@ from ...graph import TensorMeta
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn
-from .in_place import Change, Changes, same_memory
+from ..program.in_place import Change, Changes, same_memory
 
 # What PyTorch says (2.13).
 _CHANGED = re.compile(r"one of the variables needed .* version (\d+); expected version (\d+)")

@@ -17,7 +17,7 @@ from ...internals.frames import local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
 from ...tracing.nodes import GradFn, made_by
-from ..source_lines import Place
+from ..program.source_lines import Place
 
 
 @dataclass(slots=True)

@@ -55,11 +55,8 @@ class Gradients(Listener):
                 hooks.fail()
             # The engine hands these out without running their nodes.
             ids = event.live.ids
-            hooks.add(
-                (ids[fn], output_nr, gradient)
-                for (fn, output_nr), gradient in zip(self._asked, event.gradients, strict=False)
-                if fn in ids
-            )
+            pairs = zip(self._asked, event.gradients, strict=False)
+            hooks.add([(ids[fn], nr, gradient) for (fn, nr), gradient in pairs if fn in ids])
         finally:
             self._asked = []
             hooks.__exit__()

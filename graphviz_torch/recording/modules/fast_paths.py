@@ -25,16 +25,12 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Takes the mode away before such a layer runs, and brings it back after.
+    """Takes the mode away before such a layer runs, and brings it back after."""
 
-    Args:
-        calls: the mode. It tells of the layer as of one call.
-    """
-
-    def __init__(self, program: Program, calls: CallWatch) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._calls = calls
         self._layer: nn.Module | None = None  # that runs without the mode
+        self._calls: CallWatch | None = None  # the mode, which tells of the layer as of one call
 
     def module_began(self, event: ModuleBegan) -> None:
         module = event.module
@@ -46,23 +42,24 @@ class FastPaths(Listener):
             if not _may_be_taken(module, event.frame):
                 return
             # Where another mode watches, PyTorch would not take that way without this one either.
-            modes = FUNCTIONS.now()
-            if self._calls in modes and all(isinstance(mode, CallWatch) for mode in modes):
-                self._layer = module
-                leave(self._calls, FUNCTIONS)
+            modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
+            own = [mode for mode in modes if mode.program is self.program.key]
+            if own and len(modes) == len(FUNCTIONS.now()):
+                self._layer, self._calls = module, own[0]
+                leave(own[0], FUNCTIONS)
 
     def module_ended(self, event: ModuleEnded) -> None:
-        layer, output, frame = self._layer, event.output, event.frame
-        if layer is None or event.module is not layer:
+        layer, calls, output, frame = self._layer, self._calls, event.output, event.frame
+        if layer is None or calls is None or event.module is not layer:
             return
-        self._layer = None
-        FUNCTIONS.push(self._calls)
+        self._layer = self._calls = None
+        FUNCTIONS.push(calls)
         if output is not None:
             number = sequence_number()
             args, kwargs = variables(frame, "args", "kwargs")
             given = (*(args or ()), *layer.parameters())
             call = type(layer).forward, given, kwargs, output, frame, number, number
-            self._calls.tell(Called(*call))
+            calls.tell(Called(*call))
 
 
 def _may_be_taken(layer: nn.Module, frame: FrameType) -> bool:

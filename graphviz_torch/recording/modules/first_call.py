@@ -27,7 +27,7 @@ from ..backward import Backward
 from ..listener import Columns, Listener
 from ..options import Options
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
 
 _LOSSES = {
     F.cross_entropy,
@@ -106,7 +106,7 @@ class FirstCall(Listener):
             if next(module.parameters(), None) is not None:
                 divided = {name for m in module.modules() for name in _classes(m)} & _DIVIDED
                 if divided:
-                    self.program.leave_out("experiments: ranks divide the module")
+                    self.program.remarks.leave_out("experiments: ranks divide the module")
                     return
                 args, kwargs = variables(event.frame, "args", "kwargs")
                 given = event.args if args is None else args
@@ -157,7 +157,7 @@ class FirstCall(Listener):
     def step_ended(self, event: None) -> None:
         self._nodes = {}
 
-    def take(self, graphs: Sequence[Graph]) -> RecordedCall | None:
+    def keep(self, graphs: Sequence[Graph]) -> RecordedCall | None:
         """What was kept, with the nodes of the graph that has most of them."""
         if self._call is None:
             return None

@@ -54,7 +54,7 @@ from ...internals.hooks.regions import RegionWatch
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.pytree import tensors
 from ..compiled.trace import OperationTrace
-from ..failures.in_place import IN_PLACE
+from ..program.in_place import IN_PLACE
 
 _grad: Any = Tensor.grad
 _data: Any = Tensor.data

@@ -29,7 +29,7 @@ from ..listener import Began, Listener
 from ..live import Live
 from ..options import Options
 from ..program import Program
-from ..source_lines import Place
+from ..program.source_lines import Place
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 

@@ -19,8 +19,8 @@ from ..backward import Backward
 from ..listener import Began, Ended, Listener, Resumed
 from ..live import Live
 from ..program import Program
-from ..source_lines import Place
-from .optimizers import closure_code
+from ..program.optimizers import closure_code
+from ..program.source_lines import Place
 
 _OPTIMIZERS = 64  # of which a sample is known: the last ones
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -19,7 +19,7 @@ from ..listener import Began, Ended, Listener
 from ..live import Live
 from ..options import Options
 from ..program import Program
-from ..tracking import name_of
+from ..program.tracking import name_of
 from .operators import OPERATORS
 from .profiler import Memcpy, match
 from .transfers import CopyRecord, Transfers
@@ -42,9 +42,9 @@ class Copies(Listener):
     def wanted(cls, options: Options) -> bool:
         return options.transfers
 
-    def time(self, copies: Iterable[Memcpy]) -> None:
+    def copies_timed(self, event: Sequence[Memcpy]) -> None:
         """The profiler has seen these copies, and how long they took."""
-        self._unmatched = match(self._transfers.records, copies)
+        self._unmatched = match(self._transfers.records, event)
 
     def backward_began(self, event: Began) -> None:
         self._live = event.live

@@ -22,7 +22,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
-from ..source_lines import Place
+from ..program.source_lines import Place
 from .operators import dispatched_copies
 
 

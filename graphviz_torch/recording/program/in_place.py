@@ -25,8 +25,8 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from ..source_lines import Place
-from ..tracking import name_of
+from .source_lines import Place
+from .tracking import name_of
 
 _CHANGES = 10_000  # changes; the oldest are forgotten
 _STEPS = 100

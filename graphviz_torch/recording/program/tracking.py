@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..internals.dynamo import uncompiled
-from ..internals.tensors.weak import Ref
+from ...internals.dynamo import uncompiled
+from ...internals.tensors.weak import Ref
 
 
 class Copy(Protocol):

@@ -5,38 +5,34 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
-from ..internals import tasks
-from ..internals.frames import OTHER, local_variables, outwards, user_frame
-from ..internals.hooks.calls import Called
-from ..internals.hooks.dispatch import sequence_number
-from ..internals.hooks.modules import ModuleBegan, ModuleEnded
-from ..internals.tensors.pytree import flatten, is_nesting
-from ..tracing.names import caller_names, outwards_names
-from .failures.in_place import Changes
-from .live_nodes import End, ends_of
-from .modules.call_stack import CallStack
-from .modules.origins import Origins
-from .modules.parameters import ParameterTable
-from .options import Options
+from ...internals import tasks
+from ...internals.frames import OTHER, local_variables, outwards, user_frame
+from ...internals.hooks.calls import Called
+from ...internals.hooks.dispatch import sequence_number
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.tensors.pytree import flatten, is_nesting
+from ...tracing.names import caller_names, outwards_names
+from ..live_nodes import End, ends_of
+from ..options import Options
+from .call_stack import CallStack
+from .in_place import Changes
+from .optimizers import Steps
+from .origins import Origins
+from .parameters import ParameterTable
+from .remarks import Remarks
+from .scaling import Scaling
 from .source_lines import Place, Source, lines, sources
-from .steps.optimizers import Steps
-from .steps.scaling import Scaling
 from .tracking import Tracker
 
-Answer = TypeVar("Answer")
-_MISSED = 10  # reasons
 _STEPS = 3  # whose nodes are still known by module and line
-_TEXT = 200  # characters of one
-_EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
 
 
 class Program:
@@ -63,9 +59,8 @@ class Program:
         self.scaling = Scaling()
         self.tracker = Tracker()
         self.ends: list[End] = []  # outputs of the last outermost module call
-        self.missed: dict[str, None] = {}  # what could not be read, each reason once
+        self.remarks = Remarks()
         self._began = deque([sequence_number()], maxlen=_STEPS)  # the last steps, at these numbers
-        self.remarks: list[str] = []  # what has to be known of the recording as a whole
         self._model = model
         self.thread = get_ident()
         self.key = object()  # is among `tasks.programs()` where this program runs
@@ -114,7 +109,7 @@ class Program:
     def step_ended(self, event: None) -> None:
         """A step of a run is over: the next one names modules, nodes and lines anew."""
         self.ends = []
-        self.missed = {}
+        self.remarks.missed = {}
         self.table.clear(self._model)
         self.stack.name_running()
         self.stack.begin_step()
@@ -149,7 +144,7 @@ class Program:
 
     def line(self) -> Callable[[Place | None], str]:
         """What turns a place into "train.py:41", with as many folders as tell files apart."""
-        return lines(file for file, owner in self.stack.files.items() if owner != OTHER)
+        return lines([file for file, owner in self.stack.files.items() if owner != OTHER])
 
     def source(self, number: int) -> str:
         """The line that made the node with this sequence number."""
@@ -203,27 +198,3 @@ class Program:
     def callers(self, frame: FrameType | None) -> list[Place]:
         """The user's lines that lead to a frame from the one that entered the recording."""
         return [(one.f_code, one.f_lasti) for one in outwards(frame, self.frame)]
-
-    def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
-        """The answer of a reading of ours; None if it fails, which is noted and ends nothing."""
-        try:
-            return read(*args)
-        except Exception as error:
-            self.miss(error)
-            return None
-
-    def miss(self, error: Exception) -> None:
-        """Something of the program could not be read: it is not recorded, and runs on."""
-        if len(self.missed) < _MISSED:
-            with suppress(Exception):  # an error of the user's may refuse to be written
-                text = next(iter(str(error).splitlines()), "")[:_TEXT]
-                self.leave_out(f"{type(error).__name__}: {text}")
-
-    def ran_eager(self) -> None:
-        """Say that the program runs without its compiled code."""
-        if _EAGER not in self.remarks:
-            self.remarks.append(_EAGER)
-
-    def leave_out(self, what: str) -> None:
-        """Say that something is not recorded, in words that follow "not recorded:"."""
-        self.missed[f"not recorded: {what}"] = None

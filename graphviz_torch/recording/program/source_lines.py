@@ -16,8 +16,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from ..graph.text import called_at
-from ..internals.frames import OWN, cell, owner
+from ...graph.text import called_at
+from ...internals.frames import OWN, cell, owner
 
 Place = tuple[CodeType, int]  # code, and the position of an instruction in it
 
