@@ -6,6 +6,7 @@ adding one function to the file of its family.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -57,7 +58,26 @@ def find(graph: GraphLike, previous: Sequence[GraphLike] = ()) -> Findings:
     """
     if isinstance(graph, Training):
         return _find_in_steps(graph)
-    before = _graphs(previous, "previous", "find(graph, [previous])")
+    if isinstance(graph, Graph) and not previous:
+        return _find_once(graph)
+    return _find(graph, _graphs(previous, "previous", "find(graph, [previous])"))
+
+
+# By the id of a graph that is alive. To hash a graph takes as long as to judge it.
+_judged: dict[int, tuple[weakref.ref[Graph], Findings]] = {}
+
+
+def _find_once(graph: Graph) -> Findings:
+    """What is wrong in a graph, from before where it was asked before: a graph is frozen."""
+    number = id(graph)
+    known = _judged.get(number)
+    if known is None or known[1].checked.rules != len(RULES):
+        forgotten = weakref.ref(graph, lambda _: _judged.pop(number, None))
+        known = _judged[number] = forgotten, _find(graph, [])
+    return Findings(known[1], known[1].checked)
+
+
+def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     graphs = getattr(graph, "graphs", None)
     if not isinstance(graphs, list) or not graphs:
         graphs = [graph_of(graph)]

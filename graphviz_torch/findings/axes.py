@@ -19,7 +19,7 @@ Atom = tuple[int, int]  # number, size
 Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
-_VIEWS = {"view", "unsafe_view", "reshape_alias"}
+VIEWS = {"view", "unsafe_view", "reshape_alias"}
 _PRODUCTS = {"mm", "bmm"}
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
 
@@ -33,7 +33,7 @@ def keeps_order(reading: Reading) -> bool:
     split: dict[int, set[tuple[int, ...]]] = {}
     known: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     for node in reading.graph.nodes:
-        if node.operation not in _VIEWS:
+        if node.operation not in VIEWS:
             continue
         source = next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
         metas = node.outputs, () if source is None else reading.graph.nodes[source].outputs
@@ -122,7 +122,7 @@ class AxisReading:
     def _moved(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         """Of what hands on values in another order or form."""
         operation, rank = node.operation, len(given)
-        if operation in _VIEWS:
+        if operation in VIEWS:
             return self._viewed(node, given, shape)
         if operation == "t":
             return given[::-1]

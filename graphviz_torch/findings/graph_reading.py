@@ -6,7 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from ..graph import Collective, Edge, GradientStats, Graph, TensorMeta
+from ..graph import (
+    Collective,
+    Cut,
+    Edge,
+    Failure,
+    GradientStats,
+    Graph,
+    Parameter,
+    RetainedGraphs,
+    SavedTensor,
+    TensorMeta,
+    Transfer,
+)
 from ..graph.events import LeafBackward, Occurrence, OptimizerStep
 from ..graph.nodes import INSIDE
 
@@ -44,6 +56,28 @@ class Reading:
 
     graph: Graph
     before: tuple[Graph, ...] = ()  # of the steps before
+
+    @cached_property
+    def kinds(self) -> frozenset[type | str]:
+        """What the graph has: the classes of its events and of the values in it, and the names of
+        its operations and dtypes."""
+        graph, nodes = self.graph, self.graph.nodes
+        found: set[type | str] = {type(event) for event in graph.events}
+        found.update([node.operation for node in nodes])
+        found.update([meta.dtype for node in nodes for meta in node.outputs if meta is not None])
+        for kind, values in (
+            (Collective, graph.collectives),
+            (Cut, graph.cuts),
+            (Failure, graph.failure is not None),
+            (GradientStats, any(node.grad_outputs for node in nodes)),
+            (Parameter, graph.parameters),
+            (RetainedGraphs, graph.step.retained is not None),
+            (SavedTensor, any(node.saved for node in nodes)),
+            (Transfer, graph.transfers),
+        ):
+            if values:
+                found.add(kind)
+        return frozenset(found)
 
     @cached_property
     def inputs(self) -> list[list[Edge]]:

@@ -22,6 +22,7 @@ class Rule:
     id: str
     sentence: str
     reads: Reads
+    of: frozenset[type | str]
     find: Callable[..., Iterable[Finding]]
 
 
@@ -29,13 +30,20 @@ RULES: list[Rule] = []
 
 
 def rule(
-    reads: Reads = "graph",
+    reads: Reads = "graph", *, of: Iterable[type | str] = ()
 ) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
-    """Add a function to the table of rules: its name is the id, its docstring the sentence."""
+    """Add a function to the table of rules: its name is the id, its docstring the sentence.
+
+    Args:
+        reads: what it is given.
+        of: the rule finds nothing in a graph without any of these, and is not asked there. Classes
+            of events and values, names of operations and dtypes, as in `Reading.kinds`.
+    """
 
     def add(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
         sentence = " ".join((find.__doc__ or "").split())
-        RULES.append(Rule(find.__name__.replace("_", "-"), sentence, reads, find))
+        name = find.__name__.replace("_", "-")
+        RULES.append(Rule(name, sentence, reads, frozenset(of), find))
         return find
 
     return add
@@ -43,8 +51,9 @@ def rule(
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
     """What every rule of one kind finds, in the order of the table."""
+    kinds = subject.kinds if isinstance(subject, Reading) else frozenset()
     for entry in RULES:
-        if entry.reads == reads:
+        if entry.reads == reads and not (entry.of and entry.of.isdisjoint(kinds)):
             for found in entry.find(subject):
                 yield replace(found, rule=entry.id)
 

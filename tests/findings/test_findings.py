@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,20 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from graphviz_torch import Edge, Finding, Graph, Node, diff, find, find_across, record, rules
+from graphviz_torch import (
+    Edge,
+    Finding,
+    Graph,
+    Node,
+    diff,
+    find,
+    find_across,
+    findings,
+    record,
+    rules,
+)
+from graphviz_torch.findings.graph_reading import Reading
+from graphviz_torch.findings.rule import RULES, apply
 from graphviz_torch.graph import Failure, Parameter, Step
 from graphviz_torch.graph.events import GradientClip
 from tests.findings.by_hand.cases import CASES
@@ -19,6 +33,7 @@ from tests.findings.by_hand.graphs import (
     CUT,
     META,
     MIB,
+    Case,
     chain,
     cut,
     event,
@@ -419,3 +434,46 @@ def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
     edges = [Edge(node.id - 1, node.id) for node in idle[1:]]
     more = replace(graph, nodes=(*graph.nodes, *idle), edges=(*graph.edges, *edges))
     assert only("vanishing-gradient", more) == only("vanishing-gradient", graph)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_a_rule_that_is_not_asked_would_have_found_nothing(case: Case) -> None:
+    """In no example of any rule, nor in what comes near."""
+    for graph in (case.graph, *case.near_misses):
+        reading = Reading(graph)
+        for rule in RULES:
+            if rule.reads in ("graph", "end") and rule.of and rule.of.isdisjoint(reading.kinds):
+                assert not list(rule.find(reading)), rule.id
+
+
+@given(graphs())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_a_rule_that_is_not_asked_finds_nothing_in_any_graph(graph: Graph) -> None:
+    reading = Reading(graph)
+    for rule in RULES:
+        if rule.reads in ("graph", "end") and rule.of and rule.of.isdisjoint(reading.kinds):
+            assert not list(rule.find(reading)), rule.id
+
+
+def test_a_graph_is_judged_once_and_a_reader_may_change_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, asked = model(parameter("w", node=None, requires_grad=False)), []
+    monkeypatch.setattr(findings, "apply", lambda *args: asked.append(args) or apply(*args))
+    first = find(graph)
+    said, count = list(first), len(asked)
+    assert [each.rule for each in said] == ["frozen"]
+    first.clear()
+    assert (list(find(graph)), len(asked)) == (said, count)
+    changed = replace(graph, parameters=())
+    assert (list(find(changed)), len(asked)) == ([], 2 * count)
+
+
+def test_a_graph_that_was_judged_is_not_kept_alive() -> None:
+    graph = model(parameter("w", node=None))
+    find(graph)
+    number, alive = id(graph), weakref.ref(graph)
+    assert number in findings._judged
+    del graph
+    assert alive() is None
+    assert number not in findings._judged

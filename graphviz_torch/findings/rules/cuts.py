@@ -62,7 +62,7 @@ _DISCRETE = (
 )
 
 
-@rule()
+@rule(of=(Cut,))
 def cut_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because its way to the loss was cut: by detach, .data, no_grad,
     item, numpy, an integer cast, argmax and the like."""

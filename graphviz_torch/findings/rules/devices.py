@@ -14,7 +14,7 @@ from ..words import at
 _ITEM = re.compile(r"[^\W\d]\w*(\[('[^']*'|\d+)\])?")  # "x", "batch['y']", "batch[1]"
 
 
-@rule()
+@rule(of=(Failure,))
 def mixed_devices(reading: Reading) -> Iterator[Finding]:
     """An operation failed because its tensors are on different devices."""
     failure = reading.graph.failure

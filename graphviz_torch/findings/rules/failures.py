@@ -24,7 +24,7 @@ _PARTS = ("setitem", "index_put_", "index_fill_", "index_copy_", "masked_fill_",
 _LONGEST = 60  # characters of a line of source
 
 
-@rule()
+@rule(of=(Failure,))
 def changed_in_place(reading: Reading) -> Iterator[Finding]:
     """Backward failed because a tensor that a node kept for it was changed in place: by which line,
     or by an optimizer's step."""
@@ -50,7 +50,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(Failure,))
 def backward_twice(reading: Reading) -> Iterator[Finding]:
     """Backward failed because an earlier backward had run a part of the graph: which part, and what
     carried it over."""
@@ -73,7 +73,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Failure,))
 def failed(reading: Reading) -> Iterator[Finding]:
     """The recording ended with an exception; the graph goes as far as the failure."""
     failure = reading.graph.failure

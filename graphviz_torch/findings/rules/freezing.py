@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Finding
+from ...graph import Failure, Finding, Parameter
 from ...graph.events import AttributeAssignment, EvalMode, ParameterFreeze
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -12,7 +12,7 @@ from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
 
 
-@rule()
+@rule(of=(AttributeAssignment,))
 def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
     """A module or a parameter was given an attribute that looks like requires_grad and does
     nothing."""
@@ -41,7 +41,7 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule()
+@rule(of=(Failure,))
 def everything_frozen(reading: Reading) -> Iterator[Finding]:
     """Every parameter is frozen: backward has nothing to give a gradient to."""
     parameters, failure = reading.graph.parameters, reading.graph.failure
@@ -59,7 +59,7 @@ def everything_frozen(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(EvalMode,))
 def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A model was trained while all its dropout and batch norm was in eval mode."""
     graph = reading.graph
@@ -85,7 +85,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Parameter,))
 def frozen(reading: Reading) -> Iterator[Finding]:
     """Parameters get no gradient because requires_grad is False, though an optimizer holds them, or
     none has stepped that could tell which are to learn."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import NO_PARAMETERS, Finding, Operand
-from ...graph.events import DataAssignment, GradientRead, StrayParameters
+from ...graph import NO_PARAMETERS, Failure, Finding, Operand
+from ...graph.events import DataAssignment, GradientRead, LeafBackward, StrayParameters
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -13,7 +13,7 @@ from ..words import at
 from .cuts import word_of
 
 
-@rule()
+@rule(of=(LeafBackward,))
 def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
     """Backward started from a leaf: the loss was made anew, and is not computed from the model."""
     for event in reading.leaf_losses:
@@ -36,7 +36,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(GradientRead,))
 def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
     """The `.grad` of a tensor that is not a leaf was read: it is None."""
     failure = reading.graph.failure
@@ -56,7 +56,7 @@ def gradient_of_a_result(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Failure,))
 def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
     """An optimizer was given a tensor that is not a leaf, such as the result of to(device)."""
     failure = reading.graph.failure
@@ -79,7 +79,7 @@ def optimizer_got_a_result(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(DataAssignment,))
 def data_replaced(reading: Reading) -> Iterator[Finding]:
     """x.data = h takes the values of h and leaves its history behind."""
     for event in reading.events(DataAssignment):
@@ -96,7 +96,7 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(StrayParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
     """Parameters got a gradient that no module of the model owns and no optimizer holds: a layer in
     a plain list or dict, or one made in forward."""

@@ -55,7 +55,7 @@ _LOSSES = {
 }
 
 
-@rule()
+@rule(of=_LOSSES)
 def loss_input(reading: Reading) -> Iterator[Finding]:
     """A loss got the wrong input: cross_entropy the result of a softmax, nll_loss values that are
     not log-probabilities over the classes, binary_cross_entropy_with_logits the result of a
@@ -103,7 +103,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(LossCall,))
 def loss_call(reading: Reading) -> Iterator[Finding]:
     """kl_div got probabilities where it takes log-probabilities."""
     nodes = reading.graph.nodes
@@ -127,7 +127,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
     loss shapes (N, 1) and (N, k)."""

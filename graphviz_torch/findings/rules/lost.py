@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Finding, Node
+from ...graph import Finding, GradientStats, Node, Parameter
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, grouped, names_of, nodes_of
@@ -42,7 +42,7 @@ _ADVICE = {
 }
 
 
-@rule()
+@rule(of=(Parameter,))
 def dropped_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because a node received one and gave none to its input, as a
     custom Function does whose backward returns None."""
@@ -71,7 +71,7 @@ def dropped_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(GradientStats,))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter got a gradient of zeros only: on its way lies a step such as round or sign."""
     nodes = reading.graph.nodes

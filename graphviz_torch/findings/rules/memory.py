@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...graph import Finding, Node
+from ...graph import Finding, Node, RetainedGraphs, SavedTensor
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -25,25 +25,27 @@ SHARE = 0.1
 VIEW_SHARE = 4
 
 
-@rule()
+@rule(of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
     """Which modules, or operations, keep most for backward, in order of bytes."""
+    nodes = reading.graph.nodes
+    activations = {node.id: _activation_bytes(node) for node in nodes if node.saved}
+    total = sum(activations.values())
+    if total < WORTH:
+        return
     # By (module, ""), or ("", operation) outside of all modules.
     kept: Counter[tuple[str, str]] = Counter()
     keepers: dict[tuple[str, str], list[Node]] = {}
     alike = _alike(reading)
-    parts_of = {node.module: "" for node in reading.graph.nodes}
+    parts_of = {node.module: "" for node in nodes}
     for module in parts_of:
         parts_of[module] = _part(module, alike)
-    for node in reading.graph.nodes:
-        nbytes = _activation_bytes(node) if node.saved else 0
+    for i, nbytes in activations.items():
         if nbytes:
+            node = nodes[i]
             place = (parts_of[node.module], "" if node.module else node.title)
             kept[place] += nbytes
             keepers.setdefault(place, []).append(node)
-    total = sum(kept.values())
-    if total < WORTH:
-        return
     most = kept.most_common(3)
     most = [(place, n) for place, n in most if n >= total * SHARE]
     parts = listing(
@@ -56,21 +58,24 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
         "info",
         f"Backward keeps {bytes_text(total)} of activations, {where}.",
         cause="saved for backward",
-        advice=_less_memory(reading, total, alike),
+        advice=_less_memory(reading, activations, alike),
         nodes=tuple(node.id for place, _ in most for node in keepers[place]),
     )
 
 
 def _alike(reading: Reading) -> dict[str, str]:
     """For each block that is one of several alike, as layers.3, what they are called: layers.*."""
-    inside: dict[str, set[tuple[str, str]]] = {}
-    for module, title in dict.fromkeys((node.module, node.title) for node in reading.graph.nodes):
+    titles: dict[str, set[str]] = {}  # by module
+    for node in reading.graph.nodes:
+        titles.setdefault(node.module, set()).add(node.title)
+    inside: dict[str, set[tuple[str, frozenset[str]]]] = {}
+    for module, own in titles.items():
         path = module.split(".")
         for end, segment in enumerate(path[:-1], 1):
             if segment.isdigit():
                 block = ".".join(path[:end])
-                inside.setdefault(block, set()).add((".".join(path[end:]), title))
-    groups: dict[tuple[str, frozenset[tuple[str, str]]], list[str]] = {}
+                inside.setdefault(block, set()).add((".".join(path[end:]), frozenset(own)))
+    groups: dict[tuple[str, frozenset[tuple[str, frozenset[str]]]], list[str]] = {}
     for block, parts in inside.items():
         groups.setdefault((block.rpartition(".")[0], frozenset(parts)), []).append(block)
     return {
@@ -98,7 +103,7 @@ def _times(part: str, alike: dict[str, str]) -> str:
     return f", {count} times" if count else ""
 
 
-def _less_memory(reading: Reading, total: int, alike: dict[str, str]) -> str:
+def _less_memory(reading: Reading, activations: dict[int, int], alike: dict[str, str]) -> str:
     """Which blocks to put under a checkpoint, and what backward would then keep less; "" where no
     blocks save a tenth.
 
@@ -106,8 +111,8 @@ def _less_memory(reading: Reading, total: int, alike: dict[str, str]) -> str:
     runs: what is kept after it is free by then. A batch norm that runs again would count the batch
     twice in its running statistics.
     """
-    best, saved = "", total * SHARE
-    for name, blocks in _choices(reading, alike).items():
+    best, saved = "", sum(activations.values()) * SHARE
+    for name, blocks in _choices(reading, activations, alike).items():
         less = sum(block.kept - block.given for block in blocks)
         back = max(max(0, block.kept - block.after) for block in blocks)
         if less - back >= saved:
@@ -126,24 +131,35 @@ class _Block:
     normed: bool = False  # does a batch norm run in it
 
 
-def _choices(reading: Reading, alike: dict[str, str]) -> dict[str, list[_Block]]:
+def _choices(
+    reading: Reading, activations: dict[int, int], alike: dict[str, str]
+) -> dict[str, list[_Block]]:
     """Blocks that may run again, by name: those alike together, the outer before the inner."""
     nodes = reading.graph.nodes
+    modules = [node.module for node in nodes]
+    last = {module: i for i, module in enumerate(modules)}
+    kept: Counter[str] = Counter()  # by module, as all below
+    for i, nbytes in activations.items():
+        kept[modules[i]] += nbytes
+    normed = {node.module for node in nodes if "batch_norm" in node.title}
+    around = {module: _inside(module) for module in last}
     blocks: dict[str, _Block] = {}
-    inside = [_inside(node.module) for node in nodes]
-    kept = [_activation_bytes(node) for node in nodes]
-    for node in nodes:
-        for name in inside[node.id]:
+    for module, names in around.items():
+        for name in names:
             block = blocks.setdefault(name, _Block())
-            block.kept += kept[node.id]
-            block.last = node.id
-            block.normed |= "batch_norm" in node.title
-            for edge in reading.inputs[node.id]:
-                meta = reading.meta(edge.source, edge.output_nr)
-                outside = name not in inside[edge.source] and not nodes[edge.source].leaf
-                if outside and meta is not None:
-                    block.given += meta.nbytes or 0
-    later = [0, *accumulate(reversed(kept))][::-1]  # by node: what it and those after it keep
+            block.kept += kept[module]
+            block.last = max(block.last, last[module])
+            block.normed |= module in normed
+    for source, target, output_nr, _ in reading.graph.edges:
+        start, end = modules[source], modules[target]
+        if start == end or nodes[source].leaf:
+            continue
+        meta = reading.meta(source, output_nr)
+        size = (meta.nbytes or 0) if meta is not None else 0
+        for name in set(around[end]).difference(around[start]):
+            blocks[name].given += size
+    # By node: what it and those after it keep.
+    later = [0, *accumulate(activations.get(node.id, 0) for node in reversed(nodes))][::-1]
     choices: dict[str, list[_Block]] = {}
     for name, block in sorted(blocks.items(), key=lambda item: item[0].count(".")):
         block.after = later[block.last + 1]
@@ -168,7 +184,7 @@ def _run_again(name: str, count: int, less: int) -> str:
 
 def _activation_bytes(node: Node) -> int:
     """Bytes of activations."""
-    return sum(saved.nbytes for saved in node.saved if saved.kind == "activation")
+    return sum([saved.nbytes for saved in node.saved if saved.kind == "activation"])
 
 
 def _largest(nodes: list[Node]) -> str:
@@ -181,7 +197,7 @@ def _place(module: str, operation: str = "") -> str:
     return f"module {module}" if module.isdigit() else module or operation
 
 
-@rule()
+@rule(of=(RetainedGraphs,))
 def kept_history(reading: Reading) -> Iterator[Finding]:
     """The graphs of earlier steps are still alive: a result was kept with its history."""
     kept = reading.graph.step.retained
@@ -207,7 +223,7 @@ def kept_history(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=("float64",))
 def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     """A result became float64 although the parameters are not: twice the memory, half the speed."""
     graph = reading.graph
@@ -235,7 +251,7 @@ def float64_crept_in(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(SavedTensor,))
 def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
     """A small view saved for backward keeps alive a large storage that nothing else needs."""
     large = [

@@ -18,7 +18,7 @@ from ..words import at, grouped, names_of, nodes_of
 from .cuts import explained, module_of, to_learn, upstream
 
 
-@rule()
+@rule(of=(Parameter,))
 def never_called(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient because the forward of its module never ran."""
     lost = [p for p in to_learn(reading) if p.module_called is False and p.node is None]
@@ -50,7 +50,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Parameter,))
 def unused_result(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, and nothing cut the way: its result was
     not part of what backward ran on."""
@@ -108,7 +108,7 @@ def _replaced(reading: Reading) -> set[str]:
     return {p.name for p in reading.graph.parameters if p.node in behind}
 
 
-@rule()
+@rule(of=(Parameter,))
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     """A parameter gets a gradient, but no optimizer holds it."""
     told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen

@@ -21,7 +21,7 @@ _FEW_ROWS = 16
 _SAME_TENSOR = ("_ToTorchTensor", "_FromTorchTensor")
 
 
-@rule(reads="end")
+@rule(reads="end", of=(WrapperBypass,))
 def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
     """A forward went past DistributedDataParallel, as model.module(x) does: it averages no
     gradients of such a backward, and each rank trains a model of its own."""
@@ -44,7 +44,7 @@ def bypassed_wrapper(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(AwaitedGradient,))
 def awaited_parameter(reading: Reading) -> Iterator[Finding]:
     """DistributedDataParallel waits for the gradients of parameters that the loss does not depend
     on: it averages no bucket that they are in, and its next forward raises an error."""
@@ -87,7 +87,7 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(Collective,))
 def averaged_again(reading: Reading) -> Iterator[Finding]:
     """The program reduces gradients that DistributedDataParallel has averaged in backward: it sends
     them twice, and where nothing divides them they are too large by the number of ranks."""
@@ -124,7 +124,7 @@ def _is_average(collective: Collective) -> bool:
     )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(Collective,))
 def gathered_again(reading: Reading) -> Iterator[Finding]:
     """A module of fully_shard is called several times in one forward, and its parameters are
     gathered for each call: they were freed in between."""
@@ -164,7 +164,7 @@ def _is_later_call(node: Node, module: str) -> bool:
     return bool(module) and plain == module and "#" in "".join(parts)
 
 
-@rule(reads="end")
+@rule(reads="end", of=(Collective,))
 def one_unit(reading: Reading) -> Iterator[Finding]:
     """fully_shard has the whole model as one unit: each forward gathers all of it at once, nothing
     is computed meanwhile, and each rank then has all parameters."""
@@ -187,7 +187,7 @@ def one_unit(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(Collective,))
 def redistributed_back(reading: Reading) -> Iterator[Finding]:
     """A DTensor is redistributed and then redistributed back, with nothing computed in between."""
     nodes = reading.graph.nodes
@@ -226,7 +226,7 @@ def _only_user(reading: Reading, node: Node) -> Node | None:
             return node
 
 
-@rule()
+@rule(of=(Collective,))
 def local_batch_norm(reading: Reading) -> Iterator[Finding]:
     """Each rank normalises a batch of a few rows by itself, while the ranks average gradients."""
     if not averages(reading.graph):

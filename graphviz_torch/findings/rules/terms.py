@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Finding, Node
+from ...graph import Cut, Finding, GradientStats, Node, Parameter
 from ...graph.events import ConstantTerm
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -28,7 +28,7 @@ _ACTIVATIONS = {
 _STRAIGHT = tuple(_ACTIVATIONS)
 
 
-@rule()
+@rule(of=(Cut,))
 def constant_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it."""
     explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
@@ -69,7 +69,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(GradientStats,))
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """autograd.grad took a second derivative through activations made of straight pieces, such as
     ReLU: it is zero wherever it is defined, and what is made from it trains nothing."""
@@ -98,7 +98,7 @@ def _norm(node: Node) -> float:
     return max((stats.norm for stats in node.grad_outputs if stats is not None), default=0.0)
 
 
-@rule()
+@rule(of=(Parameter,))
 def unstepped_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss reaches only parameters that the optimizer of this step does not hold."""
     nodes, parameters = reading.graph.nodes, reading.graph.parameters

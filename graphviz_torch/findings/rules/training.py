@@ -36,7 +36,7 @@ def uncleared_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(GradientClearing, VainBackward))
 def lost_gradient(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before any optimizer had stepped with them."""
     steps = sum(event.times for event in reading.events(OptimizerStep))
@@ -71,7 +71,7 @@ def lost_gradient(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(GradientClip,))
 def clipped_in_vain(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped after the step that used them, before backward made them, while they
     were still multiplied by the loss scale, or before the ranks averaged them."""
@@ -119,7 +119,7 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 }
 
 
-@rule()
+@rule(of=(UnsteppedBackward,))
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
     """A backward gives gradients to the parameters of an optimizer that never steps, while another
     one does."""
@@ -136,7 +136,7 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(EarlySchedulerStep,))
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler stepped before its optimizer had stepped once."""
     for event in reading.events(EarlySchedulerStep):

@@ -49,7 +49,7 @@ _REPLICAS = (
 Numbered = list[tuple[int, Transfer]]
 
 
-@rule()
+@rule(of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
     """A tensor was moved to a device and the copy never used, as in x.cuda() with no assignment."""
     lost = [(i, t) for i, t in _forward(reading) if t.used is False and t.kind != "DtoH"]
@@ -68,7 +68,7 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Transfer,))
 def repeated_copy(reading: Reading) -> Iterator[Finding]:
     """The same tensor is copied to the same device again and again."""
     known = [
@@ -94,7 +94,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Transfer,))
 def round_trip(reading: Reading) -> Iterator[Finding]:
     """A tensor went to another device and came back with nothing, or next to nothing, computed."""
     went: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
@@ -123,7 +123,7 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
                     stack.append(edge.target)
 
 
-@rule()
+@rule(of=(Transfer,))
 def pageable_copy(reading: Reading) -> Iterator[Finding]:
     """A large copy to a device starts from pageable memory, so it is slower and cannot overlap."""
     large = [
@@ -145,7 +145,7 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Transfer,))
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
     """Many tiny copies in a row; each costs more to start than to do."""
     # A run at one line is a loop over pieces; a training loop's batch alternates with other lines,
@@ -184,7 +184,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Transfer,))
 def blocking_read(reading: Reading) -> Iterator[Finding]:
     """A value is read back from a device inside a forward, or in a loop, and the program waits."""
     reads = [
@@ -230,7 +230,7 @@ def blocking_read(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(Transfer,))
 def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     """A copy inside the graph makes backward copy the gradient back, in every step."""
     nodes = reading.graph.nodes

@@ -66,7 +66,7 @@ _VALUE_ADVICE = {
 }
 
 
-@rule()
+@rule(of=(GradientStats,))
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
     chain = reading.longest_chain
@@ -91,7 +91,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(GradientStats,))
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows along depth by orders of magnitude."""
     chain = reading.longest_chain
@@ -109,7 +109,7 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule()
+@rule(of=(GradientStats,))
 def dead_relu(reading: Reading) -> Iterator[Finding]:
     """A ReLU lets almost no gradient through: nearly all of its inputs are negative."""
     for node in reading.graph.nodes:
@@ -145,7 +145,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(NonfiniteValue,))
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
     """The forward made NaN or Inf: the first operation that did, and from which values."""
     for event in _nonfinite_values(reading):
@@ -195,7 +195,7 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
     ][:1]
 
 
-@rule()
+@rule(of=(GradientStats,))
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """A node turned a finite gradient into NaN or Inf: the first one in backward order."""
     origin = _first_nonfinite(reading)

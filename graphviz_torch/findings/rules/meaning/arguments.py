@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....graph import Finding
+from ....graph import Finding, GradientStats
 from ....graph.events import NonfiniteValue
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -16,7 +16,7 @@ _LEAST = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 
-@rule()
+@rule(of=_BOUNDS)
 def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
     """A small number that is to keep a divisor away from 0 is 0 in the dtype of what it meets, as
     1e-8 is in float16."""
@@ -48,7 +48,7 @@ def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=(GradientStats,))
 def zero_factors(reading: Reading) -> Iterator[Finding]:
     """Two weights on one way are both zero, as the two factors of a LoRA: at least one of them gets
     a gradient of zeros only, and stays as it is."""

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ...axes import Axes, AxisReading, Dimension, keeps_order, number, numbers
+from ...axes import VIEWS, Axes, AxisReading, Dimension, keeps_order, number, numbers
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -17,9 +17,11 @@ _BESIDE |= {"expand", "dropout", "native_dropout", "to_copy", "transpose", "perm
 _BESIDE |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BESIDE - {"div", "sub", "where", "add"}
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
+_LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
+_LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 
-@rule()
+@rule(of=VIEWS)
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
     """A view puts a part of one axis together with another axis, where a permute was meant, and
     mixes samples, positions or channels."""
@@ -53,7 +55,7 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule()
+@rule(of=("softmax",))
 def softmax_axis(reading: Reading) -> Iterator[Finding]:
     """The weights of an attention are normalised over another axis than the one that the next
     product sums over."""
@@ -83,7 +85,7 @@ def softmax_axis(reading: Reading) -> Iterator[Finding]:
             break
 
 
-@rule()
+@rule(of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
     """Vectors are divided by a norm over another axis than the one that their product sums over, as
     by F.normalize without dim on (batch, tokens, features)."""
@@ -116,7 +118,7 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                 break
 
 
-@rule()
+@rule(of=_LOSSES)
 def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     """A recurrent layer or an attention mixes along the axis that the loss counts as samples, as
     one does without batch_first=True that is given the batch first."""
@@ -148,10 +150,6 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
                 where=node.source,
                 nodes=(node.id,),
             )
-
-
-_LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
-_LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 
 def _mixed(reading: Reading, axes: list[Axes], node: int) -> tuple[Dimension, Dimension] | None:

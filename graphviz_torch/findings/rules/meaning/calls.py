@@ -16,7 +16,7 @@ def _idle(reading: Reading, what: IdleKind) -> list[IdleCall]:
     return [event for event in reading.events(IdleCall) if event.what == what]
 
 
-@rule(reads="end")
+@rule(reads="end", of=(IdleCall,))
 def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
     """A function drops values while the model is in eval mode, as it does in train mode."""
     for event in _idle(reading, "dropout"):
@@ -33,7 +33,7 @@ def dropout_in_evaluation(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(IdleCall,))
 def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no other one runs through
     it."""
@@ -50,7 +50,7 @@ def graph_kept_for_nothing(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(IdleCall,))
 def scheduler_steps(reading: Reading) -> Iterator[Finding]:
     """A scheduler steps more often than its optimizer, or goes on past its end, where the rate of a
     cosine rises again."""
@@ -76,7 +76,7 @@ def scheduler_steps(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(IdleCall,))
 def optimizer_made_anew(reading: Reading) -> Iterator[Finding]:
     """An optimizer that keeps moments is made anew for each step, and loses them."""
     for event in _idle(reading, "optimizer"):
@@ -90,7 +90,7 @@ def optimizer_made_anew(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule(reads="end")
+@rule(reads="end", of=(IdleCall,))
 def empty_group(reading: Reading) -> Iterator[Finding]:
     """A group of an optimizer has no parameters: its options apply to nothing."""
     for event in _idle(reading, "group"):

@@ -18,7 +18,7 @@ _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", 
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
 
 
-@rule()
+@rule(of=_REGRESSION)
 def both_sides_learn(reading: Reading) -> Iterator[Finding]:
     """Both arguments of a regression loss take gradients through the same parameters, or the target
     does through a network that the optimizer of this step does not hold."""
@@ -90,7 +90,7 @@ def _constant(node: Node) -> float:
         return 0.0
 
 
-@rule()
+@rule(of=("gather", "index"))
 def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
     """The log-probability of a drawn sample is weighted by a value that has a history, so that the
     policy's loss trains what estimates the value, too."""
