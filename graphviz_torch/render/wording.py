@@ -107,22 +107,22 @@ def entries(drawing: Drawing) -> dict[int, list[str]]:
     Autograd has no node for it. Where an operation kept it for backward, a recording tells.
     """
     nodes = drawing.graph.nodes
-    readers = [n for n in nodes if n.saved and any(saved.kind == "input" for saved in n.saved)]
-    ids = {node.id for node in readers}
+    saved = [(n.id, saved) for n in nodes for saved in n.saved]
+    ids = dict.fromkeys([i for i, each in saved if each.kind == "input"])
     known: dict[int, set[object]] = {i: set() for i in ids}  # what it reads from nodes
     for edge in drawing.graph.edges if ids else ():
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
     for cut in drawing.graph.cuts if ids else ():  # its dashed line leads to where it went on
-        for target in ids.intersection(cut.after):
+        for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     found: dict[int, list[str]] = {}
-    for node in readers:
-        key = drawing.key(node.id)
+    for i in ids:
+        key = drawing.key(i)
         if key not in drawn or (key not in found and len(found) == _MOST_ENTRIES):
             continue
-        for text in _read(node, known[node.id]):
+        for text in _read(nodes[i], known[i]):
             if text not in found.setdefault(key, []):
                 found[key].append(text)
     return {key: texts for key, texts in found.items() if texts}

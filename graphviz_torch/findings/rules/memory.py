@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...graph import Finding, Node, RetainedGraphs, SavedTensor
+from ...graph import Finding, Node, RetainedGraphs, SavedTensor, TensorMeta
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -150,14 +150,19 @@ def _choices(
             block.kept += kept[module]
             block.last = max(block.last, last[module])
             block.normed |= module in normed
+    sets = {module: frozenset(names) for module, names in around.items()}
+    sizes: dict[TensorMeta | None, int] = {None: 0}
     for source, target, output_nr, _ in reading.graph.edges:
         start, end = modules[source], modules[target]
         if start == end or nodes[source].leaf:
             continue
         meta = reading.meta(source, output_nr)
-        size = (meta.nbytes or 0) if meta is not None else 0
-        for name in set(around[end]).difference(around[start]):
-            blocks[name].given += size
+        if meta is not None and meta not in sizes:
+            sizes[meta] = meta.nbytes or 0
+        inside = sets[start]
+        for name in around[end]:
+            if name not in inside:
+                blocks[name].given += sizes[meta]
     # By node: what it and those after it keep.
     later = [0, *accumulate(activations.get(node.id, 0) for node in reversed(nodes))][::-1]
     choices: dict[str, list[_Block]] = {}

@@ -57,6 +57,7 @@ def _figures(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
     parameters = [node for node in nodes if node.leaf == "parameter"]
     metas = [meta for node in parameters for meta in node.outputs if meta is not None]
     norms = [g.norm for node in nodes for g in node.grad_outputs if g is not None]
+    distinct = {id(node.outputs): node for node in nodes}.values()  # most share theirs
     seconds = [node.seconds for node in nodes if node.seconds is not None]
     return Contents(
         times=len(stands_for),
@@ -67,7 +68,7 @@ def _figures(drawing: Drawing, number: int, stands_for: list[int]) -> Contents:
         gradients=(min(norms), max(norms)) if norms else None,
         saved_bytes=sum([saved.nbytes for node in nodes for saved in node.saved]),
         seconds=sum(seconds) if seconds else None,
-        devices=tuple(filter(None, dict.fromkeys([node.device for node in nodes]))),
+        devices=tuple(filter(None, dict.fromkeys([node.device for node in distinct]))),
     )
 
 

@@ -161,15 +161,16 @@ def weigh(drawing: Drawing) -> Drawing:
         return drawing
     wrong = [finding for finding in drawing.findings if finding.severity != "info"]
     named = Counter(node for finding in wrong for node in finding.nodes)
-    moved = Counter(transfer.node for transfer in drawing.graph.transfers)
+    nodes, transfers = drawing.graph.nodes, drawing.graph.transfers
+    moved = Counter([transfer.node for transfer in transfers if transfer.node is not None])
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     worth: dict[int, _Worth] = {}
-    for node in drawing.graph.nodes:
-        number = tree.of[node.id]
-        if number is not None and (node.saved or node.id in named or node.id in moved):
-            found, copies, saved = worth.get(number, _NOTHING)
-            found, copies = found + named[node.id], copies + moved[node.id]
-            worth[number] = found, copies, saved + node.saved_bytes
+    saved = {node.id: sum([each.nbytes for each in node.saved]) for node in nodes if node.saved}
+    for i in sorted(saved.keys() | named.keys() | moved.keys()):
+        number = tree.of[i]
+        if number is not None:
+            found, copies, nbytes = worth.get(number, _NOTHING)
+            worth[number] = found + named[i], copies + moved[i], nbytes + saved.get(i, 0)
     for part in reversed(tree.groups):  # inner ones first
         if part.id in worth and part.parent is not None:
             outer = worth.get(part.parent, _NOTHING)

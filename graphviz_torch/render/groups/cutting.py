@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, isqrt
 from typing import Any, Literal, NamedTuple
@@ -131,9 +132,9 @@ class Cutter:
         """Fill in where the part lies and its structure, once its items are final."""
         part.parts, part.nodes = split(part.items)
         part.span = start, end = self._span(part.items)
-        number = _NUMBER if part.kind == "run" else _CALL
+        name = _unnumbered if part.kind == "run" else _uncalled
         groups = [
-            (number.sub("", inner.name.text) if inner.kind == "module" else "", inner.structure)
+            (name(inner.name.text) if inner.kind == "module" else "", inner.structure)
             for inner in part.parts
         ]
         leaves = () if start < end else tuple(self.nodes[i].outputs for i in flatten([part]))
@@ -151,17 +152,18 @@ class Cutter:
         return self.known.setdefault((self.computes[p], *reads), len(self.known))
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
-        start = next((start for start, _ in self._spans(items)), 0)
-        return start, next((end for _, end in self._spans(reversed(items))), start)
+        first = next(filter(None, map(self._place, items)), None)
+        if first is None:
+            return 0, 0
+        last = next(filter(None, map(self._place, reversed(items))), first)
+        return first[0], last[1]
 
-    def _spans(self, items: Sequence[Item] | Iterator[Item]) -> Iterator[tuple[int, int]]:
-        """Where those items lie that hold an operation."""
-        for item in items:
-            if type(item) is Part:
-                if item.span[0] < item.span[1]:
-                    yield item.span
-            elif item in self.position:
-                yield self.position[item], self.position[item] + 1
+    def _place(self, item: Item) -> tuple[int, int] | None:
+        """Where an item lies; None for one that holds no operation."""
+        if isinstance(item, Part):
+            return item.span if item.span[0] < item.span[1] else None
+        at = self.position.get(item)
+        return None if at is None else (at, at + 1)
 
     def cut(self, items: list[Item]) -> list[Item]:
         """The items of one level, put into groups until there are at most `limit`."""
@@ -177,8 +179,10 @@ class Cutter:
 
         What stands between two modules, such as a sum, is in one run with the module before it.
         """
+        if len(items) <= most:
+            return items
         starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
-        if len(items) <= most or len(starts) <= _MODULES * len(items):
+        if len(starts) <= _MODULES * len(items):
             return items
         first, last = starts[0], starts[-1] + 1
         room = most - first - (len(items) - last)
@@ -192,6 +196,8 @@ class Cutter:
         return [*items[:first], *runs, *items[last:]]
 
     def _runs(self, items: list[Item], size: int) -> list[Item]:
+        if len(items) <= self.limit:
+            return items
         if all(type(item) is Part and item.kind == "graph" for item in items):
             size = min(size, isqrt(len(items)))  # to open some, and list them
         while len(items) > self.limit:
@@ -302,6 +308,18 @@ def _common_class(parts: list[Part]) -> str:
     """The classes of modules, without their arguments, where they are few."""
     classes = dict.fromkeys(part.module_class.partition("(")[0] for part in parts)
     return ", ".join(classes) if len(classes) <= _CLASSES and "" not in classes else ""
+
+
+@lru_cache(maxsize=4096)  # a model has many alike
+def _uncalled(name: str) -> str:
+    """The name of a module without the number of the call."""
+    return _CALL.sub("", name)
+
+
+@lru_cache(maxsize=4096)
+def _unnumbered(name: str) -> str:
+    """The same without its number in a row of modules."""
+    return _NUMBER.sub("", name)
 
 
 def split(items: list[Item]) -> tuple[list[Part], list[int]]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from ..drawing.drawing import Columns, Drawing
 from ..drawing.level import paged
-from .flow import BELOW, FRAME_BOTTOM, FRAME_TOP, RANKS, Flow, flow_of, measure
+from .flow import BELOW, FRAME_BOTTOM, FRAME_TOP, RANKS, Flow, flow_of, measure, pieces_of
 
 # A page in points. What is drawn stays within 2,400 and 1 : 4; an estimate can be a sixth too low.
 MOST_HIGH: Final = 2050.0
@@ -33,11 +33,9 @@ def arrange(drawing: Drawing) -> Drawing:
     One whose data flows sideways has one column, and so has one of a few things that are joined.
     """
     keys = [*drawing.nodes, *map(invert, drawing.boxes)]
-    if not paged(drawing):
+    if not paged(drawing) or (len(keys) <= _FEW and len(pieces_of(drawing, keys)) < 2):
         return drawing.having(columns=Columns((tuple(keys),), (None,)))
     flow = flow_of(drawing)
-    if len(flow.pieces) < 2 and len(keys) <= _FEW:
-        return drawing.having(columns=Columns((tuple(keys),), (None,)))
     found: list[Columns] = []
     for cuts in _divisions(flow):
         for columns in _in_rows(flow, cuts):

@@ -64,7 +64,7 @@ def flow_of(drawing: Drawing) -> Flow:
     """The sizes of all that is drawn, one piece after the other."""
     found = sizes(drawing)
     keys = _order(drawing, found)
-    pieces = _pieces(drawing, keys)
+    pieces = pieces_of(drawing, keys)
     if len(pieces) > 1:
         keys = list(chain.from_iterable(pieces))
     begins = [0, *accumulate(map(len, pieces[:-1]))]
@@ -120,7 +120,7 @@ def _order(drawing: Drawing, keys: Iterable[int]) -> list[int]:
     return order + sorted(places.keys() - done, key=places.__getitem__)
 
 
-def _pieces(drawing: Drawing, keys: list[int]) -> list[list[int]]:
+def pieces_of(drawing: Drawing, keys: list[int]) -> list[list[int]]:
     """The keys of each piece: a frame, or what edges join to each other."""
     piece = {key: key for key in keys}  # of each key, another of its piece: the first's is itself
 

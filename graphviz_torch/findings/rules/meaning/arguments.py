@@ -23,8 +23,10 @@ def vanished_epsilon(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     broken = {node for event in reading.events(NonfiniteValue) for node in event.nodes}
     for node in nodes:
+        if node.operation not in _BOUNDS:
+            continue
         meta = reading.meta(node.id)
-        if node.operation not in _BOUNDS or meta is None or meta.dtype not in _LEAST:
+        if meta is None or meta.dtype not in _LEAST:
             continue
         key = f"{_BOUNDS[node.operation]}="
         text = next((a.removeprefix(key) for a in node.attributes if a.startswith(key)), "")

@@ -26,8 +26,10 @@ def both_sides_learn(reading: Reading) -> Iterator[Finding]:
     owner = {p.node: p for p in reading.graph.parameters}
     idle = {p.node for p in reading.graph.parameters if p.stepped is False}
     for node in nodes:
+        if node.operation not in _REGRESSION or node.order is None:
+            continue
         sides = {edge.input_nr: edge.source for edge in reading.inputs[node.id]}
-        if node.operation not in _REGRESSION or node.order is None or set(sides) != {0, 1}:
+        if set(sides) != {0, 1}:
             continue
         behind = [upstream(reading, sides[i], set()) for i in (0, 1)]
         leaves = [{i for i in ids if i in owner} for ids in behind]
@@ -97,8 +99,10 @@ def weighted_log_prob(reading: Reading) -> Iterator[Finding]:
     nodes = reading.graph.nodes
     owner = {p.node: p.name for p in reading.graph.parameters}
     for node in nodes:
+        if node.operation != "mul" or node.order is None:
+            continue
         sides = [edge.source for edge in reading.inputs[node.id]]
-        if node.operation != "mul" or len(sides) != 2 or node.order is None:
+        if len(sides) != 2:
             continue
         for drawn, weight in (sides, sides[::-1]):
             if not _is_log_prob(reading, drawn):
