@@ -245,7 +245,7 @@ class Recording:
             RuntimeError: outside of the block.
         """
         session = self._open_session()
-        return session.program.attempt(session.idle_calls) or []
+        return session.program.remarks.attempt(session.idle_calls) or []
 
     def pause(self) -> None:
         """Watch nothing until `resume()`, at no cost. Call it between two steps of a run.

@@ -17,8 +17,8 @@ from ..internals.functions import TensorBase
 from ..internals.tensors.pytree import flatten
 from ..tracing.programs import Program, program_graph
 from ..tracing.tracer import roots, trace
+from .program.source_lines import short_names
 from .recording import record
-from .source_lines import short_names
 
 
 def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
