@@ -28,7 +28,7 @@ _ACTIVATIONS = {
 _STRAIGHT = tuple(_ACTIVATIONS)
 
 
-@rule(of=(Cut,))
+@rule(of=(ConstantTerm, Cut))
 def constant_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it."""
     explained_cuts = {id(cut) for cut, p in explained(reading) if p.stepped is not False}
