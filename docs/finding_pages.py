@@ -61,6 +61,7 @@ def said(program: str) -> Sequence[Finding]:
     """What `find` says of the `recording` of a program, which may raise; or, of its `ranks`."""
     module = ModuleType("__main__")
     torch.manual_seed(0)
+    torch.compiler.reset()  # what was compiled before makes sizes and numbers dynamic
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = Path(folder) / "train.py"

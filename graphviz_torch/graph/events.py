@@ -12,6 +12,8 @@ from .ids import NodeId
 from .text import short_repr
 from .values import Operand
 
+# What ends a compiled region; "" for anything else.
+BreakingCall = Literal["", "print", "item", "branch", "shape", "backward"]
 ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]
@@ -116,6 +118,14 @@ class GradientRead(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class GraphBreak(Occurrence):
+    """A compiled region ended, and another began behind it: something could not be compiled."""
+
+    reason: str = ""  # in dynamo's words: "Dynamic shape operator"
+    call: BreakingCall = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class IdleCall(Occurrence):
     """A call that does not do what it is for."""
 
@@ -170,6 +180,18 @@ class ParameterFreeze(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Recompilation(Occurrence):
+    """A function was compiled once more: a guard of what had been compiled did not hold.
+
+    `where` is the line at which the function begins.
+    """
+
+    function: str = ""  # "forward"
+    reason: str = ""  # in dynamo's words: "tensor 'x' size mismatch at index 0. expected 4, ..."
+    count: int = 1  # how often it was compiled before
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StrayParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
@@ -210,12 +232,14 @@ Event = (
     | GradientClearing
     | GradientClip
     | GradientRead
+    | GraphBreak
     | IdleCall
     | LeafBackward
     | LossCall
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze
+    | Recompilation
     | StrayParameters
     | UnsteppedBackward
     | VainBackward

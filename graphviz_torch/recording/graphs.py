@@ -95,6 +95,7 @@ def _inside(backward: Backward, program: Program) -> tuple[Any, ...]:
     regions = backward.reading.regions
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
+    origins += [one.origin for region in regions.values() for one in region.events]
     inside = {origin.place[0] for origin in origins if origin.place}
     known = {file for file, owner in program.stack.files.items() if owner != OTHER}
     files = short_names(known | inside)

@@ -229,11 +229,21 @@ def _path(source: str) -> str:
 
 def _places(trace: str) -> tuple[Place | None, Place | None]:
     """The user's line in the text of a stack, and a library's that it led to."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    return innermost([(file, int(line)) for file, line in lines])
+
+
+def innermost(lines: Sequence[Place]) -> tuple[Place | None, Place | None]:
+    """The user's innermost line, and a library's that it led to.
+
+    Args:
+        lines: outermost first.
+    """
     library = None
-    for file, line in reversed(re.findall(r'File "([^"]+)", line (\d+)', trace)):
+    for file, line in reversed(lines):
         kind = owner(file)
         if kind == OWN:
-            return (file, int(line)), library
+            return (file, line), library
         if kind == LIBRARY and library is None:
-            library = file, int(line)
+            library = file, line
     return None, library

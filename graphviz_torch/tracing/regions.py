@@ -253,7 +253,9 @@ def _event(each: InsideEvent, first: int, nodes: list[Node], origins: _Origins) 
         for (tensor, _), i in zip(each.operands, ids, strict=True)
     )
     where, made = users_line(origins.source(each.origin)), tuple(first + n for n in each.nodes)
-    fields: dict[str, Any] = {"where": where, "nodes": made, "operands": operands}
+    fields: dict[str, Any] = {"where": where, "nodes": made}
+    if operands:
+        fields["operands"] = operands
     return replace(each.event, **fields)
 
 

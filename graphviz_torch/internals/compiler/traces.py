@@ -4,8 +4,8 @@ Dynamo runs every operation that it puts into a graph once, on tensors that have
 autograd, but no values. So autograd says there what it would say of the program uncompiled.
 
 Private: the function that runs one operation, the method that applies a custom Function, and the
-one that gives the graph to the compiler (2.11 to 2.14). They are replaced only while something is
-compiled.
+one that gives the graph to the compiler, with what ended the graph (2.11 to 2.14). They are
+replaced only while something is compiled.
 """
 
 from __future__ import annotations
@@ -14,11 +14,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from threading import local
-from typing import Any, Protocol
+from types import CodeType
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+
+
+class Break(NamedTuple):
+    """What ended a graph before the function did."""
+
+    reason: str  # dynamo's: a line on what it met, then explanations, hints, an address
+    lines: tuple[tuple[str, int], ...]  # of the program, outermost first
+
+
+class Recompiled(NamedTuple):
+    """Why a function is compiled once more."""
+
+    code: CodeType
+    reason: str  # dynamo's: the guard that does not hold
+    before: int  # how often it was compiled
 
 
 class Trace(Protocol):
@@ -43,8 +59,14 @@ class Trace(Protocol):
     def ordered(self, order: list[int]) -> None:
         """Of what was applied last: which argument each operand is in the program."""
 
-    def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
-        """The graph is whole; the compiler has not changed it yet. Does it end at a break?"""
+    def complete(
+        self,
+        inputs: list[Tensor],
+        results: list[Tensor],
+        broken: Break | None,
+        again: Recompiled | None,
+    ) -> None:
+        """The graph is whole; the compiler has not changed it yet."""
 
     def compiled(self, kinds: list[Any]) -> None:
         """The compiler made these classes of nodes of it."""
@@ -60,6 +82,7 @@ class _Here(local):
     output: Any = None  # dynamo's, for the graph that is traced
     trace: Trace | None = None  # None where one could not be read, too
     again: bool = False  # nothing is compiled: the trace is all that is wanted
+    recompiled: Recompiled | None = None  # since the last graph
     new: Any = None, None  # the code whose graph was compiled last, and its trace, until it runs
 
 
@@ -98,8 +121,8 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         before = set(_kinds())
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         results = gm.graph.output_node().all_input_nodes
-        broken = bool(self.compile_subgraph_reason.graph_break)
-        _tell("complete", *map(_values, (inputs, results)), broken)
+        recompiled, _here.recompiled = _here.recompiled, None
+        _tell("complete", *map(_values, (inputs, results)), _broken(self), recompiled)
         if _here.again:
             raise Whole
         _here.new = self.root_tx.f_code, _here.trace
@@ -123,6 +146,18 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
 
     utils.run_node, output.call_user_compiler = run_node, call_user_compiler
     _functions().call_apply = call_apply
+
+
+def recompiled(code: CodeType, reason: str, before: int) -> None:
+    """A function is about to be compiled once more."""
+    _here.recompiled = Recompiled(code, reason, before)
+
+
+def _broken(output: Any) -> Break | None:
+    ended = output.compile_subgraph_reason
+    if not ended.graph_break:
+        return None
+    return Break(ended.reason, tuple((f.filename, f.lineno or 0) for f in ended.user_stack))
 
 
 def end() -> None:

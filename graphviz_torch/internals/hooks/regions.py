@@ -18,8 +18,8 @@ what `uncompiled` says of a function, at the next `reset()` after it came to it 
 
 Private: three functions that are called by every compiled callable and by every function that is
 not compiled, whose name is "_fn"; whether something is being compiled; who is told that this begins
-and ends; the question whether a frame is compiled (2.11 to 2.14). Dynamo may be loaded while
-somebody watches.
+and ends; the questions whether a frame is compiled, and why once more (2.11 to 2.14). Dynamo may be
+loaded while somebody watches.
 """
 
 from __future__ import annotations
@@ -201,11 +201,19 @@ def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
     return _THEIRS["check"](what, is_inlined_call, **more)
 
 
+def _get_and_maybe_log_recompilation_reasons(entries: Any, frame: Any, *args: Any) -> Any:
+    reasons = _THEIRS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args)
+    if reasons:
+        traces.recompiled(frame.f_code, str(reasons[0]), len(entries))
+    return reasons
+
+
 _OURS: dict[str, tuple[str, Callable[..., Any]]] = {
     "_is_skip_guard_eval_unsafe_stance": (_DYNAMO, _is_skip_guard_eval_unsafe_stance),
     "_maybe_set_eval_frame": (_DYNAMO, _maybe_set_eval_frame),
     "set_eval_frame": (_DYNAMO, _set_eval_frame),
     "check": (_RULES, _check),  # is a frame left as it is
+    "get_and_maybe_log_recompilation_reasons": (_LAST, _get_and_maybe_log_recompilation_reasons),
 }
 _THEIRS: dict[str, Callable[..., Any]] = {}  # what those replaced
 

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...internals.compiler.traces import Break, Recompiled
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
@@ -27,6 +29,7 @@ from ...tracing.region_reader import enter, expect, origin
 from ...tracing.regions import END, Inside, InsideCut, InsideEvent, Region
 from ...tracing.tracer import connected
 from ..cuts.names import READS, cut_name, results_cut
+from .breaks import compilation_events
 from .pairs import Pair, Pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
@@ -133,12 +136,19 @@ class OperationTrace:
                 self._behind[id(one)] = behind
         self._operands = []
 
-    def complete(self, inputs: list[Tensor], results: list[Tensor], broken: bool) -> None:
+    def complete(
+        self,
+        inputs: list[Tensor],
+        results: list[Tensor],
+        broken: Break | None,
+        again: Recompiled | None,
+    ) -> None:
         """Read the nodes; no tensor is needed any more."""
         modules = (row for meta in self._metas for row in origin(meta).modules)
         self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
-            self._region = self._read(inputs, [one for one in results if one.requires_grad])
+            region = self._read(inputs, [one for one in results if one.requires_grad])
+        self._region = replace(region, events=(*region.events, *compilation_events(broken, again)))
         self._operations, self._cuts, self._metas, self._tensors = [], [], [], []
         self._operands, self._makers, self._behind, self._inputs = [], [], {}, {}
         self._pairs.noted = []

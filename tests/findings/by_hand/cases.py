@@ -19,7 +19,7 @@ from tests.findings.by_hand import (
     values,
 )
 from tests.findings.by_hand.graphs import Case
-from tests.findings.by_hand.meaning import arguments, axes, calls, roles
+from tests.findings.by_hand.meaning import arguments, axes, calls, compiled, roles
 
 FAMILIES = (
     devices,
@@ -36,6 +36,7 @@ FAMILIES = (
     roles,
     arguments,
     calls,
+    compiled,
     values,
     transfers,
     memory,

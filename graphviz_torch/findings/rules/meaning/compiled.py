@@ -1,0 +1,82 @@
+"""What `torch.compile` did that takes time: regions that end early, functions compiled again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.events import BreakingCall, GraphBreak, Recompilation
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at, grouped
+
+# What could not be compiled, and what to write instead.
+_CALLS: dict[BreakingCall, tuple[str, str]] = {
+    "print": (
+        "print() and logging are not compiled",
+        "Move it out of the compiled function, or add the function that logs to "
+        "torch._dynamo.config.reorderable_logging_functions.",
+    ),
+    "item": (
+        "item() gives a number to Python",
+        "Keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs = True.",
+    ),
+    "branch": (
+        "Python branches there on the value of a tensor",
+        "Compute both and choose with torch.where(), or write the branch as torch.cond().",
+    ),
+    "shape": (
+        "the size of a result depends on values",
+        "Use a mask and torch.where(), which keep the size, or set "
+        "torch._dynamo.config.capture_dynamic_output_shape_ops = True.",
+    ),
+    "backward": (
+        "backward() runs inside",
+        "Call backward() outside of the compiled function.",
+    ),
+}
+_NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
+
+
+@rule(reads="end", of=(GraphBreak,))
+def graph_break(reading: Reading) -> Iterator[Finding]:
+    """A compiled region ends where something could not be compiled, and another begins behind it:
+    what lies between runs in Python, and nothing is fused across it."""
+    for (where, call), events in grouped(
+        ((event.where, event.call), event) for event in reading.events(GraphBreak)
+    ):
+        why, advice = _CALLS.get(call, (events[0].reason, ""))
+        yield finding(
+            "info",
+            f"A compiled region ends{at(where)}, and another one begins behind it: {why}.",
+            cause="a graph break",
+            advice=advice,
+            where=where,
+        )
+
+
+@rule(reads="end", of=(Recompilation,))
+def recompilation(reading: Reading) -> Iterator[Finding]:
+    """A function was compiled again, for a guard of what had been compiled did not hold."""
+    for (where, name), events in grouped(
+        ((event.where, event.function), event) for event in reading.events(Recompilation)
+    ):
+        last = events[-1]
+        advice = ""
+        if "size mismatch" in last.reason:
+            advice = (
+                "Compile it for all sizes with torch.compile(dynamic=True), or give it sizes that "
+                "stay: pad, and drop the last batch of an epoch."
+            )
+        elif number := _NUMBER.match(last.reason):
+            advice = f"Pass {number[1]} as a tensor: a number is compiled in."
+        yield finding(
+            "info",
+            f"{name}(){at(where)} was compiled again, after {last.count} "
+            f"time{'s' * (last.count != 1)} before, for what it got was other than then: "
+            f"{last.reason}.",
+            cause="compiled again",
+            advice=advice,
+            where=where,
+        )

@@ -1,0 +1,25 @@
+"""For each rule of compiled regions: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from graphviz_torch.graph.events import GraphBreak, Recompilation
+from tests.findings.by_hand.graphs import Case, event, told
+
+SIZE = "tensor 'x' size mismatch at index 0. expected 4, actual 3"
+
+CASES: dict[str, Case] = {
+    "graph-break": Case(
+        told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item")),
+        "info",
+        "A compiled region ends at train.py:7, and another one begins behind it: item() gives a "
+        "number to Python.",
+        [told(), told(event(Recompilation, function="forward", reason=SIZE))],
+    ),
+    "recompilation": Case(
+        told(event(Recompilation, function="forward", reason=SIZE, count=2)),
+        "info",
+        "forward() at train.py:7 was compiled again, after 2 times before, for what it got was "
+        f"other than then: {SIZE}.",
+        [told(), told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item"))],
+    ),
+}
