@@ -4,7 +4,7 @@
 
 For each pair an environment in FOLDER, made once, with that torch from the package index as pip is
 set up here, and what the tests need. `2.8.0:3.10:lowest` takes the oldest version that
-pyproject.toml allows of what the package depends on, too.
+pyproject.toml allows of what the package depends on, too. What stands after `--` is for pytest.
 
 The tests run one after the other, at the lowest priority. Each result is written to FOLDER, and the
 table is made of all that stand there. What could not be had says so in its line, with the last
@@ -36,7 +36,14 @@ PACKAGES = [
     "networkx",
     "scipy",
 ]
-PACKAGES += ["safetensors", "tensorboard>=2.20", "google-crc32c>=1.5", "setuptools"]
+PACKAGES += [
+    "streamlit",
+    "transformers",
+    "safetensors",
+    "tensorboard>=2.20",
+    "google-crc32c>=1.5",
+    "setuptools",
+]
 PACKAGES += ["numpy>=1.26", "graphviz>=0.20", "pygraphviz>=2.0.4"]
 ROOMS = ["tests/graph", "tests/tracing", "tests/recording"]
 
@@ -128,6 +135,7 @@ def line(pair: Pair, rooms: list[str], result: dict[str, Any]) -> str:
     reasons = "; ".join(f"{count:,}: {_cell(why)}" for why, count in result["skipped"].items())
     numbers = f"{result['passed']:,} | {result['failed']:,}"
     names = ", ".join(room.removeprefix("tests/") for room in rooms)
+    names = re.sub(r", --ignore=tests/([\w/]+)", r" without \1", names)
     return f"| {versions} | {names} | {numbers} | {reasons} |"
 
 
