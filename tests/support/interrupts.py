@@ -43,10 +43,10 @@ class Signal:
     """A tracing function that raises KeyboardInterrupt at the nth place where a signal can arrive.
 
     Python looks for signals where a function begins, after a call and after a jump back. Only code
-    below a folder is counted, and there only while `counts` says so.
+    below a folder, or one of several, is counted, and there only while `counts` says so.
     """
 
-    def __init__(self, at: int, folder: str, counts: Callable[[], bool]) -> None:
+    def __init__(self, at: int, folder: str | tuple[str, ...], counts: Callable[[], bool]) -> None:
         self.left, self.folder, self.counts = at, folder, counts
         self._before: dict[FrameType, str] = {}  # the instruction that ran last
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import record
 from graphviz_torch.graph.gc import uncollected
@@ -89,6 +92,71 @@ def lost(program: Callable[[], None], folder: str, most: int) -> int:
         torch.set_grad_enabled(True)
         gc.enable()
     return found
+
+
+def keys_and_modes() -> tuple[Any, ...]:
+    """All dispatch keys of this thread, and its modes but for gradients."""
+    keys = [
+        (name, asked(key))
+        for name, key in vars(torch._C.DispatchKey).items()
+        if isinstance(key, torch._C.DispatchKey)
+        for asked in (
+            torch._C._dispatch_tls_is_dispatch_key_included,
+            torch._C._dispatch_tls_is_dispatch_key_excluded,
+        )
+    ]
+    return (
+        keys,
+        list(_get_current_function_mode_stack()),
+        list(_get_current_dispatch_mode_stack()),
+        gc.isenabled(),
+        torch.is_autocast_cache_enabled(),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
+    )
+
+
+def training() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with record(model):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).square().mean().backward()
+        optimizer.step()
+
+
+def inside_another() -> None:
+    with record():
+        program()
+
+
+def checkpointed() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    with record():
+        checkpoint(nn.Linear(3, 4), x, use_reentrant=False).sum().backward()
+
+
+# What switches the key of a thread, and its modes: there each place is tried, elsewhere some.
+SWITCHES = tuple(f"{PACKAGE}internals/hooks/{name}.py" for name in ("dispatch", "installation"))
+
+
+@pytest.mark.parametrize("program", [empty, training, inside_another, checkpointed])
+@pytest.mark.parametrize(("folder", "most"), [(SWITCHES, 400), (PACKAGE, 100)])
+def test_a_signal_wherever_python_lets_one_in_leaves_all_keys_and_modes(
+    program: Callable[[], None],
+    folder: str | tuple[str, ...],
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    program()
+    interrupted(program, whole := Signal(-1, folder, lambda: True))
+    places = range(1, -whole.left)
+    assert len(places) > 50
+    before = keys_and_modes()
+    for at in random.Random(0).sample(places, min(most, len(places))):
+        interrupted(program, Signal(at, folder, lambda: True))
+        torch.set_grad_enabled(True)  # as the next test says, `no_grad` may leave them off
+        assert keys_and_modes() == before, at
 
 
 class Empty(TorchFunctionMode):
