@@ -92,6 +92,8 @@ class Parameter:
     grad: GradientStats | None = None
     part: int | None = None  # which part of both this rank has, from 0; None: another way
     parts: int = 1  # that there are
+    # Does an optimizer have it that did not step in the block; None where that was not asked.
+    in_other_optimizer: bool | None = None
 
     __repr__ = short_repr
 

@@ -108,6 +108,7 @@ def without_gradient(reading: Reading) -> list[Parameter]:
         and p.name not in known
         and p.tensor.device != "meta"  # has no values: the model was called with others
         and not (p.has_grad and p.stepped)  # the program gave it one, p.grad = ...
+        and not p.in_other_optimizer  # it is trained in turn
         and not (reading.stopped and (p.module_called is not False or p.node is not None))
     ]
 

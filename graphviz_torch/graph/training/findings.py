@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from ..values import Finding
 
 # A number that differs from step to step; not part of a name, of a line or of a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:])")
 _RUNS = 4  # of steps that are written out
+_AWAY = 3  # steps at least, after which a finding is told to be over
 
 _Thing = tuple[str, str, str]
 
@@ -73,5 +75,11 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
             runs.append([step, step])
     parts = [f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in runs[:_RUNS]]
     more = " and more" if len(runs) > _RUNS else ""
-    over = ", and no longer" if noun == "step" and steps[-1] < count - 1 else ""
+    over = ", and no longer" if noun == "step" and _is_over(steps, count) else ""
     return f"in {noun} {', '.join(parts)}{more} of {count}{over}"
+
+
+def _is_over(steps: tuple[int, ...], count: int) -> bool:
+    """Has it been away for longer than ever between: players that learn in turn come again."""
+    gaps = (after - before for before, after in pairwise((-1, *steps)))
+    return count - 1 - steps[-1] >= max(_AWAY, *gaps)

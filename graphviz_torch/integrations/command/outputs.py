@@ -134,8 +134,7 @@ class Outputs:
             return
         self._say("experiments", str(found))
         self._experimented = True
-        self._once.add(0, found.findings)
-        self._found = self._once.all(self._recorded)
+        self._found = [*self._once.all(self._recorded), *found.findings]  # of the run, of no step
 
     def finish(self, *, begun: bool, children: Children, error: BaseException | None) -> int:
         """Say and write all at the end. Returns the exit code that `--fail-on` asks for; 2 if a

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
@@ -76,13 +76,18 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def optimized_parameters() -> set[int]:
-    """id() of the parameters that the optimizers of this process hold."""
+def optimized_parameters(*, without: Container[int] = ()) -> set[int]:
+    """id() of the parameters that the optimizers of this process hold.
+
+    Args:
+        without: id() of the optimizers that are left out.
+    """
     if not _any_optimizer():
         return set()  # all objects of the process need not be looked through
     # Garbage that the collector has yet to take too: no harm.
     found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]
-    groups = (group for optimizer in found for group in getattr(optimizer, "param_groups", ()))
+    asked = (optimizer for optimizer in found if id(optimizer) not in without)
+    groups = (group for optimizer in asked for group in getattr(optimizer, "param_groups", ()))
     return {id(parameter) for group in groups for parameter in group["params"]}
 
 

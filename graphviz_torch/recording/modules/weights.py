@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,9 @@ class Weights(Listener):
         self._norms: dict[int, Norms] = {}  # by graph
         self._reached: set[int] = set()  # id() of the variables that any backward reached
         self._optimized: set[int] | None = None  # id() of what any optimizer holds
+        self._waiting: set[int] | None = None  # the same, of those that did not step
+        # By id() of a parameter, the first backward that began when it was listed.
+        self._since: dict[int, int] = {}
         self._got: set[str] = set()  # names of those that any backward gave a gradient ...
         self._looked_at = False  # ... and no other, for all gradients were looked at
         self._grads: dict[str, GradientStats] = {}  # of those that ranks divide
@@ -36,6 +40,8 @@ class Weights(Listener):
         """Read what the program may change before the step is over, and the optimizer will."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
+        for _, tensor in listed:
+            self._since.setdefault(id(tensor), event.live.position)
         if not self.program.options.light and event.live.ran.nodes is not None:
             live = event.live
             leaves = set(live.parameters.values())
@@ -52,6 +58,7 @@ class Weights(Listener):
 
     def step_ended(self, event: None) -> None:
         self._norms, self._learned, self._grads, self._with_grad = {}, {}, {}, None
+        self._since = {}
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
@@ -64,9 +71,12 @@ class Weights(Listener):
             for name, i in backward.parameters.items()
             if (any(nodes[i].grad_outputs) if self._looked_at else nodes[i].order is not None)
         }
-        updated, listed = self.program.steps.updated, self.program.table.listed()
+        steps, listed = self.program.steps, self.program.table.listed()
+        updated = steps.updated
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
+        lost = updated is not None and any(name not in self._got for name, _ in listed)
+        self._waiting = optimized_parameters(without=steps.stepped_by) if lost else None
         if not self.program.options.light:
             self._grads |= _of_parts(listed)
 
@@ -90,9 +100,12 @@ class Weights(Listener):
         norms = self._norms.get(backward.position)
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
+        waiting, ran = self._waiting, backward.ran is not None
         found = []
         for name, tensor in listed:
             node = backward.parameters.get(name)
+            if ran and node is None and self._since.get(id(tensor), math.inf) > backward.position:
+                continue  # of a module that was called after this backward alone
             meta = None if node is None else outputs[node][0]
             known = None if node is None else weights.get(node)
             found.append(
@@ -109,6 +122,7 @@ class Weights(Listener):
                     norm=None if known is None else known.norm,
                     extent="" if known is None else known.extent,
                     placement=placement(tensor),
+                    in_other_optimizer=None if waiting is None else id(tensor) in waiting,
                 )
             )
             mine = part(tensor)

@@ -113,7 +113,7 @@ class Program:
         self.table.clear(self._model)
         self.stack.name_running()
         self.stack.begin_step()
-        self.steps.updated = None
+        self.steps.begin_step()
         self.tracker.clear()
         if len(self._began) == _STEPS:
             self.origins.forget(self._began[0])

@@ -222,3 +222,47 @@ def gumbel_softmax_straight_through(record: Record) -> None:
             x = torch.randn(8, 6)
             code = F.gumbel_softmax(choose(x), tau=0.7, hard=True)
             step(optimizer, F.mse_loss(table(code), x))
+
+
+def gan_whose_codes_a_third_optimizer_learns(record: Record) -> None:
+    g, body = mlp(6, 6), nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2))
+    judge, codes = nn.Linear(16, 1), nn.Linear(16, 4)
+    d = nn.ModuleDict({"body": body, "judge": judge, "codes": codes})
+    opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
+    opt_info = Adam([*g.parameters(), *d.parameters()])
+
+    def judged(x: Tensor) -> tuple[Tensor, Tensor]:
+        features = body(x)
+        return judge(features), codes(features)
+
+    with record():
+        for _ in range(3):
+            fake = g(torch.randn(8, 6))
+            step(opt_g, F.softplus(-judged(fake)[0]).mean())
+            real, _ = judged(torch.randn(8, 6))
+            made, _ = judged(fake.detach())
+            step(opt_d, F.softplus(-real).mean() + F.softplus(made).mean())
+            code = torch.randint(4, (8,))
+            noise = torch.cat([F.one_hot(code, 4), torch.randn(8, 2)], 1)
+            _, guessed = judged(g(noise))
+            step(opt_info, F.cross_entropy(guessed, code))
+
+
+def players_whom_one_function_trains(record: Record) -> None:
+    g, d = mlp(4, 6), mlp(6, 1)
+    opt_g, opt_d = Adam(g.parameters()), Adam(d.parameters())
+
+    def train(loss: Tensor, optimizer: Adam) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with record():
+        for _ in range(4):
+            fake = g(torch.randn(8, 4))
+            real = F.softplus(-d(torch.randn(8, 6))).mean()
+            loss_d = train(real + F.softplus(d(fake.detach())).mean(), opt_d)
+            loss_g = train(F.softplus(-d(fake)).mean(), opt_g)
+            logged = {"critic": loss_d, "generator": loss_g}
+            print(*(f"{name} {loss:.3f}" for name, loss in logged.items()))

@@ -206,3 +206,22 @@ def a_flat_copy_of_the_parameters_that_learns_for_them(record: Record) -> None:
             optimizer.step()
             with torch.no_grad():
                 vector_to_parameters(flat.float(), model.parameters())
+
+
+def the_best_weights_loaded_into_a_new_model_to_test_it(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    x, y = torch.randn(16, 6), torch.arange(16) % 3
+    best = model.state_dict()
+    with record():
+        for _ in range(3):
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter -= 0.1 * parameter.grad
+            best = {name: weight.clone() for name, weight in model.state_dict().items()}
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        model.load_state_dict(best)
+        with torch.no_grad():
+            print(f"test loss {F.cross_entropy(model(x), y):.2f}")
