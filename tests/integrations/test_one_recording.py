@@ -346,6 +346,14 @@ def found(
     return json.loads(out.splitlines()[-1])["findings"], said
 
 
+def told(script: str, folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """What `graphviz-torch run` prints of a script, in one line."""
+    path = folder / "train.py"
+    path.write_text(MODEL + script)
+    main(["run", *options, str(path)])
+    return " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("steps", ["3", "0"])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_over_several_steps_is_told_once_with_its_line(
@@ -440,6 +448,56 @@ def test_a_report_is_printed_once_and_says_in_which_steps_a_finding_holds(
     assert said.splitlines()[-1] == (
         "warning, as said above: uncleared-gradient train.py:11, in step 2 of 2"
     )
+
+
+SPARE = """\
+model = nn.ModuleDict({"head": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = model
+    def forward(self, x):
+        return self.parts["head"](x)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(net(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_a_layer_that_is_never_called_is_told_alike_in_each_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(SPARE, tmp_path, capsys)
+    assert said.count("got no gradient") == 1
+    assert "parts.spare was never called. [never-called]" in said
+    assert "In each of 3 steps." in said
+
+
+PLAYERS = """\
+rival = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 1))
+players = {model: torch.optim.SGD(model.parameters(), lr=0.1)}
+players[rival] = torch.optim.SGD(rival.parameters(), lr=0.1)
+for i in range(8):
+    for player, optimizer in players.items():
+        x, y = batch()
+        optimizer.zero_grad()
+        loss = F.mse_loss(player(x), y, reduction="sum")
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_what_experiments_find_is_told_of_the_run_and_not_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(PLAYERS, tmp_path, capsys, "--steps", "0", "--experiment")
+    assert "16 steps recorded" in said
+    assert said.count("[sum-loss]") == 1
+    assert "In step 1" not in said
 
 
 def test_silence_is_told_apart_from_health(

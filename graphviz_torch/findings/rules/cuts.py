@@ -269,7 +269,7 @@ def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
     stack = list(found)
     while stack:
         node = stack.pop()
-        if any(_is_weight(reading, edge.source) for edge in reading.inputs[node]):
+        if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
             return False
         following = {edge.target for edge in reading.users[node]} - found
         found |= following
@@ -277,7 +277,7 @@ def _is_used_as_it_is(reading: Reading, cut: Cut) -> bool:
     return True
 
 
-def _is_weight(reading: Reading, node: int) -> bool:
+def is_weight(reading: Reading, node: int) -> bool:
     """Is it a parameter, or a view of one."""
     nodes = reading.graph.nodes
     while nodes[node].operation in _VIEWS and reading.inputs[node]:

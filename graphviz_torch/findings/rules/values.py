@@ -12,6 +12,7 @@ from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
+from .cuts import is_weight
 
 # Median norm in the deepest quarter of the longest chain over that in the quarter next to the
 # loss. Freshly initialised GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50 shapes lie between 0.5
@@ -69,7 +70,7 @@ _VALUE_ADVICE = {
 @rule(of=(GradientStats,))
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all."""
-    chain = reading.longest_chain
+    chain = _depth(reading)
     ratio = _growth(chain)
     if ratio is None or ratio >= SHRINKS:
         return
@@ -94,7 +95,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 @rule(of=(GradientStats,))
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows along depth by orders of magnitude."""
-    chain = reading.longest_chain
+    chain = _depth(reading)
     ratio = _growth(chain)
     if ratio is None or ratio <= EXPLODES:
         return
@@ -250,6 +251,16 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         where=node.source,
         nodes=(origin, *(edge.source for edge in reading.sources(origin))),
     )
+
+
+def _depth(reading: Reading) -> list[tuple[int, float]]:
+    """The longest chain from the last layer on. What the loss does to the gradient is no depth: a
+    mean divides it by the samples, and of what is known by heart almost none comes."""
+    chain = reading.longest_chain
+    for place, (node, _) in enumerate(chain):
+        if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
+            return chain[place:]
+    return chain
 
 
 def _growth(chain: list[tuple[int, float]]) -> float | None:

@@ -61,6 +61,8 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
 
     >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
     'in step 1 to 2, 5 of 9, and no longer'
+    >>> steps_text(Finding("r", "info", "", steps=(0, 2, 4, 6)), 8)  # it may come again
+    'in step 1, 3, 5, 7 of 8'
     """
     steps = finding.steps
     if count < 2 or not steps:

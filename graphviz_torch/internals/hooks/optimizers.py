@@ -76,19 +76,18 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def optimized_parameters(*, without: Container[int] = ()) -> set[int]:
+def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]:
     """id() of the parameters that the optimizers of this process hold.
 
     Args:
-        without: id() of the optimizers that are left out.
+        without: what each optimizer holds that is left out, and what is wrapped around it.
     """
     if not _any_optimizer():
         return set()  # all objects of the process need not be looked through
     # Garbage that the collector has yet to take too: no harm.
     found = [o for o in gc.get_objects() if issubclass(type(o), Optimizer)]
-    asked = (optimizer for optimizer in found if id(optimizer) not in without)
-    groups = (group for optimizer in asked for group in getattr(optimizer, "param_groups", ()))
-    return {id(parameter) for group in groups for parameter in group["params"]}
+    held = (frozenset(map(id, parameters_of(o))) for o in found if hasattr(o, "param_groups"))
+    return set().union(*(parameters for parameters in held if parameters not in without))
 
 
 def _any_optimizer() -> bool:

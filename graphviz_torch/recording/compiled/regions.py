@@ -23,7 +23,7 @@ class Regions:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        program.table.unknown_calls = False
+        program.table.trace_calls()
         self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
 

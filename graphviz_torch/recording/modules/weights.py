@@ -76,7 +76,7 @@ class Weights(Listener):
         known = updated is None or all(id(tensor) in updated for _, tensor in listed)
         self._optimized = None if known else optimized_parameters()
         lost = updated is not None and any(name not in self._got for name, _ in listed)
-        self._waiting = optimized_parameters(without=steps.stepped_by) if lost else None
+        self._waiting = optimized_parameters(without=steps.held) if lost else None
         if not self.program.options.light:
             self._grads |= _of_parts(listed)
 

@@ -41,7 +41,7 @@ class Steps:
         self.count = 0
         self.updated: set[int] | None = None  # id() of what they updated; None before the first
         self.ever: set[int] = set()  # the same, of all steps of a run
-        self.stepped_by: set[int] = set()  # id() of the optimizers that updated them
+        self.held: set[frozenset[int]] = set()  # id() of what each of the optimizers holds
         self.running: list[_Step] = []  # outside first
         self._by_hand = False
 
@@ -49,7 +49,7 @@ class Steps:
         """An optimizer is about to step."""
         optimizer = event.optimizer
         self.count += 1
-        self.stepped_by.add(id(optimizer))
+        self.held.add(frozenset(map(id, parameters_of(optimizer))))
         parameters = self.parameters(optimizer)
         if parameters is not None:
             self.updated = (self.updated or set()) | parameters
@@ -71,7 +71,7 @@ class Steps:
 
     def begin_step(self) -> None:
         """A step of a run is over: the next one knows what steps in it."""
-        self.updated, self.stepped_by = None, set()
+        self.updated, self.held = None, set()
 
     def stepped(self, event: Stepped) -> None:
         """It has stepped."""

@@ -42,6 +42,7 @@ class ParameterTable:
     """
 
     def __init__(self, model: Module | None) -> None:
+        self._traced = False  # what compiled graphs call
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
@@ -53,7 +54,8 @@ class ParameterTable:
         self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
-        self.unknown_calls = True  # may a compiled graph have called modules that are not known
+        # May a compiled graph have called modules that are not known.
+        self.unknown_calls = not self._traced
         self._named: list[tuple[str, Tensor]] = []
         self._names: dict[int, str] = {}  # the same by id()
         self._named_own = 0  # how many of them are the first block's
@@ -143,6 +145,10 @@ class ParameterTable:
             return None
         self._called[known[1]] = None
         return known[1]
+
+    def trace_calls(self) -> None:
+        """From now on, `call_inside` is told what compiled graphs call."""
+        self._traced, self.unknown_calls = True, False
 
     def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
         """A compiled graph has called these modules; None: which ones is not known.

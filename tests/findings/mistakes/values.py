@@ -148,3 +148,13 @@ def attack(*, of_data: bool) -> Program:
 
 silent()(attack(of_data=True))
 silent()(attack(of_data=False))
+
+
+@silent("vanishing-gradient")
+def samples_that_are_known_by_heart(record: Record) -> None:
+    head = nn.Linear(16, 3)
+    nn.init.constant_(head.bias[:1].data, 18.0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), head)
+    with record(model):
+        known = torch.zeros(32, dtype=torch.long)
+        nn.functional.cross_entropy(model(torch.randn(32, 4)), known).backward()
