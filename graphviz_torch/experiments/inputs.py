@@ -14,6 +14,10 @@ from .comparison import Comparison
 from .subject import Input, Subject
 
 _MOST = 3  # inputs: one forward each
+_MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
+# Their results are alike where they are given large values, which a step may change.
+_SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
+_SATURATED = "It is saturated: scale down what it is given, or lower the learning rate."
 
 
 def inputs(subject: Subject) -> Iterator[Experiment]:
@@ -71,8 +75,17 @@ def _of_input(subject: Subject, given: Input) -> Experiment:
     message = (
         "the output does not depend on it: its way ends at {operation}, whose result is the same"
     )
-    advice = "Look at what this operation is given: values that it maps to one, as a ReLU does."
-    return subject.answer("inputs", changed, message, end, run, rule="lost-input", advice=advice)
+    saturated = end.name in _SATURATING
+    return subject.answer(
+        "inputs",
+        changed,
+        message,
+        end,
+        run,
+        rule="lost-input",
+        severity="info" if saturated else "warning",
+        advice=_SATURATED if saturated else _MAPPED,
+    )
 
 
 def _changed(given: list[Input], name: str) -> dict[int, Tensor]:

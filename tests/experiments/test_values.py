@@ -130,6 +130,12 @@ def small_numbers_in_half(self: Any, x: Tensor) -> Tensor:
     return self.fc((x * 1e-7).half().float() * 1e7)
 
 
+def test_a_saturated_output_is_told_and_no_alarm_is_raised() -> None:
+    [found] = experiment(step(saturated), "inputs").findings
+    assert (found.rule, found.severity) == ("lost-input", "info")
+    assert "ends at sigmoid" in found.message
+
+
 @pytest.mark.parametrize(
     ("forward", "line"),
     [
@@ -148,6 +154,10 @@ def test_where_digits_are_lost_is_named(forward: Callable[..., Any], line: str) 
     text = Path(__file__).read_text().splitlines()
     number = int(found.where.rpartition(":")[2])
     assert line in " ".join(text[number - 1 : number + 1])
+
+
+def saturated(self: Any, x: Tensor) -> Tensor:
+    return (self.fc(x) - 200).sigmoid()
 
 
 def log_softmax(self: Any, x: Tensor) -> Tensor:
@@ -171,7 +181,9 @@ def in_bfloat16(self: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "forward", [log_softmax, variance, dropped, decided, in_bfloat16], ids=lambda f: f.__name__
+    "forward",
+    [log_softmax, variance, dropped, decided, in_bfloat16, saturated],
+    ids=lambda f: f.__name__,
 )
 def test_rounding_is_no_finding(forward: Callable[..., Any]) -> None:
     [found] = experiment(step(forward), "float64")
