@@ -19,7 +19,7 @@ from ..words import at
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20
-# What keeps or saves less than this part of it all is not named.
+# What keeps or saves less than this part of it all is not named, or is no warning.
 SHARE = 0.1
 # A view that is a quarter of its storage or less wastes most of what it keeps.
 VIEW_SHARE = 4
@@ -271,12 +271,13 @@ def view_keeps_storage(reading: Reading) -> Iterator[Finding]:
             if saved.shared_with is not None:
                 known = largest[saved.shared_with]
                 largest[saved.shared_with] = max(known, saved.tensor.nbytes or 0)
+    total = sum(_activation_bytes(node) for node in reading.graph.nodes) if large else 0
     for node, saved in large:
         needed = max(saved.tensor.nbytes or 0, largest[node.id])
         if saved.nbytes - needed < WORTH or needed * VIEW_SHARE > saved.nbytes:
             continue
         yield finding(
-            "warning",
+            "warning" if saved.nbytes >= SHARE * total else "info",
             f"{reading.call(node.id)}{at(node.source)} saves {saved.name or 'a tensor'} "
             f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
             f"{bytes_text(saved.nbytes)} alive.",

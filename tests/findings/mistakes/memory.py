@@ -75,6 +75,15 @@ says("view-keeps-storage", severity="warning")(sliced(clone=False))
 silent()(sliced(clone=True))
 
 
+@silent()
+def last_of_a_sequence_that_keeps_little_of_it_all(record: Record) -> None:
+    recurrent = nn.LSTM(16, 64, num_layers=2, batch_first=True, bidirectional=True)
+    head = nn.Linear(128, 4)
+    with record():
+        results, _ = recurrent(torch.randn(64, 64, 16))
+        head(results[:, -1]).square().mean().backward()
+
+
 @says("growing-graph")
 def loss_summed_with_its_history(record: Record) -> None:
     model, total = MLP(), torch.zeros(())
