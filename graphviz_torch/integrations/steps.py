@@ -78,7 +78,7 @@ class Steps:
         due: whether a step is recorded.
         done: takes the step, and what was found; the last one again where an evaluation that
             follows it shows more.
-        model, notes, compiled: as for `record`.
+        model, notes, compiled, values: as for `record`.
         experiments: the first step that is recorded keeps what `experiment` needs, in `first`.
     """
 
@@ -91,9 +91,11 @@ class Steps:
         notes: bool = True,
         compiled: Compiled = "open",
         experiments: bool = False,
+        values: bool = False,
     ) -> None:
         self._due, self._done, self.model = due, done, model
         self._notes, self._compiled, self._experiments = notes, compiled, experiments
+        self._values = values
         self.first: FirstStep | None = None
         self._recording: Recording | None = None  # of the run
         self._records = False  # a step that is due
@@ -111,6 +113,7 @@ class Steps:
                     notes=self._notes,
                     compiled=self._compiled,
                     experiments=self._experiments and self.first is None,
+                    values=self._values,
                 )
                 self._recording.__enter__()
             else:
@@ -179,7 +182,7 @@ class LoopSteps(Steps):
     It counts from now on, in the thread and the process that make it, until `close()`.
 
     Args:
-        due, done, model, notes, compiled, experiments: as for `Steps`.
+        due, done, model, notes, compiled, experiments, values: as for `Steps`.
         forked: called in a child process that was forked from this one, at its first step.
     """
 
@@ -193,8 +196,17 @@ class LoopSteps(Steps):
         compiled: Compiled = "open",
         forked: Callable[[], object] = lambda: None,
         experiments: bool = False,
+        values: bool = False,
     ) -> None:
-        super().__init__(due, done, model, notes=notes, compiled=compiled, experiments=experiments)
+        super().__init__(
+            due,
+            done,
+            model,
+            notes=notes,
+            compiled=compiled,
+            experiments=experiments,
+            values=values,
+        )
         with record():  # what the first recording registers cannot be registered inside a hook
             pass
         self._early = False  # is the end of a step looked at that is not due, before one that is

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphviz_torch import Training, load
+from graphviz_torch import Training, first_difference, load
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
@@ -297,3 +297,24 @@ def test_run_makes_experiments_when_it_is_asked_to(training: Path, command: Comm
     assert out == "done\n"
     assert "sample: does not hold  train.py:7" in said
     assert "[sample-leak]" in said
+
+
+GATED = """
+import torch
+torch.manual_seed(0)
+first, act, last = torch.nn.Linear(4, 3), torch.nn.GELU("none"), torch.nn.Linear(3, 1)
+last(act(first(torch.randn(8, 4)))).mean().backward()
+"""
+
+
+def test_two_scripts_are_compared_by_values_that_run_has_recorded(
+    training: Path, command: Command
+) -> None:
+    (training / "train.py").write_text(GATED)
+    (training / "other.py").write_text(GATED.replace('"none"', '"tanh"'))
+    assert command("--values", "-o", "a.json.gz", "train.py")[0] == 0
+    assert command("--values", "-o", "b.json.gz", "other.py")[0] == 0
+    a, b = (load(training / name).last.graph for name in ("a.json.gz", "b.json.gz"))
+    found = first_difference(a, b)
+    assert found.kind == "another approximation of GELU: none before, tanh after"
+    assert "train.py:5" in str(found)

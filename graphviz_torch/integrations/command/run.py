@@ -41,6 +41,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "when the script has ended, run its first forward again, with one thing changed each time"
     )
     parser.add_argument("--experiment", action="store_true", help=says)
+    says = "record what each result's values are like, for `diff --values`"
+    parser.add_argument("--values", action="store_true", help=says)
     add_report(parser, fail_on="never")
     parser.add_argument("script", metavar="SCRIPT")
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
@@ -74,6 +76,7 @@ def _run(parsed: argparse.Namespace) -> int:
             compiled=parsed.compiled,
             forked=children.mark,
             experiments=parsed.experiment,
+            values=parsed.values,
         )
         script.run()
     except SystemExit as error:
