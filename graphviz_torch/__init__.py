@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .devices.simulated.accelerator import simulate_accelerator
     from .devices.to_device import available_devices, move_locals, to_device
     from .experiments.experiment import Experiments, experiment
-    from .experiments.influence import influence
+    from .experiments.influence import influence, influences
     from .findings import find, find_across, rules
     from .findings.way.explain import explain
     from .findings.way.way import GradientWay
@@ -138,6 +138,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Experiments",
     "experiment",
     "influence",
+    "influences",
     # rehearsal
     "Rehearsal",
     "draw_memory",
@@ -204,7 +205,7 @@ _ROOMS = {
     "devices.simulated.accelerator": "simulate_accelerator",
     "devices.to_device": "available_devices move_locals to_device",
     "experiments.experiment": "Experiments experiment",
-    "experiments.influence": "influence",
+    "experiments.influence": "influence influences",
     "findings": "find find_across rules",
     "findings.way.explain": "explain",
     "findings.way.way": "GradientWay",

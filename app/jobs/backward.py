@@ -18,8 +18,6 @@ from ..models import gallery
 from . import devices
 from .values import Choice, Opened, Run
 
-_HERE = Path(__file__).name
-
 
 def warm_up() -> None:
     """Load what torch loads at its first operations (a second), so that no later job must.
@@ -94,9 +92,20 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
     except ValueError as nothing:
         error = error or str(nothing)
     if graph is not None:
-        line = f"{chosen.name}.py:{script.lines['output.backward()']}"
-        graph = _with_places(graph, lambda place: line if place.startswith(f"{_HERE}:") else place)
+        graph = with_lines(graph, backward_line(chosen, choice))
     return Run(None if graph is None else opened(graph), error, "", script.shown, script.text)
+
+
+def backward_line(model: gallery.Model, choice: Choice) -> str:
+    """The line of a model's script that calls backward: "mlp.py:41"."""
+    script = model_script(model.code, choice.device, choice.seed)
+    return f"{model.name}.py:{script.lines['output.backward()']}"
+
+
+def with_lines(graph: Graph, line: str) -> Graph:
+    """The graph with this line where the recording saw one of the jobs' files."""
+    files = {path.name for path in Path(__file__).parent.glob("*.py")}
+    return _with_places(graph, lambda place: line if place.rpartition(":")[0] in files else place)
 
 
 def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from graphviz_torch import Finding, Graph
+from graphviz_torch import Experiment, Finding, Graph
 
 Source = Literal["expression", "model"]
 
@@ -40,6 +40,15 @@ class Run:
     note: str = ""  # what a reader must know
     program: tuple[tuple[int, str], ...] = ()  # the lines to show, with their numbers
     script: str = ""  # the same as a script to copy
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What experiments on a model said, and how far each sample, position and input goes."""
+
+    experiments: tuple[Experiment, ...]  # those with a finding first
+    lanes: tuple[str, ...]  # whose influence is known: "sample 0", "input x"
+    payload: str  # of all of them, for the interactive view; "" for none
 
 
 @dataclass(frozen=True)

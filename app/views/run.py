@@ -11,6 +11,7 @@ from ..jobs.values import Choice, Opened, Run
 from ..models import gallery
 from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
+from ..panels.experiments import draw_experiments
 from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.program import draw_program
 from ..panels.progress import again
@@ -95,6 +96,8 @@ def draw() -> None:
         with right, st.container(key="before"):  # grey, by page.css
             st.caption("The graph before the mistake.")
             draw_graph(before.payload, key="before", height=recording.HEIGHT)
+    if choice.source == "model" and made is not None and not made.error:
+        draw_experiments(choice, key="run")
     if made is not None and made.script:
         title, icon = "The same as a script", ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:

@@ -1,7 +1,11 @@
-"""influence(): how much of each node's value depends on an input, a sample or a position."""
+"""influence(): how much of each node's value depends on an input, a sample or a position.
+
+influences() asks for all of them.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +14,7 @@ from ..graph import Graph
 from .comparison import Comparison
 from .experiment import subject_of
 from .inputs import _changed
-from .subject import Input, other_values
+from .subject import Input, Subject, other_values
 
 
 def influence(
@@ -43,7 +47,53 @@ def influence(
     """
     if (sample is not None) + (position is not None) + (input != "") != 1:
         raise ValueError("pass one of sample=, position= and input=.")
+    return _influence(subject_of(recording), sample, position, input)
+
+
+_LANES = 16
+
+
+def influences(recording: Any) -> dict[str, Graph]:
+    """The influence of each sample, position and input, by name: "sample 0", "input x".
+
+    Of samples and positions the first sixteen. A sequence has positions: integers of two dimensions
+    or what has three. Each costs a forward, and one that cannot run again is left out.
+
+    Args:
+        recording: of `record(experiments=True)`, once its block is left.
+
+    Raises:
+        TypeError: for what is not a recording.
+        ValueError: for a recording that kept no call.
+
+    >>> import torch
+    >>> from graphviz_torch import influences, record
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with record(model, experiments=True) as recording:
+    ...     model(torch.randn(3, 4)).sum().backward()
+    >>> list(influences(recording))
+    ['sample 0', 'sample 1', 'sample 2', 'input input']
+    """
     subject = subject_of(recording)
+    given = subject.inputs()
+    first = next((t for _, t in given if t.dim()), None)
+    asked: dict[str, tuple[int | None, int | None, str]] = {}
+    if first is not None:
+        for i in range(min(first.shape[0], _LANES)):
+            asked[f"sample {i}"] = i, None, ""
+        if first.dim() == 3 or (first.dim() == 2 and not first.is_floating_point()):
+            for i in range(min(first.shape[1], _LANES)):
+                asked[f"position {i}"] = None, i, ""
+    for name, _ in given:
+        asked[f"input {name}"] = None, None, name
+    found = {}
+    for name, what in asked.items():
+        with suppress(ValueError):  # its path depends on the values
+            found[name] = _influence(subject, *what)
+    return found
+
+
+def _influence(subject: Subject, sample: int | None, position: int | None, input: str) -> Graph:
     given = subject.inputs()
     comparison = Comparison()
     done: list[str] = []

@@ -33,6 +33,7 @@ class Value(NamedTuple):
     missing: str = ""  # what a node without one is; "": nothing to point at
     summed: bool = False  # over a group; else its largest counts
     own: bool = False  # is it a function of the user's
+    bounds: tuple[float, float] | None = None  # of the scale; None: those of what is drawn
 
 
 class Name(NamedTuple):
@@ -115,6 +116,15 @@ _VALUES: dict[str, Value] = {
         "Run it inside record().",
         "bytes kept for backward",
         summed=True,
+    ),
+    "influence": Value(
+        attrgetter("influence"),
+        "{:.0%}".format,
+        "changes by",
+        "Draw what influence(recording, ...) gives.",
+        "share that changes",
+        missing="not reached in the module",
+        bounds=(0.0, 1.0),
     ),
 }
 

@@ -57,7 +57,7 @@ _PAGE = """\
 
 
 def to_html(
-    graph: GraphLike | Difference,
+    graph: GraphLike | Difference | Mapping[str, Graph],
     path: str | Path | None = None,
     *,
     inputs: Sequence[Any] = (),
@@ -68,7 +68,8 @@ def to_html(
 
     Args:
         graph: what `draw_graph` draws: a graph, a recording, which is drawn whole, a tensor, a
-            module, which runs one forward, or the `diff` of two graphs, which are drawn as one.
+            module, which runs one forward, or the `diff` of two graphs, which are drawn as one; or
+            `influences`, of which a click picks one.
         inputs: what to call the module with.
         title: of the page; "" for a name from the graph's outputs.
         findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
@@ -89,8 +90,11 @@ def to_html(
             f"path is {type_text(path)}, not a path to write the page to. A module's arguments "
             "go to inputs: to_html(model, inputs=(x,))."
         )
-    shown, found = _judged(graph, inputs, findings)
-    page = _page(shown, title, found)
+    if isinstance(graph, Mapping):
+        page = _page(graph, title, findings)
+    else:
+        shown, found = _judged(graph, inputs, findings)
+        page = _page(shown, title, found)
     if path is not None:
         with replacement(path) as file:
             file.write(page.encode())
@@ -171,9 +175,14 @@ def _still(graph: Graph, findings: Sequence[Finding], marks: Mapping[int, Mark])
 
 
 def _page(
-    graph: Graph | Difference, title: str, findings: Sequence[Finding], without: str = _ALONE
+    graph: Graph | Difference | Mapping[str, Graph],
+    title: str,
+    findings: FindingsLike,
+    without: str = _ALONE,
 ) -> str:
-    title = title or title_of(graph)
+    if not title and not isinstance(graph, Mapping):
+        title = title_of(graph)
+    title = title or "influence"
     script = view_script() + _MOUNT
     style = view_style()
     policy = (

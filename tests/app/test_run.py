@@ -15,7 +15,9 @@ from app.jobs.backward import play
 from app.jobs.values import Choice
 from app.models import gallery
 from app.panels import example
+from app.panels.text import escape
 from graphviz_torch import record
+from graphviz_torch.experiments.experiment import EXPERIMENTS
 from tests.support.app_pages import FRAME, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]
@@ -283,3 +285,24 @@ def test_devices_are_there_for_the_block_and_others_are_refused() -> None:
         assert len(found) == 3
     with pytest.raises(ValueError, match="not among"), devices.use("tpu"):
         pass
+
+
+def test_a_button_makes_experiments_on_the_model_and_shows_each_answer() -> None:
+    app = page(source="A model", model="Transformer", backward="1")
+    assert not app.warning
+    press(app, "Experiments")
+    assert not app.exception, app.exception
+    [first] = [each.value for each in app.warning]
+    assert escape("later-positions") in first  # it has no mask, and its targets are the next tokens
+    assert "softmax" in first
+    assert escape("transformer.py:23") in first
+    said = "\n".join(each.value for each in (*app.success, *app.info))
+    for name in EXPERIMENTS.keys() - {"positions"}:
+        assert f"**{escape(name)}**" in said
+    assert has(app, "run influence")
+    press(app)
+    assert has(app, "run influence")
+
+
+def test_no_experiment_is_offered_where_there_is_no_model() -> None:
+    assert "Experiments" not in [button.label for button in page().button]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import experiment
-from tests.experiments.programs import attention, later, predicted
+from graphviz_torch import experiment, record, simulate_accelerator
+from tests.experiments.programs import attention, later, net, predicted
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
@@ -138,3 +139,19 @@ def test_what_reads_both_ways_and_gives_back_its_input_is_not_told_off() -> None
     [found] = experiment(predicted(forward, 0), "positions")
     assert found.holds is None
     assert found.finding is None
+
+
+def test_it_is_named_on_a_simulated_device_whose_views_have_no_storage_in_common() -> None:
+    with simulate_accelerator() as [device]:
+        model = net(
+            lambda self, ids: self.head(attention(self.embed(ids), None)).view(3, 8, 11),
+            embed=nn.Embedding(11, 8),
+            head=nn.Linear(8, 11),
+        ).to(device)
+        tokens = torch.randint(0, 11, (3, 9)).to(device)
+        with record(model, experiments=True) as recording:
+            output = model(tokens[:, :-1])
+            F.cross_entropy(output.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        [found] = experiment(recording, "positions")
+    assert found.finding is not None, str(found)
+    assert "softmax" in found.operation

@@ -308,7 +308,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if any(tensor is each for each in written):
                 self.shadows.wrote(tensor, self.at)
             elif differs or not is_dense(tensor):
-                self.shadows.put(tensor, changed, self.at)
+                # A view that has a shadow of its own is what made the tensor that it views.
+                self.shadows.put(tensor, changed, max(makers) if kind.is_view else self.at)
 
     def _depends(self) -> None:
         """From here on the path through the code may be another one."""

@@ -84,8 +84,8 @@ def _by_value(drawing: Drawing, members: _Members, how: Value, said: bool, name:
     if not values:
         raise ValueError(f"color_by={name!r}: the graph has no such values. {how.advice}")
     finite = [v for v in values.values() if math.isfinite(v)]
-    logarithmic = not any(v < 0 for v in finite)
-    usual = [v for v in finite if v > 0 or not logarithmic]
+    logarithmic = how.bounds is None and not any(v < 0 for v in finite)
+    usual = [v for v in finite if v > 0 or not logarithmic] if how.bounds is None else how.bounds
     low, high = (min(usual), max(usual)) if usual else (0.0, 0.0)
     fills: dict[int, Pair | None] = {}
     inks: dict[int, Pair] = {}

@@ -18,7 +18,7 @@ import json
 import math
 import struct
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from gzip import compress
 from math import isfinite
@@ -64,21 +64,33 @@ _MOST_VALUES, _FEW_VALUES = 64, 4  # elements of one gradient: more are not read
 
 
 def view_payload(
-    graph: GraphLike | Difference, findings: FindingsLike = "auto", *, title: str = ""
+    graph: GraphLike | Difference | Mapping[str, Graph],
+    findings: FindingsLike = "auto",
+    *,
+    title: str = "",
 ) -> str:
     """The graph, its groups and findings as the ASCII text that the view's `mount` takes.
 
     Args:
         graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
-            `diff` of two graphs, which are drawn as one.
+            `diff` of two graphs, which are drawn as one; or `influences`, of which a click picks
+            one.
         findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
         title: what the view calls it; "" for a name from its outputs.
+
+    Raises:
+        ValueError: for no influence at all.
 
     >>> import torch
     >>> y = torch.ones(3, requires_grad=True).sum()
     >>> view_payload(y, title="one sum").isascii()
     True
     """
+    lanes: Mapping[str, Graph] = {}
+    if isinstance(graph, Mapping):
+        if not graph:
+            raise ValueError("there is no influence to show: no input could be changed.")
+        lanes, graph = graph, next(iter(graph.values()))
     diff = graph if isinstance(graph, Difference) else None
     if diff is None:
         given, told = whole_of(graph, findings=findings)
@@ -134,10 +146,23 @@ def view_payload(
     header["ranks"] = _ranks(graph)
     header["sending"] = {node: lines(sent) for node, sent in by_node(graph.collectives).items()}
     header["metas"] = [[*meta, meta.nbytes] for meta in metas.rows]
+    header["influences"] = _add_influences(lanes or {"": given}, len(graph.nodes), columns)
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
     return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+
+
+def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
+    """The names of those that some node has."""
+    known: dict[str, list[float | None]] = {}
+    for name, graph in lanes.items():
+        values = [node.influence for node in graph.nodes]
+        if any(value is not None for value in values):
+            known[name] = values + [None] * (count - len(values))
+    for at, values in enumerate(known.values()):
+        columns.measured(f"influence{at}", values, _COARSE)
+    return [*known]
 
 
 def _ranks(graph: Graph) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ export class LegendBox {
   readonly element = html("div", { class: "legend" });
   private readonly choice = html("select", { "aria-label": "Colour by", class: "color-by" });
   private readonly entries = html("div", { class: "entries" });
+  /** A button for each sample, position and input whose influence is known. */
+  private readonly lanes = html("div", { class: "lanes", role: "group", "aria-label": "Influence of" });
 
   constructor(
     private readonly colors: Colors,
@@ -19,11 +21,22 @@ export class LegendBox {
       this.choice.append(option);
     }
     this.choice.addEventListener("change", () => changed(this.choice.value as ColorBy));
-    this.element.append(html("label", {}, "Colour: ", this.choice), this.entries);
+    for (const [lane, name] of colors.lanes.entries()) {
+      if (colors.lanes.length < 2) break;
+      const button = html("button", { type: "button" }, name);
+      button.addEventListener("click", () => {
+        colors.lane = lane;
+        changed("influence");
+      });
+      this.lanes.append(button);
+    }
+    this.element.append(html("label", {}, "Colour: ", this.choice), this.lanes, this.entries);
   }
 
   draw(): void {
     this.choice.value = this.colors.by;
+    const chosen = this.colors.by === "influence" ? this.colors.lane : -1;
+    for (const [lane, button] of [...this.lanes.children].entries()) button.setAttribute("aria-pressed", String(lane === chosen));
     const { entries, scale } = this.colors.legend();
     const rows: HTMLElement[] = [];
     if (scale) {

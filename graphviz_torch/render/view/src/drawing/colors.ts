@@ -8,7 +8,7 @@ import type { Model } from "../graph/model";
 import type { Themes } from "./theme";
 import type { Tree } from "../graph/tree";
 
-export type ColorBy = "role" | "device" | "gradient" | "seconds" | "saved" | "dtype" | "module" | "difference";
+export type ColorBy = "role" | "device" | "gradient" | "seconds" | "saved" | "dtype" | "module" | "difference" | "influence";
 
 export const COLOR_NAMES: Record<ColorBy, string> = {
   role: "role",
@@ -19,6 +19,7 @@ export const COLOR_NAMES: Record<ColorBy, string> = {
   dtype: "dtype",
   module: "module",
   difference: "difference",
+  influence: "influence",
 };
 
 export interface Paint {
@@ -38,8 +39,12 @@ export interface Legend {
 interface Sizes {
   readonly of: (node: number) => number; // NaN: not recorded
   /** What a group's size is. */
-  readonly join: "sum" | "median";
+  readonly join: "sum" | "median" | "largest";
   readonly say: (value: number) => string;
+  /** The size at the end of a scale that begins with 0; without it, it spreads over what is to be seen. */
+  readonly full?: number;
+  /** What is not there. */
+  readonly missing: string;
 }
 
 const MOST_NAMES = 12;
@@ -50,6 +55,8 @@ const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devi
 
 export class Colors {
   by: ColorBy = "role";
+  /** Which of the influences. */
+  lane = 0;
   private names = new Map<string, number>();
   private roles = new Set<Role>();
   private range: [number, number] = [0, 0];
@@ -71,12 +78,18 @@ export class Colors {
     if (by === "saved") return model.savedBytes.some((size) => size > 0);
     if (by === "module") return model.column("module").table.length > 1;
     if (by === "difference") return model.difference !== null;
+    if (by === "influence") return model.influences.length > 0;
     return true;
   }
 
-  /** What a reader most likely asks: the difference of two graphs, else the gradients. */
+  /** The influences that there are, by name. */
+  get lanes(): string[] {
+    return this.model.influences;
+  }
+
+  /** What a reader most likely asks: the difference of two graphs, an influence, else the gradients. */
   get usual(): ColorBy {
-    return (["difference", "gradient"] as const).find((by) => this.available(by)) ?? "role";
+    return (["difference", "influence", "gradient"] as const).find((by) => this.available(by)) ?? "role";
   }
 
   choose(by: ColorBy): void {
@@ -90,7 +103,8 @@ export class Colors {
     const sizes = this.sizes();
     if (this.by !== "role" && !sizes) return this.paintNames(item);
     const { role } = this.cards.card(item);
-    const fill = this.themes.color(role === "failed" ? "background" : role);
+    const isUnreached = this.by === "influence" && sizes !== null && Number.isNaN(this.sizeOf(item, sizes).size);
+    const fill = this.themes.color(role === "failed" || isUnreached ? "background" : role);
     return { fill, ...(sizes ? this.gauge(this.sizeOf(item, sizes), sizes) : { gauge: null, said: role }) };
   }
 
@@ -108,8 +122,8 @@ export class Colors {
     if (sizes) {
       const entries = [];
       if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
-      if (this.seen.zero) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
-      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: "not recorded", hatched: false });
+      if (this.seen.zero && !sizes.full) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
+      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: sizes.missing, hatched: false });
       const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at));
       const [low, high] = this.range;
       const note = `bar at the left${this.roles.has("group") ? `, of a group the ${sizes.join}` : ""}`;
@@ -130,11 +144,13 @@ export class Colors {
     const { model } = this;
     switch (this.by) {
       case "gradient":
-        return { of: (node) => model.norm(node), join: "median", say: number };
+        return { of: (node) => model.norm(node), join: "median", say: number, missing: "not recorded" };
       case "seconds":
-        return { of: (node) => model.seconds(node), join: "sum", say: seconds };
+        return { of: (node) => model.seconds(node), join: "sum", say: seconds, missing: "not recorded" };
       case "saved":
-        return { of: (node) => model.savedBytes[node] as number, join: "sum", say: bytes };
+        return { of: (node) => model.savedBytes[node] as number, join: "sum", say: bytes, missing: "not recorded" };
+      case "influence":
+        return { of: (node) => model.influence(this.lane, node), join: "largest", say: percent, full: 1, missing: "not reached in the module" };
       default:
         return null;
     }
@@ -154,7 +170,7 @@ export class Colors {
       else if (value === 0) this.seen.zero = true;
       else if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
-    this.range = [Math.min(low, high), high];
+    this.range = sizes.full ? [0, sizes.full] : [Math.min(low, high), high];
   }
 
   private sizeOf(item: number, sizes: Sizes): { size: number; spoilt: number } {
@@ -168,7 +184,9 @@ export class Colors {
     let joined = Number.NaN;
     for (const node of this.tree.nodes(item)) {
       const value = of(node);
-      if (!Number.isNaN(value)) joined = Number.isNaN(joined) ? value : joined + value;
+      if (Number.isNaN(value)) continue;
+      if (Number.isNaN(joined)) joined = value;
+      else joined = join === "sum" ? joined + value : Math.max(joined, value);
     }
     return joined;
   }
@@ -180,10 +198,11 @@ export class Colors {
 
   private gauge({ size: value, spoilt }: { size: number; spoilt: number }, sizes: Sizes): { gauge: string; said: string } {
     if (spoilt) return { gauge: this.themes.nonfinite, said: `${spoilt} NaN or Inf` };
-    if (Number.isNaN(value)) return { gauge: this.themes.color("background"), said: "not recorded" };
-    if (value === 0) return { gauge: this.themes.category(0), said: "0" };
+    if (Number.isNaN(value)) return { gauge: this.themes.color("background"), said: sizes.missing };
+    if (value === 0 && !sizes.full) return { gauge: this.themes.category(0), said: "0" };
     const [low, high] = this.range;
-    const share = high > low ? Math.log(value / low) / Math.log(high / low) : 1;
+    const spreads = high > low ? Math.log(value / low) / Math.log(high / low) : 1;
+    const share = sizes.full ? value / sizes.full : spreads;
     const step = Math.max(0, Math.min(this.themes.steps - 1, Math.floor(share * this.themes.steps)));
     return { gauge: this.themes.step(step), said: sizes.say(value) };
   }
@@ -231,6 +250,10 @@ export class Colors {
     const said = counts.size > 1 ? `mostly ${most[0] || "none"}` : most[0] || "none";
     return { fill: this.themes.category(this.names.get(most[0]) ?? 0), gauge: null, said };
   }
+}
+
+function percent(value: number): string {
+  return `${Math.round(100 * value)}%`;
 }
 
 /** The part of a module's path that colours tell apart: its first name, with the number of a block. */

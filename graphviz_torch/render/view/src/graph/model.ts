@@ -60,6 +60,8 @@ export class Model {
   /** The node that stands for the operation that raised an exception. */
   readonly failed: number | null;
   readonly difference: Difference | null;
+  /** Whose influence on each node is known: "sample 0", "input x". */
+  readonly influences: string[];
   readonly addedEdges: ReadonlySet<number>;
   readonly lossScale: number | null;
   readonly outputs: ReadonlySet<number>;
@@ -110,6 +112,7 @@ export class Model {
     this.lossScale = header.lossScale;
     this.failed = header.failed ? count - 1 : null;
     this.difference = header.difference;
+    this.influences = header.influences;
     this.marks = new Map(header.difference?.marks);
     this.addedEdges = new Set(header.difference?.addedEdges);
     this.outputs = new Set(header.outputs.map(([node]) => node));
@@ -277,6 +280,12 @@ export class Model {
   /** In backward; NaN where it was not measured. */
   seconds(node: number): number {
     return this.times ? (this.times[node] as number) : Number.NaN;
+  }
+
+  /** The share of a node's value that one thing changes; NaN where it never gets. */
+  influence(lane: number, node: number): number {
+    const name = `influence${lane}`;
+    return this.payload.has(name) ? (this.payload.column(name, this.count)[node] as number) : Number.NaN;
   }
 
   /** The largest norm among a node's gradients; NaN where none was recorded. */

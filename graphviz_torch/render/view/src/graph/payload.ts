@@ -23,6 +23,7 @@ export interface Header {
   /** The last node stands for the operation that raised an exception. */
   failed: boolean;
   difference: Difference | null;
+  influences: string[];
   cuts: Cut[];
   findings: Finding[];
   /** What was recorded of a module, by its path: names and texts. */
