@@ -309,7 +309,9 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.shadows.wrote(tensor, self.at)
             elif differs or not is_dense(tensor):
                 # A view that has a shadow of its own is what made the tensor that it views.
-                self.shadows.put(tensor, changed, max(makers) if kind.is_view else self.at)
+                self.shadows.put(
+                    tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
+                )
 
     def _depends(self) -> None:
         """From here on the path through the code may be another one."""

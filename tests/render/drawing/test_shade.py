@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Edge, Graph, Node, TensorMeta, record
+from graphviz_torch import Edge, Graph, Node, TensorMeta, record, trace
 from graphviz_torch.render.drawing.drawing import Shading
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE
@@ -132,3 +132,16 @@ def test_a_leaf_that_is_a_node_has_the_colour_of_its_own_name() -> None:
     assert [name for _, name in shading.scale] == ["cpu", "cuda:0"]
     assert shading.fills == {0: shading.scale[0][0], 1: shading.scale[1][0]}
     assert set(shading.fills.values()) <= set(CATEGORIES)
+
+
+def test_the_scale_of_influence_goes_from_nothing_to_all_whatever_is_drawn() -> None:
+    graph = trace(torch.ones(2, requires_grad=True).exp().sin().sum())
+    ids = {node.operation: node.id for node in graph.nodes}
+    graph = graph.annotate(influence={ids["exp"]: 0.0, ids["sin"]: 0.25})
+    shading = draw(graph, {}).shading
+    assert shading is not None
+    assert shading.fills[ids["exp"]] == SCALE[0]
+    assert shading.fills[ids["sin"]] == SCALE[len(SCALE) // 4]
+    assert shading.fills[ids["sum"]] is None
+    words = [text for _, text in shading.scale if text]
+    assert words == ["0%", "50%", "100%", "not reached in the module"]

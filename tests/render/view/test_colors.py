@@ -7,7 +7,7 @@ from statistics import median_low
 import torch
 from torch import nn
 
-from graphviz_torch import record, trace
+from graphviz_torch import influences, record, trace
 from graphviz_torch.graph import Graph
 from graphviz_torch.render.style import COLORS, SCALE
 from tests.support.viewed import Open, bring, find, worked
@@ -109,3 +109,26 @@ def test_a_group_is_shaded_by_its_median_and_says_its_range(
     assert abs(shade / median_low(norms) - 1) < 0.01
     card.click()
     assert f"median {card.get_attribute('data-said')}" in page.locator(".panel").inner_text()
+
+
+def test_a_click_picks_whose_influence_the_bars_tell(opened: Open) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Softmax(0))
+    with record(model, experiments=True) as recording:
+        model(torch.rand(4, 4) + 1).sum().backward()
+    lanes = influences(recording)
+    page = opened(lanes)
+    assert page.locator(".color-by").input_value() == "influence"
+    names = page.locator(".lanes button")
+    assert (
+        names.all_text_contents() == [*lanes] == [*map("sample {}".format, range(4)), "input input"]
+    )
+    linear = find(recording.graph, operation="addmm")
+    bar = page.locator(f'.card[data-item="{linear.id}"] .gauge')
+    for name, share in (("sample 0", 1 / 4), ("input input", 1.0), ("sample 3", 1 / 4)):
+        names.get_by_text(name, exact=True).click()
+        page.wait_for_selector(f'.lanes [aria-pressed="true"]:text-is("{name}")')
+        assert lanes[name].nodes[linear.id].influence == share
+        step = min(int(share * len(SCALE)), len(SCALE) - 1)
+        assert bar.get_attribute("fill") == SCALE[step][0]
+    assert "0%" in page.locator(".scale").inner_text()
+    assert "100%" in page.locator(".scale").inner_text()
