@@ -126,11 +126,18 @@ class Comparison:
         count: how many lanes there are; 0: they are not looked at.
         allowed: the lanes that may differ.
         in_pairs: a matrix of all lanes with all keeps them, as the scores of attention do.
+        views: how much of a view differs is kept in `shares`, too.
     """
 
     def __init__(
-        self, count: int = 0, allowed: Collection[int] = (), *, in_pairs: bool = False
+        self,
+        count: int = 0,
+        allowed: Collection[int] = (),
+        *,
+        in_pairs: bool = False,
+        views: bool = False,
     ) -> None:
+        self._views = views
         self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
         self.rows: dict[int, Row] = {}
         self.shares: dict[int, float] = {}  # by the node's number in the run
@@ -139,6 +146,8 @@ class Comparison:
 
     def __call__(self, compared: Compared) -> bool:
         """Does this result differ."""
+        if compared.is_view and not self._views:
+            return True  # as what it views
         differs = difference(compared.first, compared.other)
         share = 1.0 if differs is None else _share(differs)
         if compared.node >= 0:
@@ -153,24 +162,14 @@ class Comparison:
             kept = True if crossed and self.in_pairs else kept
         # It is told of the first operator, and of where lanes are not kept.
         told = kept is False if self.count else len(self.rows) < _FIRST
-        row = Row(
-            compared.number,
-            title(compared.name),
-            compared.makers,
+        row = row_of(
+            compared,
             kept,
             share,
             relative(compared.first, compared.other) if share and told else 0.0,
-            not (compared.first.is_floating_point() or compared.first.is_complex()),
-            compared.is_random,
-            bool(crossed),
-            any(_is_zero(t) for t in compared.operands) if not share else False,
-            any(_is_square(t, self.count) for t in compared.operands),
-            compared.module,
-            compared.classes,
-            compared.place,
-            compared.user_place,
-            compared.functions,
-            compared.node,
+            crossed=bool(crossed),
+            count=self.count,
+            placed=kept is not True,
         )
         if not share:
             self.same += 1
@@ -198,6 +197,39 @@ class Comparison:
         return path[min(path)], [path[n] for n in sorted(path)]
 
 
+def row_of(
+    compared: Compared,
+    kept: bool | None,
+    share: float,
+    change: float,
+    *,
+    crossed: bool = False,
+    count: int = 0,
+    placed: bool = True,
+) -> Row:
+    """What is kept of an operator: these numbers, and where it is."""
+    place, user_place, functions = compared.lines() if placed else (None, None, ())
+    return Row(
+        compared.number,
+        title(compared.name),
+        compared.makers,
+        kept,
+        share,
+        change,
+        not (compared.first.is_floating_point() or compared.first.is_complex()),
+        compared.is_random,
+        crossed,
+        any(_is_zero(t) for t in compared.operands) if not share else False,
+        count > 0 and any(_is_square(t, count) for t in compared.operands),
+        compared.module,
+        compared.classes,
+        place,
+        user_place,
+        functions,
+        compared.node,
+    )
+
+
 def title(name: str) -> str:
     """An operator as people call it: "aten::_softmax" -> "softmax"."""
     return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
@@ -210,7 +242,8 @@ def _worse(a: Row, b: Row) -> Row:
 
 
 def _share(differs: Tensor) -> float:
-    return float(differs.sum()) / differs.numel() if differs.numel() else 0.0
+    count = differs.view(torch.uint8).sum(dtype=torch.int64)
+    return float(count) / differs.numel() if differs.numel() else 0.0
 
 
 def _is_zero(tensor: Tensor) -> bool:

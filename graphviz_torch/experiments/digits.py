@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -11,13 +12,15 @@ from ..graph import Experiment
 from ..internals.replay.shadows import DOUBLE
 from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.pytree import flatten
-from .comparison import Comparison, Row, readable
+from .comparison import Comparison, Row, readable, row_of
 from .subject import Subject
 
 _ADVICE = (
     "It subtracts what is nearly equal, or leaves the range of its dtype: compute it in another "
     "way (log_softmax, logsumexp, expm1, var) or in float32."
 )
+
+_EXACT = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 class _Digits(Comparison):
@@ -33,15 +36,16 @@ class _Digits(Comparison):
         if compared.is_view:
             return True
         error = distance(compared.first, compared.other)
-        super().__call__(compared._replace(other=compared.first, operands=()))
-        if self.last_same is not None and self.last_same.number == compared.number:
-            self.rows[compared.number] = self.last_same._replace(change=error)
         known = self.errors.get(compared.number, 0.0)
         self.errors[compared.number] = max(error, known)
         self.dtypes[compared.number] = compared.first.dtype
         # What was rounded to bfloat16 and is float32 again has the digits of bfloat16.
         given = [self.allowed_errors.get(maker, 0.0) for maker in compared.makers]
-        self.allowed_errors[compared.number] = max(_half(compared.first.dtype), *given, 0.0)
+        allowed = max(_half(compared.first.dtype), *given, 0.0)
+        self.allowed_errors[compared.number] = allowed
+        row = row_of(compared, None, 1.0, error, placed=error > allowed)
+        if compared.number not in self.rows or error > allowed:
+            self.rows[compared.number] = row
         return True
 
 
@@ -93,14 +97,21 @@ def distance(first: Tensor, other: Tensor) -> float:
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape or not a.numel():
         return 0.0
-    wide = torch.complex128 if a.is_complex() else torch.float64
-    a, b = a.to(wide), b.to(wide)
-    if not bool((a.isfinite() == b.isfinite()).all()):
-        return 1.0
+    if a.dtype != b.dtype or a.dtype not in _EXACT:
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        b = b.to(wide)  # and so the difference, too
+    size, apart = (float(torch.linalg.vector_norm(t)) for t in (b, b - a))
+    if isfinite(size) and isfinite(apart):
+        return min(apart / size, 1.0) if size else float(apart > 0)
+    a, b = (
+        a.to(torch.promote_types(a.dtype, torch.float64)),
+        b.to(torch.promote_types(b.dtype, torch.float64)),
+    )
     finite = a.isfinite()
+    if not bool((finite == b.isfinite()).all()):
+        return 1.0
     a, b = a[finite], b[finite]
-    size = float(torch.linalg.vector_norm(b))
-    apart = float(torch.linalg.vector_norm(a - b))
+    size, apart = (float(torch.linalg.vector_norm(t)) for t in (b, a - b))
     return 0.0 if not apart else min(apart / size, 1.0) if size else 1.0
 
 

@@ -95,7 +95,7 @@ def influences(recording: Any) -> dict[str, Graph]:
 
 def _influence(subject: Subject, sample: int | None, position: int | None, input: str) -> Graph:
     given = subject.inputs()
-    comparison = Comparison()
+    comparison = Comparison(views=True)
     done: list[str] = []
 
     def change(inputs: list[Input]) -> dict[int, Tensor]:

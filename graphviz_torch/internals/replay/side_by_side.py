@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -50,9 +51,9 @@ class Compared(NamedTuple):
     is_random: bool
     module: str  # path of the module that runs
     classes: str  # its class and those around it: "Net/Block/BatchNorm1d"
-    place: Place | None  # innermost line outside of PyTorch and the standard library
-    user_place: Place | None  # innermost line of the user's own
-    functions: tuple[str, ...]  # of torch.nn.functional that are running
+    # Asked while it is told: the innermost line outside of PyTorch and the standard library, that
+    # of the user's own, and the functions of torch.nn.functional that are running.
+    lines: Callable[[], tuple[Place | None, Place | None, tuple[str, ...]]]
     node: int  # how many nodes the run had made before this operator's own; -1: none
 
 
@@ -268,8 +269,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written: list[Tensor],
         node: int,
     ) -> None:
-        first = [tensor for _, tensor in flatten(result, ask=False)]
-        other = [tensor for _, tensor in flatten(others, ask=False)]
+        first, other = _results(result), _results(others)
         if not first and not _plainly_equal(result, others):
             self._depends()
         if len(first) != len(other) or any(
@@ -278,7 +278,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if first and not kind.is_view:
                 self._depends()
             return
-        place, user_place, functions = places(sys._getframe(2), _run.__code__)
+        lines = partial(places, sys._getframe(2), _run.__code__)
         same = {id(t) for t in differ}
         rest = tuple(t for t in operands if id(t) not in same)
         path, classes = self.modules.now()
@@ -297,9 +297,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     kind.is_random,
                     path,
                     classes,
-                    place,
-                    user_place,
-                    functions,
+                    lines,
                     node,
                 )
             )
@@ -318,6 +316,12 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.dependent:
             self.dependent = True
             self.depends = places(sys._getframe(3), _run.__code__)[1]
+
+
+def _results(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):  # as of most operators
+        return [value]
+    return [tensor for _, tensor in flatten(value, ask=False)]
 
 
 def _plainly_equal(a: Any, b: Any) -> bool:
