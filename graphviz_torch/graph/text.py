@@ -101,8 +101,7 @@ def users_line(source: str) -> str:
     >>> users_line("modeling_gpt2.py:312, called at train.py:41"), users_line("train.py:41")
     ('train.py:41', 'train.py:41')
     """
-    # Older files have "train.py:41 (modeling_gpt2.py:312)".
-    return source.rpartition(_CALLED)[2].partition(" (")[0]
+    return source.rpartition(_CALLED)[2]
 
 
 def type_text(value: object) -> str:

@@ -64,8 +64,7 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
     """A model was trained while all its dropout and batch norm was in eval mode."""
     graph = reading.graph
     learning = {p.node for p in graph.parameters if p.stepped and p.name in reading.received}
-    # The nodes are what backward began at; of files from before, the parameters.
-    about = learning | {node for node, _ in graph.outputs}
+    about = {node for node, _ in graph.outputs}  # the nodes are what backward began at
     for event in reading.events(EvalMode):
         if not learning or about.isdisjoint(event.nodes) or not graph.outputs:
             continue

@@ -152,11 +152,11 @@ def _choices(
             block.normed |= module in normed
     sets = {module: frozenset(names) for module, names in around.items()}
     sizes: dict[TensorMeta | None, int] = {None: 0}
-    for source, target, output_nr, _ in reading.graph.edges:
-        start, end = modules[source], modules[target]
-        if start == end or nodes[source].leaf:
+    for edge in reading.graph.edges:
+        start, end = modules[edge.source], modules[edge.target]
+        if start == end or nodes[edge.source].leaf:
             continue
-        meta = reading.meta(source, output_nr)
+        meta = reading.meta(edge.source, edge.output_nr)
         if meta is not None and meta not in sizes:
             sizes[meta] = meta.nbytes or 0
         inside = sets[start]

@@ -1,1 +1,1 @@
-"""Values as files: columns of JSON, the names of older versions, and how any file is written."""
+"""Values as files: columns of JSON, and how any file is written."""

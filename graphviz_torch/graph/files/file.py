@@ -20,10 +20,9 @@ from ..gc import uncollected
 from .columns import codec
 from .limits import MAX_BYTES, Limits
 from .replacement import replacement
-from .versions import upgraded
 
 FORMAT = "graphviz_torch"
-VERSION = 3
+VERSION = 1
 
 _CHUNK = 1 << 20
 
@@ -113,8 +112,8 @@ def packed_value(content: bytes, kind: type[Kind]) -> Kind:
 @uncollected
 def _value(text: str, kind: type[Kind]) -> Kind:
     values = json_of(text)
-    version = take_version(values, FORMAT)
-    value: Kind = codec(kind).decode(upgraded(values, version), 1, "graph")[0]
+    check_head(values, FORMAT)
+    value: Kind = codec(kind).decode(values, 1, "graph")[0]
     value.check()
     return value
 
@@ -137,8 +136,8 @@ def json_of(text: str | bytes) -> Any:
         raise ValueError("it is not a saved graph: a number has thousands of digits.") from None
 
 
-def take_version(values: Any, format: str) -> int:
-    """The version of what a file holds; "format" and "version" are taken out of it.
+def check_head(values: Any, format: str) -> None:
+    """Take "format" and "version" out of what a file holds.
 
     Raises:
         ValueError: for another format, and for a version that is not known.
@@ -153,7 +152,6 @@ def take_version(values: Any, format: str) -> int:
             f"the file has version {version}, and this graphviz_torch reads up to {VERSION}. "
             "Update graphviz_torch."
         )
-    return version
 
 
 def _packed(raw: BinaryIO) -> gzip.GzipFile:

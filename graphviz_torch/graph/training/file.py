@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..files.columns import codec
-from ..files.file import VERSION, json_of, take_version
+from ..files.file import VERSION, check_head, json_of
 from ..files.limits import Limits
 from ..files.lists import members, rows
 from ..files.replacement import replacement
-from ..files.versions import upgraded
 from ..gc import uncollected
 from ..graph import Graph
 from .patch import change, changed, extent
@@ -162,7 +161,7 @@ def read_steps(path: str | Path, max_bytes: int) -> tuple[TrainingStep, ...]:
 def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
     lines = _lines(path, limits)
     head = json_of(next(lines, b""))
-    version = take_version(head, FORMAT)
+    check_head(head, FORMAT)
     if head:
         raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
     shapes, size = _Shapes(), 0
@@ -181,7 +180,7 @@ def _steps(path: str | Path, limits: Limits) -> Iterator[TrainingStep]:
             if graph is None:  # else it is a graph of before, in which nothing has changed
                 size += extent(columns)
                 limits.check_values(size)
-                [graph] = codec(Graph).decode(upgraded(columns, version), 1, "graph")
+                [graph] = codec(Graph).decode(columns, 1, "graph")
                 known = [each for each in known if any(each[0] is own for own in shapes.columns)]
                 known.append((columns, graph))
             graphs.append(graph)

@@ -152,11 +152,9 @@ class Cutter:
         return self.known.setdefault((self.computes[p], *reads), len(self.known))
 
     def _span(self, items: Sequence[Item]) -> tuple[int, int]:
-        first = next(filter(None, map(self._place, items)), None)
-        if first is None:
-            return 0, 0
-        last = next(filter(None, map(self._place, reversed(items))), first)
-        return first[0], last[1]
+        start, end = next(filter(None, map(self._place, items)), (0, 0))
+        _, end = next(filter(None, map(self._place, reversed(items))), (start, end))
+        return start, end
 
     def _place(self, item: Item) -> tuple[int, int] | None:
         """Where an item lies; None for one that holds no operation."""

@@ -45,12 +45,12 @@ CASES: dict[str, Case] = {
         [Graph((), parameters=(parameter("fc.weight"),), failure=NO_GRAD)],
     ),
     "trained-in-eval-mode": Case(
-        told(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,))),
+        told(event(EvalMode, module="drop", classes=("Dropout",), nodes=(1,))),
         "warning",
         "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
         "eval() was called at train.py:7.",
         [
-            model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(0,)),)),
+            model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(1,)),)),
             told(event(EvalMode, module="drop", classes=("Dropout",))),  # of another backward
         ],
     ),
