@@ -44,7 +44,7 @@ PACKAGES += [
     "google-crc32c>=1.5",
     "setuptools",
 ]
-PACKAGES += ["numpy>=1.26", "graphviz>=0.20", "pygraphviz>=2.0.4"]
+PACKAGES += ["numpy>=1.26", "graphviz>=0.20", "shtab>=1.13", "pygraphviz>=2.0.4"]
 ROOMS = ["tests/graph", "tests/tracing", "tests/recording"]
 
 _HEAD = """# Versions

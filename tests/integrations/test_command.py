@@ -19,7 +19,7 @@ import torch
 
 from graphviz_torch import Graph, TensorMeta, load, to_text, trace
 from graphviz_torch.graph import Failure, Parameter, graph_of
-from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.command.main import COMMANDS, main
 from tests.support.models import worked_example
 
 META = TensorMeta((3,), "float32", "cpu")
@@ -332,7 +332,7 @@ import os, signal, sys, time
 from pathlib import Path
 from typing import Any
 from graphviz_torch.integrations.command import app
-from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.command.main import COMMANDS, main
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 fake = Path(sys.argv[1]) / "streamlit"
@@ -368,3 +368,42 @@ def test_a_signal_that_ends_the_app_ends_its_server_and_leaves_no_file(
     assert not [*temporary.glob("graphviz_torch-*")]
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="asks bash")
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["graphviz-torch", "dra"], ["draw"]),
+        (["graphviz-torch", "draw", "--color"], ["--color-by"]),
+        (["graphviz-torch", "summary", "--format", "js"], ["json"]),
+        (["graphviz-torch", "text", "mea"], ["mean.json.gz"]),
+        (["graphviz-torch", "draw", "mean.json.gz", "--out", "mea"], ["mean.json.gz"]),
+    ],
+)
+def test_bash_completes_commands_options_values_and_files(
+    words: list[str], completed: list[str], saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out + (
+        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))\n'
+        "$(complete -p graphviz-torch | sed 's/.*-F \\([^ ]*\\) .*/\\1/')\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    told = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        cwd=saved.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == completed
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_told_every_command(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    told = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", told) for name in COMMANDS)
