@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from . import Finding, Graph, diff, experiment, find, load, record
 from .graph import CollectiveKind, graph_of
+from .graph.text import at_most, listing
 from .graph.units import count_text
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
 
 UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # what `pytest --graphviz-torch-update` sets
 _LISTED = 10
+_MORE = "  and {:,} more"
 
 
 def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = None) -> None:
@@ -63,16 +65,16 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
         unknown = [each for each, names in of.items() if not names]
         assert not unknown, (
             f"no parameter is called {' or '.join(unknown)}, nor is in a module of that name. "
-            f"There are {_listing(needs)}."
+            f"There are {listing(needs, _LISTED)}."
         )
         missing = [name for names in of.values() for name in names if name not in got]
     if not needs:
         raise AssertionError("the graph lists no parameters: record the forward and the backward.")
     if missing:
         frozen = [name for name in missing if not needs[name]]
-        lines = [f"no gradient reached {_listing(missing)}."]
+        lines = [f"no gradient reached {listing(missing, _LISTED)}."]
         if frozen:
-            lines.append(f"{_listing(frozen)}: requires_grad is False.")
+            lines.append(f"{listing(frozen, _LISTED)}: requires_grad is False.")
         names = set(missing)
         lines += [_line(each) for each in found if any(name in each.message for name in names)]
         raise AssertionError("\n".join(lines))
@@ -93,19 +95,16 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
         raise ValueError(f"phase={phase!r} is unknown: pass 'forward', 'backward' or None.")
     copies = [c for c in graph_of(graph).transfers if phase in (None, c.phase)]
     if copies:
-        lines = [
-            f"{len(copies)} transfer{'' if len(copies) == 1 else 's'} in {phase or 'the step'}"
-        ]
-        for copy in copies[:_LISTED]:
+        lines = []
+        for copy in copies:
             where = f" at {copy.where}" if copy.where else ""
             name = f" of {copy.label}" if copy.label else ""
             lines.append(
                 f"  {copy.kind} {copy.source} -> {copy.target}: {copy.tensor}{name}, "
                 f"{copy.operation or 'copy'} in {copy.phase}{where}"
             )
-        if len(copies) > _LISTED:
-            lines.append(f"  and {len(copies) - _LISTED} more")
-        raise AssertionError("\n".join(lines))
+        head = f"{count_text(len(copies), 'transfer')} in {phase or 'the step'}"
+        raise AssertionError("\n".join([head, *at_most(lines, _LISTED, _MORE)]))
 
 
 def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
@@ -124,14 +123,13 @@ def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
         raise ValueError(f"kind={kind!r} is unknown: pass {', '.join(kinds)}, or None.")
     sent = [each for each in graph_of(graph).collectives if kind in (None, each.kind)]
     if sent:
-        lines = [f"{count_text(len(sent), kind or 'collective')} in the step"]
-        for each in sent[:_LISTED]:
+        lines = []
+        for each in sent:
             module = f" for {each.module}" if each.module else ""
             where = f" at {each.where}" if each.where else ""
             lines.append(f"  {each}{module}, in {each.phase}{where}")
-        if len(sent) > _LISTED:
-            lines.append(f"  and {len(sent) - _LISTED} more")
-        raise AssertionError("\n".join(lines))
+        head = f"{count_text(len(sent), kind or 'collective')} in the step"
+        raise AssertionError("\n".join([head, *at_most(lines, _LISTED, _MORE)]))
 
 
 def assert_no_findings(
@@ -224,12 +222,6 @@ def _structure(graph: Graph) -> Graph:
 
 def _below(name: str, names: Iterable[str]) -> list[str]:
     return [each for each in names if each == name or each.startswith(f"{name}.")]
-
-
-def _listing(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def _line(finding: Finding) -> str:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.terminal import cut, line_width
+from ..graph.text import at_most
 from ..graph.units import count_text
 from .changes import (
     GRADIENT_TOLERANCE,
@@ -106,9 +107,9 @@ class GraphDiff:
             lines = list(lines) if wide else _once(lines)
             if lines:
                 shown.append(f"{title}:")
-            shown += [f"  {line}" for line in (lines if wide else lines[:limit])]
-            if len(lines) > limit and not wide:
-                shown.append(f"  ... and {len(lines) - limit:,} more (wide=True shows all)")
+            most = len(lines) if wide else limit
+            lines = at_most(lines, most, "... and {:,} more (wide=True shows all)")
+            shown += [f"  {line}" for line in lines]
         if width is None:
             return "\n".join(shown)
         head = wrap(shown[0], width, subsequent_indent="  ", break_on_hyphens=False)

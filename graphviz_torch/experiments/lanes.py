@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..graph import Experiment, Finding
+from ..graph.text import listing
 from .comparison import Comparison, Row
 from .subject import Input, Subject, other_values
 
@@ -65,7 +66,7 @@ def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
 def _of_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> Experiment:
     names = [n for n, t in inputs if t.dim() > dim and t.shape[dim] == count]
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
-    changed = f"{which} of {_list(names)} became another ({count} samples)"
+    changed = f"{which} of {listing(names)} became another ({count} samples)"
     square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
     if any(square) and len(inputs) > 1:  # such as the matrix of a graph, beside its nodes
         message = "an input has the samples in two dimensions, so they are meant to meet"
@@ -244,7 +245,3 @@ def _later(given: list[Input], name: str, first: int) -> dict[int, Tensor]:
             other = other_values(each.tensor, 1, range(first, each.tensor.shape[1]))
             return {} if other is None else {id(each.tensor): other}
     return {}
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -32,6 +32,16 @@ def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most:,} more"
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def at_most(lines: Sequence[str], most: int, more: str = "and {:,} more") -> list[str]:
+    """The first of some lines, and one that says how many more there are, where there are more.
+
+    >>> at_most(["a", "b", "c"], 3), at_most(["a", "b", "c"], 1)
+    (['a', 'b', 'c'], ['a', 'and 2 more'])
+    """
+    over = len(lines) - most
+    return [*lines[:most], more.format(over)] if over > 0 else [*lines]
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -76,9 +86,10 @@ def _defaults(kind: Any) -> list[tuple[str, Any]]:
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        items = [_text(item) for item in value[:_ITEMS]]
-        items += [f"… {len(value) - _ITEMS:,} more"] if len(value) > _ITEMS else []
-        text = f"({', '.join(items)}{',' * (len(items) == 1)})"
+        items = [_text(item) for item in value[: _ITEMS + 1]]
+        items += [""] * (len(value) - len(items))  # not spelled out: there may be thousands
+        shown = ", ".join(at_most(items, _ITEMS, "… {:,} more"))
+        text = f"({shown}{',' * (len(items) == 1)})"
     elif hasattr(value, "_fields") and "__str__" in vars(type(value)):  # "f32[8, 128] cpu"
         text = str(value)
     else:

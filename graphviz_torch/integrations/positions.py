@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..graph import CollectiveCalls, RankPosition
-from ..graph.text import ranks_text
+from ..graph.text import at_most, ranks_text
 from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
@@ -56,9 +56,7 @@ train.py:88, called 1 time more
     verb = ("waits" if len(own) == 1 else "wait") if waits else "last began"
     text = f"{ranks_text(own)} {verb}{' in' if waits else ''} {_last(at[first])}"
     parts = [f"{ranks_text(ranks)} {_plural(said, ranks)}" for said, ranks in clauses.items()]
-    if len(parts) > _CLAUSES:
-        parts[_CLAUSES:] = [f"and {len(parts) - _CLAUSES} more kinds"]
-    return "; ".join([text, *parts])
+    return "; ".join([text, *at_most(parts, _CLAUSES, "and {:,} more kinds")])
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..graph import Graph, GraphLike, graph_of
+from ..graph.text import at_most
 from . import labels
 
 _WIDEST = 60  # characters of a line of code before what it made
@@ -111,8 +112,7 @@ def _beside(lines: list[str], made: dict[int, list[str]]) -> str:
 def _listed(says: Iterable[str]) -> str:
     counts = Counter(says)
     shown = [text if n == 1 else f"{text} {labels.TIMES}{n}" for text, n in counts.items()]
-    more = len(shown) - _LISTED
-    return "; ".join(shown[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(at_most(shown, _LISTED))
 
 
 def _find(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike, whole_of
+from ..graph.text import at_most
 from . import labels, wording
 from .cuts import CutLine, cut_lines
 from .drawing.drawing import Drawing, Unit
@@ -234,9 +235,8 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
     if not drawing.options["explain"]:
         return
     found = drawing.findings
-    said = [f"{WARNINGS[f.severity]} {f.message}" for f in found[:_MOST_FINDINGS]]
-    if len(found) > _MOST_FINDINGS:
-        said.append(f"and {len(found) - _MOST_FINDINGS} more findings")
+    said = [f"{WARNINGS[f.severity]} {f.message}" for f in found]
+    said = at_most(said, _MOST_FINDINGS, "and {:,} more findings")
     omitted = wording.omissions(drawing, hidden_cuts)
     said += [omitted] if omitted else []
     if said:

@@ -13,7 +13,7 @@ from html import escape
 
 from ..graph import Collective, GraphLike, graph_of
 from ..graph.collective import aligned, rank_waits
-from ..graph.text import ranks_text
+from ..graph.text import at_most, ranks_text
 from ..graph.units import seconds_text
 from .chart import svg_line, svg_start, svg_text
 from .collectives import description
@@ -109,8 +109,7 @@ def wait_lines(collectives: Iterable[Collective]) -> list[str]:
             duration = f"up to {most}" if len(some) > 1 else most
             place = f" at {where}" if where else ""
             lines.append(f"{ranks_text(some)} waited {duration} for rank {late} in {kind}{place}")
-    more = len(lines) - _MOST_WAITS
-    return lines[:_MOST_WAITS] + [f"and {more} more"] * (more > 0)
+    return at_most(lines, _MOST_WAITS)
 
 
 def _bar(x: float, y: float, width: float, seconds: float, each: Collective) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..graph import Graph, Node, TensorMeta
-from ..graph.text import shortened
+from ..graph.text import listing, shortened
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .collectives import lines
@@ -205,9 +205,9 @@ def far_ends(drawing: Drawing, keys: list[int]) -> str:
         drawing.title(~key)
         if key < 0
         else f"{drawing.graph.nodes[key].label or drawing.graph.nodes[key].title} #{key}"
-        for key in keys[:3]
+        for key in keys
     ]
-    return ", ".join(called) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    return listing(called, last=", ")
 
 
 def failed_operands(drawing: Drawing) -> list[int]:
@@ -224,13 +224,8 @@ def _closed(drawing: Drawing) -> str:
     assert drawing.groups is not None
     groups = drawing.groups.groups
     boxes = sorted(drawing.closed, key=lambda number: (-groups[number].size, number))
-    names = [
-        shortened(drawing.title(number).partition("  ")[0], _LONGEST)
-        for number in boxes[:_MOST_CLOSED]
-    ]
-    if len(boxes) > len(names):
-        names.append(f"{len(boxes) - len(names):,} more")
-    said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    names = [shortened(drawing.title(number).partition("  ")[0], _LONGEST) for number in boxes]
+    said = listing(names, _MOST_CLOSED)
     path = _inside(drawing, boxes[0])
     one = f'module="{path}"' if 0 < len(path) <= _LONGEST else "module="
     are = "is" if len(boxes) == 1 else "are"

@@ -19,6 +19,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
     step_stats_pb2,
 )
 
+from ..graph.text import at_most
 from .names import LIBRARY, LIMIT, REFERENCE_OPS, RESERVED, SERIES
 
 _DEVICE = re.compile(r"/device:([^:]+:[0-9]+)$")
@@ -38,8 +39,8 @@ def check(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata | None = N
     """
     found = list(_structure(graph, metadata))
     if found:
-        more = f"\n(and {len(found) - 10} more)" if len(found) > 10 else ""
-        raise ValueError("TensorBoard would not show this graph:\n" + "\n".join(found[:10]) + more)
+        said = at_most(found, 10, "(and {:,} more)")
+        raise ValueError("\n".join(["TensorBoard would not show this graph:", *said]))
 
 
 def serialized(message: Message) -> bytes:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from textwrap import wrap
 from unicodedata import east_asian_width
 
+from ...graph.text import at_most
 from ..drawing.drawing import Drawing, Shading
 from ..drawing.mark import WARNINGS
 from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
@@ -23,12 +24,11 @@ def legend(drawing: Drawing, roles: frozenset[Role], notes: list[str]) -> str:
     colors = palette(theme)
     folded = bool(drawing.inner.inside)
     rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, theme)]
-    rows += [
+    said = [
         _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
-        for f in findings[:_MOST_FINDINGS]
+        for f in findings
     ]
-    if len(findings) > _MOST_FINDINGS:
-        rows.append(_text(f"and {len(findings) - _MOST_FINDINGS} more findings", colors["muted"]))
+    rows += at_most(said, _MOST_FINDINGS, _text("and {:,} more findings", colors["muted"]))
     rows += [_text(_lines(note), colors["muted"]) for note in notes]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows if row)
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="2">{cells}</TABLE>' if cells else ""

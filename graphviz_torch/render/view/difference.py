@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ...graph import Edge, Graph, Node
+from ...graph.text import at_most
 
 _MOST_EDGES = 2  # that a line names
 
@@ -80,8 +81,7 @@ def summed_up(diff: Difference) -> str:
     The picture of both graphs shows all else.
     """
     edges = list(_edges(diff))
-    more = f" and {len(edges) - _MOST_EDGES} more" if len(edges) > _MOST_EDGES else ""
-    listed = f" Edges: {'; '.join(edges[:_MOST_EDGES])}{more}." if edges else ""
+    listed = f" Edges: {'; '.join(at_most(edges, _MOST_EDGES))}." if edges else ""
     return f"{diff.direction}.{listed}"
 
 
