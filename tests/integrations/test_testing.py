@@ -57,7 +57,7 @@ def test_a_missing_gradient_names_parameter_cause_and_line() -> None:
     said = str(raised.value)
     assert said.startswith("no gradient reached first.weight and first.bias.\n")
     assert "cut by detach() at test_testing.py:" in said
-    with pytest.raises(AssertionError, match=r"no gradient reached first\.weight, first\.bias"):
+    with pytest.raises(AssertionError, match=r"no gradient reached first\.weight and first\.bias"):
         assert_gradients_flow(model, to="first")
     assert_gradients_flow(recording, to="last")
 
