@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from ... import __version__
+from .forms import FORMS
 
 _DONE, _FAILED = 0, 2
 
@@ -26,18 +27,15 @@ COMMANDS = {
         "rehearsal.rehearse",
         "Say what a script's step would take on each of many ranks, without GPU and network.",
     ),
-    "draw": ("pictures", "Draw a graph as svg, png, pdf or dot, with its findings marked."),
-    "html": ("pictures", "Write one HTML page with the interactive view."),
+    **{name: ("pictures", form.says) for name, form in FORMS.items()},
     "view": ("pictures", "Open the interactive view of a graph in a browser."),
-    "mermaid": ("pictures", "Print a graph as a Mermaid flowchart, for Markdown."),
-    "text": ("pictures", "Print a graph."),
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
     "find": ("find", "Say what is wrong in a recording; exit code 1 if there is an error."),
     "explain": ("explain", "Say which way the gradient took to one parameter or node."),
     "diff": ("diff", "Say how two graphs differ; exit code 1 if they do."),
     "app": ("app", "Open the app in a browser, on this machine only."),
-    "completion": ("completion", "Print what makes a shell complete this command."),
+    "completion": ("main", "Print what makes a shell complete this command."),
 }
 
 
@@ -93,7 +91,8 @@ def parser(*names: str) -> argparse.ArgumentParser:
     for name, (file, says) in COMMANDS.items():
         added = commands.add_parser(name, help=says, description=says)
         if name in names:
-            getattr(import_module(f".{file}", __package__), f"add_{name}")(added)
+            add = "form" if name in FORMS else name
+            getattr(import_module(f".{file}", __package__), f"add_{add}")(added)
     return made
 
 
@@ -102,3 +101,24 @@ def sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}."
     return str(error)
+
+
+def add_completion(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `completion`."""
+    says = 'bash and zsh: eval "$(graphviz-torch completion bash)"; fish: pipe it to `source`'
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help=says)
+    parser.set_defaults(run=_completion)
+
+
+def _completion(parsed: argparse.Namespace) -> int:
+    import shtab
+
+    made = parser(*COMMANDS)
+    # argparse has no public way to ask a parser for its arguments.
+    [commands] = [a.choices for a in made._actions if isinstance(a, argparse._SubParsersAction)]
+    for command in commands.values():
+        for action in command._actions:
+            if action.nargs != 0 and not action.choices:  # its value may be a file
+                action.complete = shtab.FILE
+    print(shtab.complete(made, parsed.shell))
+    return 0

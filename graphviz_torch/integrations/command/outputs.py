@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ... import Finding, Training, TrainingStep, draw_graph, load, to_html, to_text
+from ... import Finding, Training, TrainingStep, load
 from ...graph.files.replacement import replacement
 from ...graph.text import ranks_text
 from ...graph.training.file import TrainingFile
@@ -31,11 +31,11 @@ from ...graph.units import count_text
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
 from .baseline import write_baseline
 from .files import colored
+from .forms import form_of
 from .main import sentence
 from .reports import FORMATS, judged, known_findings, to_lines, to_sarif
 from .script import Children
 
-PICTURES = (".svg", ".png", ".pdf", ".dot")
 _ORDER = ("error", "warning", "info")
 _WAITING = 100  # steps that wait for a file that cannot be written
 
@@ -237,7 +237,8 @@ class Outputs:
         """Write the files that are not up to date. Returns what could not be written, and why."""
         errors = []
         for path in self._files:
-            if path.suffix in PICTURES and not pictures:
+            form = form_of(path)
+            if form is not None and form.slow and not pictures:
                 continue
             if path in self._stale or not path.exists():
                 try:
@@ -264,12 +265,13 @@ class Outputs:
         elif path in self._growing:
             self._growing[path].append(*self._waiting[path])
             self._waiting[path].clear()
-        elif path.suffix in PICTURES:
-            draw_graph(self._run).render(outfile=path)
-        elif path.suffix == ".html":
-            to_html(self._run, path, title=path.name)
-        elif path.suffix == ".txt":
-            _write_text(to_text(self._run, wide=True), path)
+        elif (form := form_of(path)) is not None:
+            options = {**form.in_a_run, **({"title": path.name} if form.titled else {})}
+            made = form.make(self._run, **options)
+            if isinstance(made, str):
+                _write_text(made, path)
+            else:
+                made.render(outfile=path)
         return True
 
     def _take_ranks(self, path: Path, last: Training) -> None:

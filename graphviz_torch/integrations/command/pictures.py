@@ -7,11 +7,14 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from ... import FirstDifference, Graph, GraphDiff, Training, TrainingStep
+from ...graph.text import listing
 from .files import PIPE, beside, colored, read_saved, write_text
+from .forms import FORMS
 from .options import add_options, given
 
 FILE = (
@@ -20,23 +23,19 @@ FILE = (
 )
 
 
-def add_draw(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `draw`."""
-    from ... import draw_graph
-
-    _add_file(parser, "FILE.svg", _draw)
-    parser.add_argument("--format", help="svg, png, pdf or dot; default: as OUT ends, else svg")
-    _add_findings(parser)
-    add_options(parser, draw_graph)
-
-
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `html`."""
-    from ... import to_html
-
-    _add_file(parser, "FILE.html", _html)
-    _add_findings(parser)
-    add_options(parser, to_html)
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Arguments of a command that writes a graph in one of the forms."""
+    name = parser.prog.rpartition(" ")[2]
+    form = FORMS[name]
+    _add_file(parser, "print it" if form.printed else f"FILE{form.suffixes[0]}", _written)
+    if form.slow:
+        kinds = [suffix[1:] for suffix in form.suffixes]
+        says = f"{listing(kinds, len(kinds), ' or ')}; default: as OUT ends, else {kinds[0]}"
+        parser.add_argument("--format", help=says)
+    if "findings" in signature(form.make).parameters:
+        _add_findings(parser)
+    add_options(parser, form.make)
+    parser.set_defaults(form=name)
 
 
 def add_view(parser: argparse.ArgumentParser) -> None:
@@ -46,24 +45,6 @@ def add_view(parser: argparse.ArgumentParser) -> None:
     _add_file(parser, "a temporary file", _view)
     _add_findings(parser)
     add_options(parser, to_html)
-
-
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `text`."""
-    from ... import to_text
-
-    _add_file(parser, "print it", _text)
-    _add_findings(parser)
-    add_options(parser, to_text)
-
-
-def add_mermaid(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `mermaid`."""
-    from ... import to_mermaid
-
-    _add_file(parser, "print it", _mermaid)
-    _add_findings(parser)
-    add_options(parser, to_mermaid)
 
 
 def add_tensorboard(parser: argparse.ArgumentParser) -> None:
@@ -110,26 +91,36 @@ def _add_findings(parser: argparse.ArgumentParser) -> None:
 
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
     """The keywords of `function`; what is wrong is marked unless the user wants it not."""
-    return {**given(parsed, function), "findings": "auto" if parsed.findings else None}
+    options = given(parsed, function)
+    if "findings" in parsed:
+        options["findings"] = "auto" if parsed.findings else None
+    return options
 
 
-def _draw(parsed: argparse.Namespace) -> int:
-    from ... import draw_graph
-
-    graph = read_saved(parsed.file)
-    out = parsed.out or beside(parsed.file, f".{parsed.format or 'svg'}")
-    draw(graph, out, parsed.format, **_given(parsed, draw_graph))
-    return 0
-
-
-def _html(parsed: argparse.Namespace) -> int:
-    write_text(_page(parsed), parsed.out or beside(parsed.file, ".html"))
+def _written(parsed: argparse.Namespace) -> int:
+    form = FORMS[parsed.form]
+    graph, options = read_saved(parsed.file), _given(parsed, form.make)
+    if form.slow:
+        out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")
+        draw(graph, out, parsed.format, **options)
+        return 0
+    if form.titled:
+        options.setdefault("title", _title(parsed.file))
+    text = form.make(graph, **options)
+    out = parsed.out or (PIPE if form.printed else beside(parsed.file, form.suffixes[0]))
+    if out == PIPE:
+        print(colored(text.rstrip("\n"), sys.stdout))
+    else:
+        write_text(text, out)
     return 0
 
 
 def _view(parsed: argparse.Namespace) -> int:
+    from ... import to_html
+
+    options = _given(parsed, to_html)
     name = "graph" if parsed.file == PIPE else beside(parsed.file, "").name
-    page = _page(parsed)
+    page = to_html(read_saved(parsed.file), **{"title": _title(parsed.file), **options})
     out = parsed.out or Path(tempfile.mkdtemp(prefix="graphviz-torch-")) / f"{name}.html"
     if out == PIPE:
         raise ValueError("-o -: a browser opens a file; name one, or leave out -o.")
@@ -139,31 +130,8 @@ def _view(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _page(parsed: argparse.Namespace) -> str:
-    from ... import to_html
-
-    graph, options = read_saved(parsed.file), _given(parsed, to_html)
-    options.setdefault("title", "" if parsed.file == PIPE else parsed.file.name)
-    return to_html(graph, **options)
-
-
-def _text(parsed: argparse.Namespace) -> int:
-    from ... import to_text
-
-    text = to_text(read_saved(parsed.file), **_given(parsed, to_text))
-    if parsed.out in (None, PIPE):
-        print(colored(text.rstrip(), sys.stdout))
-    else:
-        write_text(text, parsed.out)
-    return 0
-
-
-def _mermaid(parsed: argparse.Namespace) -> int:
-    from ... import to_mermaid
-
-    text = to_mermaid(read_saved(parsed.file), **_given(parsed, to_mermaid))
-    write_text(text, parsed.out or PIPE)
-    return 0
+def _title(file: Path) -> str:
+    return "" if file == PIPE else file.name
 
 
 def _tensorboard(parsed: argparse.Namespace) -> int:

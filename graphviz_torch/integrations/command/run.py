@@ -18,9 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .outputs import PICTURES, Outputs
+from ...graph.text import listing
+from .forms import SUFFIXES
+from .outputs import Outputs
 from .reports import add_report
 from .script import Children, Script, exit_status, show_error
+
+_LAST = listing(SUFFIXES, len(SUFFIXES), " or ")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +32,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.usage = "graphviz-torch run [options] [-m] SCRIPT [ARGS ...]"
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     says = (
-        "write the recorded steps: .json, .json.gz; or the last one: .svg, .png, .pdf, .dot, .html "
-        "or .txt; or the report, without the script's output: .sarif; repeatable"
+        f"write the recorded steps: .json, .json.gz; or the last one: {_LAST}; or the report, "
+        "without the script's output: .sarif; repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
     says = "record so many steps (default 3; 0: all)"
@@ -106,10 +110,10 @@ def _check(parsed: argparse.Namespace) -> None:
         if getattr(parsed, name) < least:
             raise ValueError(f"--{name} {getattr(parsed, name)}: pass {least} or more.")
     for path in parsed.out:
-        if not path.name.endswith((".json", ".json.gz", *PICTURES, ".html", ".txt", ".sarif")):
+        if not path.name.endswith((".json", ".json.gz", *SUFFIXES, ".sarif")):
             raise ValueError(
-                f"-o {path}: the steps are written as .json or .json.gz, the last one as .svg, "
-                ".png, .pdf, .dot, .html or .txt, the report as .sarif."
+                f"-o {path}: the steps are written as .json or .json.gz, the last one as {_LAST}, "
+                "the report as .sarif."
             )
     parsed.out = [path.absolute() for path in parsed.out]  # the script may go elsewhere
     if parsed.write_baseline is not None:
