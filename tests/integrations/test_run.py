@@ -77,7 +77,7 @@ def test_a_script_that_fails_at_its_first_import_has_no_step(
 def test_the_steps_are_written_as_one_file_and_the_last_one_in_every_form(
     training: Path, command: Command
 ) -> None:
-    names = ["g.json.gz", "g.svg", "g.html", "g.txt"]
+    names = ["g.json.gz", "g.svg", "g.html", "g.txt", "g.mmd"]
     code, out, said = command(*(word for name in names for word in ("-o", name)), "train.py")
     assert code == 0, said
     assert len(out.splitlines()) == 1  # the script's own
@@ -89,6 +89,7 @@ def test_the_steps_are_written_as_one_file_and_the_last_one_in_every_form(
     assert "<svg" in (training / "g.svg").read_text()
     assert "<html" in (training / "g.html").read_text()
     assert "b.weight" in (training / "g.txt").read_text()
+    assert "flowchart" in (training / "g.mmd").read_text()
 
 
 def test_sarif_names_rule_file_and_line_from_the_folder_it_runs_in(
