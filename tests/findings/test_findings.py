@@ -477,3 +477,19 @@ def test_a_graph_that_was_judged_is_not_kept_alive() -> None:
     del graph
     assert alive() is None
     assert number not in findings._judged
+
+
+def test_an_operand_without_a_name_is_called_by_what_it_is() -> None:
+    graph = mixed("cpu", "cuda:0")
+    assert graph.failure is not None
+    indices, weight = graph.failure.operands
+    operands = (
+        replace(indices, label="", tensor=indices.tensor._replace(dtype="int64")),
+        replace(weight, label=""),
+    )
+    graph = replace(graph, failure=replace(graph.failure, operands=operands))
+    [found] = only("mixed-devices", graph)
+    assert found.message == (
+        "addmm at net.py:9 got an i64[4] on cpu (made at train.py:3) and a f32[4, 4] on cuda:0 "
+        "(made at train.py:8)."
+    )

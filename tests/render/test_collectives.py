@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from graphviz_torch import Collective, Edge, Graph, Node, TensorMeta, to_dot, to_mermaid
-from graphviz_torch.render.collectives import lines
+from graphviz_torch.render.collectives import description, lines
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
 
@@ -95,3 +95,14 @@ def test_blocks_alike_say_it_once_for_all() -> None:
 def test_many_sizes_in_one_box_are_summed() -> None:
     some = [replace(GATHER, nbytes=1024 * (1 + i)) for i in range(8)]
     assert lines(some) == [f"8 {TIMES} all_gather, in all 36.0 KiB f32 · dp, 2 ranks · forward"]
+
+
+def test_a_line_names_two_parameters_and_how_many_more_or_the_change_of_placements() -> None:
+    size = f"96 B f32 · dp, {GATHER.group_size} ranks · forward"
+    some = replace(GATHER, parameters=("up.weight", "up.bias"))
+    assert description(some) == f"{size} · up.weight and up.bias"
+    more = replace(GATHER, parameters=("up.weight", "up.bias", "down.weight"))
+    assert description(more) == f"{size} · up.weight, up.bias and 1 more"
+    changed = replace(some, change="Shard(0) -> Replicate()")
+    assert description(changed) == f"{size} · Shard(0) -> Replicate()"
+    assert description(GATHER) == size
