@@ -6,15 +6,8 @@ drawn without torch.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from .graph import Graph, Names
-from .graph.argument import read_with
-from .graph.graph import show_with
-from .graph.whole import judge_with
-from .recording.failures.note import diagnose_with
 
 __version__ = "1.0.0"
 
@@ -49,6 +42,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
         Finding,
         Fingerprint,
         GradientStats,
+        Graph,
         Node,
         Parameter,
         SavedTensor,
@@ -210,9 +204,8 @@ _ROOMS = {
     "findings.way.explain": "explain",
     "findings.way.way": "GradientWay",
     "graph": (
-        "Collective Cut Edge Experiment Failure Finding Fingerprint GradientStats Node Parameter "
-        "SavedTensor "
-        "TensorMeta Training TrainingStep Transfer"
+        "Collective Cut Edge Experiment Failure Finding Fingerprint GradientStats Graph Node "
+        "Parameter SavedTensor TensorMeta Training TrainingStep Transfer"
     ),
     "graph.json": "load save",
     "integrations.chrome_trace": "to_chrome_trace",
@@ -262,35 +255,3 @@ def load_ipython_extension(shell: Any) -> None:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _read(value: Any, inputs: tuple[Any, ...], names: Names) -> Graph | None:
-    if sys.modules.get("torch") is None:  # then nothing of torch's can have been given
-        return None
-    from .recording.target import read
-
-    return read(value, inputs, names)
-
-
-def _show(value: Any, include: Any, exclude: Any) -> dict[str, Any]:
-    from .render.draw import draw_graph
-
-    return dict(draw_graph(value)._repr_mimebundle_(include, exclude))
-
-
-def _judge(value: Any) -> list[Finding]:
-    from .findings import find
-
-    return find(value)
-
-
-def _diagnose(graph: Graph) -> str:
-    from .findings import diagnosis
-
-    return diagnosis(graph)
-
-
-read_with(_read)
-show_with(_show)
-judge_with(_judge)
-diagnose_with(_diagnose)

@@ -23,12 +23,12 @@ MAY_IMPORT = {
     "graph": "",
     "internals": "graph",
     "tracing": "graph internals",
-    "recording": "graph internals tracing",
+    "recording": "graph internals tracing findings",
     "rehearsal": "graph internals tracing recording render",
     "experiments": "graph internals tracing recording",
     "findings": "graph",
     "comparison": "graph",
-    "render": "graph",
+    "render": "graph findings",
     "tensorboard": "graph internals recording findings render",
     "devices": "graph internals render",
     "checkpoint": "graph internals tracing devices",
@@ -44,6 +44,13 @@ MAY_IMPORT = {
 OUTSIDE = ("integrations", "expression", "models", "jobs", "panels", "views")
 # Rooms in which nothing imports torch: what reads a saved graph.
 WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
+# The only arrows that run up: what a value is asked for, and who answers. Each is taken when asked.
+DOORS = {
+    "graphviz_torch.graph.doors": {
+        "graphviz_torch.recording.target",  # reads a tensor or a module
+        "graphviz_torch.render.draw",  # shows a graph in a notebook
+    }
+}
 # Words that tell nobody what a thing is.
 RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}
 RIDDLES |= {"seen", "several", "stuck", "told"}
@@ -69,6 +76,7 @@ READ_THEIR_OWN = {
     "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
     "internals/hooks/storages.py": "asks a storage for its size alone",
     "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",
+    "devices/simulated/tensor.py": "answers for the memory that it wraps",
 }
 
 
@@ -112,9 +120,10 @@ def file_of(name: str) -> str | None:
     raise AssertionError(f"{name} stands in no file")
 
 
-ARROWS = {
+IMPORTS = {
     name: {file for each in imported(name) if (file := file_of(each))} - {name} for name in TREES
 }
+ARROWS = {name: files - DOORS.get(name, set()) for name, files in IMPORTS.items()}
 
 
 def room(name: str) -> str:
@@ -135,6 +144,54 @@ def test_a_file_imports_from_the_rooms_that_its_room_may(name: str) -> None:
     if here := room(name):  # the root hands on what the rooms have
         allowed = {here, *MAY_IMPORT[here].split()} | ({""} if here in OUTSIDE else set())
         assert {room(other) for other in ARROWS[name]} <= allowed
+
+
+def test_two_doors_lead_up_and_no_more() -> None:
+    for name, doors in DOORS.items():
+        assert {file for file in IMPORTS[name] if room(file) != room(name)} == doors
+
+
+def names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def setters(tree: ast.AST) -> Iterator[str]:
+    """The functions by which a file is given a value to hold: `global _judge; _judge = judge`."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            given = {each.arg for each in [*function.args.args, *function.args.kwonlyargs]}
+            inside = list(ast.walk(function))
+            outer = {each for node in inside if isinstance(node, ast.Global) for each in node.names}
+            sets = [node for node in inside if isinstance(node, ast.Assign)]
+            if any(
+                names(n.value) & given and outer & set().union(*map(names, n.targets)) for n in sets
+            ):
+                yield function.name
+
+
+def hand_ins(name: str) -> set[str]:
+    """What a file, while it is imported, calls or changes in another room: `judge_with(find)`."""
+    touched: set[str] = set()
+    for node in getattr(TREES[name], "body", ()):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            touched |= names(node.value.func)
+        elif isinstance(node, ast.Assign):
+            touched |= {
+                each for t in node.targets if not isinstance(t, ast.Name) for each in names(t)
+            }
+    others = {
+        each for each in imported(name) if (file := file_of(each)) and room(file) != room(name)
+    }
+    return touched & {each.rpartition(".")[2] for each in others}
+
+
+PACKAGE_FILES = [name for name in TREES if name.startswith("graphviz_torch.")]
+
+
+@pytest.mark.parametrize("name", PACKAGE_FILES, ids=folder)
+def test_no_room_is_given_a_function_to_hold_by_a_room_above(name: str) -> None:
+    assert not list(setters(TREES[name]))
+    assert not hand_ins(name)
 
 
 def test_no_circle_of_files() -> None:

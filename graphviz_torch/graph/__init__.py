@@ -43,7 +43,6 @@ from .values import (
     Transfer,
     TransferKind,
 )
-from .whole import FindingsLike, findings_of, whole_of
 
 __all__ = [
     "FAILURE_RULES",
@@ -60,7 +59,6 @@ __all__ = [
     "Extent",
     "Failure",
     "Finding",
-    "FindingsLike",
     "Fingerprint",
     "GradientStats",
     "Graph",
@@ -87,9 +85,7 @@ __all__ = [
     "TrainingStep",
     "Transfer",
     "TransferKind",
-    "findings_of",
     "graph_of",
     "itemsize",
     "short_dtype",
-    "whole_of",
 ]

@@ -1,15 +1,15 @@
 """What may be given where a graph is needed, read in one place.
 
 A Graph stands for itself, and so does anything with a `graph` that is one: a recording, a picture.
-Tensors and modules are read by those who know torch. The package hands their reader in, so that
-nothing here loads torch.
+Tensors and modules are read by those who know torch, which nothing here loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from .doors import read
 from .graph import Graph
 from .text import shortened, type_text
 
@@ -24,21 +24,6 @@ class HasParameters(Protocol):
 # A Graph, a recording, a tensor or a nesting of tensors, a module: what `graph_of` takes.
 GraphLike = Any
 Names = Mapping[str, Any] | HasParameters | None
-# The graph of a value called with inputs, its tensors called by names; None for any other value.
-Reader = Callable[[Any, tuple[Any, ...], Names], Graph | None]
-
-
-def _no_reader(value: Any, inputs: tuple[Any, ...], names: Names) -> Graph | None:
-    return None
-
-
-_reader: Reader = _no_reader
-
-
-def read_with(reader: Reader) -> None:
-    """From now on `reader` reads what is not a graph and has none."""
-    global _reader
-    _reader = reader
 
 
 def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
@@ -65,9 +50,9 @@ that requires a gradient, or a list of such tensors.
         graph = value if isinstance(value, Graph) else getattr(value, "graph", None)
         if isinstance(graph, Graph):
             return graph
-    read = _reader(value, inputs, names)
-    if read is not None:
-        return read
+    graph = read(value, inputs, names)
+    if isinstance(graph, Graph):
+        return graph
     if inputs:
         raise TypeError(
             f"inputs are given for {type_text(value)}; only an nn.Module is called with "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .collective import Collective
+from .doors import shown
 from .events import Event
 from .files.file import write
 from .ids import NodeId, mentioned
@@ -121,28 +122,6 @@ class Graph:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return shown(self, include, exclude)
-
-
-# What a notebook shows of a graph or a recording: (it, include, exclude) -> text by MIME type.
-Show = Callable[[Any, Any, Any], dict[str, Any]]
-
-
-def shown(value: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """What a notebook shows of a graph or a recording, by MIME type."""
-    return _show(value, include, exclude)
-
-
-def _as_text(value: Any, include: Any, exclude: Any) -> dict[str, Any]:
-    return {"text/plain": repr(value)}
-
-
-_show: Show = _as_text
-
-
-def show_with(show: Show) -> None:
-    """From now on `show` says what a notebook shows: drawing stands above the values."""
-    global _show
-    _show = show
 
 
 def _check(graph: Graph) -> None:

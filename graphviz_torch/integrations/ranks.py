@@ -31,7 +31,7 @@ from ..graph import RankPosition
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
-from ..graph.whole import joined
+from ..graph.training.whole import joined
 
 WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
 _POLL = 0.05

@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..graph import Graph, findings_of
+from ..graph import Graph
+from ..graph.doors import shown
 from ..graph.events import IdleCall
-from ..graph.graph import shown
 from ..graph.text import type_text
 from ..graph.units import count_text
 from ..internals.frames import caller
@@ -175,6 +175,8 @@ class Recording:
             (len(last.transfers), "transfer"),
         ]
         parts = [count_text(n, name) for n, name in counts if n or name == "node"]
+        from ..findings.whole import findings_of  # the rules are loaded where they are needed
+
         for worst in findings_of(self)[:1]:
             at = f" at {worst.where}" if worst.where else ""
             parts.append(f"{worst.severity}: {worst.rule}{at}")

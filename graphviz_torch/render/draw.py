@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..graph import Graph, Names, SavedTensor, findings_of, whole_of
+from ..findings.whole import findings_of, whole_of
+from ..graph import Graph, Names, SavedTensor
 from ..graph.text import shortened, type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture

@@ -14,7 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..graph import Finding, FindingsLike, Graph, GraphLike, findings_of, whole_of
+from ..findings.whole import FindingsLike, findings_of, whole_of
+from ..graph import Finding, Graph, GraphLike
 from ..graph.files.replacement import replacement
 from ..graph.text import type_text
 from ..graph.units import count_text

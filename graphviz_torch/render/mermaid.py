@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ..graph import Graph, GraphLike, whole_of
+from ..findings.whole import whole_of
+from ..graph import Graph, GraphLike
 from ..graph.text import at_most
 from . import labels, wording
 from .cuts import CutLine, cut_lines

@@ -23,7 +23,7 @@ from typing import (
     get_type_hints,
 )
 
-from ..graph import FindingsLike
+from ..findings.whole import FindingsLike
 from .color_by import ColorBy
 from .style import Theme
 

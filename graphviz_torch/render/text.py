@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 
-from ..graph import Edge, Finding, FindingsLike, Graph, GraphLike, ModuleRow, Node, whole_of
+from ..findings.whole import FindingsLike, whole_of
+from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
 from ..graph.terminal import TableColumn, cut, line_width, table
 from ..graph.text import shortened

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, find, record
+from graphviz_torch.findings.whole import findings_of, whole_of
 from graphviz_torch.graph import (
     Cause,
     Cut,
@@ -25,8 +26,6 @@ from graphviz_torch.graph import (
     Step,
     TensorMeta,
     Transfer,
-    findings_of,
-    whole_of,
 )
 from graphviz_torch.graph.events import DataAssignment, LossCall
 from graphviz_torch.graph.json import from_json, to_json

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from graphviz_torch import Collective, Graph, collectives, load, record, save, summary, to_text
-from graphviz_torch.graph import whole_of
+from graphviz_torch.findings.whole import whole_of
 from graphviz_torch.internals.hooks import collectives as seam
 from tests.support.processes.launch import launched
 

@@ -15,7 +15,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ...internals.tensors.memory import READERS
 from ...internals.tensors.metadata import device_label
 
 FIRST = 64  # index of the first simulated device; true meta tensors have none, or a small one
@@ -100,6 +99,10 @@ class SimulatedTensor(torch.Tensor):
         """False: it has values."""
         return False
 
+    def inner_tensors(self) -> list[torch.Tensor]:
+        """What holds the values, as internals/tensors/memory.py asks."""
+        return [self.host]
+
     def untyped_storage(self) -> torch.UntypedStorage:
         """The memory that holds the values: tensors that share it are views of each other."""
         return self.host.untyped_storage()
@@ -177,9 +180,6 @@ class SimulatedTensor(torch.Tensor):
         else:
             host.requires_grad_(self.requires_grad)
         return host.__reduce_ex__(protocol)
-
-
-READERS[__name__, "SimulatedTensor"] = lambda tensor: ([tensor.host], "")
 
 
 def indices(index: Any) -> Any:

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from typing import overload
 
 from ...graph import Cut, Edge, GraphLike, graph_of
-from ...graph.whole import whole_of
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
+from ..whole import whole_of
 from ..words import at
 from .loss_table import LossTable, loss_table
 from .way import GradientWay, Waypoint

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import Graph, shown
+from ..doors import shown
+from ..graph import Graph
 from ..units import count_text
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..graph import Graph, shown
+from ..doors import shown
+from ..graph import Graph
 from ..units import count_text
 from .file import TrainingFile
 from .step import TrainingStep

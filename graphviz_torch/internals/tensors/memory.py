@@ -226,8 +226,8 @@ def _of_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
 
 
 # By module and name, for most are not imported: wrappers whose elements lie in tensors that they
-# wrap. `simulate_accelerator` enters its own here.
-READERS: dict[tuple[str, str], Reader] = {
+# wrap. A wrapper of this package's says itself, in `inner_tensors`.
+_READERS: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor", "DTensor"): _of_dtensor,
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"): (
         lambda tensor: ([tensor.elem] if tensor.completed else [], "")
@@ -242,5 +242,7 @@ READERS: dict[tuple[str, str], Reader] = {
 def _readers(kind: type) -> list[Reader]:
     if kind in PLAIN:
         return []
-    classes = ((getattr(sys.modules.get(m), n, None), read) for (m, n), read in READERS.items())
+    if hasattr(kind, "inner_tensors"):
+        return [lambda tensor: (tensor.inner_tensors(), "")]
+    classes = ((getattr(sys.modules.get(m), n, None), read) for (m, n), read in _READERS.items())
     return [read for cls, read in classes if cls is not None and issubclass(kind, cls)]

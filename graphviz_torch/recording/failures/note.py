@@ -1,31 +1,11 @@
-"""The note that an exception carries out of a recording: why it came, and what to try.
-
-The package hands in who judges graphs: nothing here knows a rule.
-"""
+"""The note that an exception carries out of a recording: why it came, and what to try."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 
 from ...graph import Graph
-
-# What to say of the exception that ended a recording, read from its last graph; "" for nothing.
-Diagnose = Callable[[Graph], str]
-
-
-def _no_diagnosis(graph: Graph) -> str:
-    return ""
-
-
-_diagnose: Diagnose = _no_diagnosis
-
-
-def diagnose_with(diagnose: Diagnose) -> None:
-    """From now on `diagnose` says why a recording ended."""
-    global _diagnose
-    _diagnose = diagnose
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
@@ -35,9 +15,11 @@ def add_note(error: BaseException, graph: Graph) -> None:
     gets none. What fails here never reaches the user, who has an exception to look at.
     """
     with suppress(Exception):
+        from ...findings import diagnosis  # the rules are loaded where they are needed
+
         notes = getattr(error, "__notes__", [])
         told = any(str(note).startswith("graphviz_torch:") for note in notes)
-        if not isinstance(error, Exception) or told or not (text := _diagnose(graph)):
+        if not isinstance(error, Exception) or told or not (text := diagnosis(graph)):
             return
         note = f"graphviz_torch: {text}"
         if sys.version_info >= (3, 11):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...graph import findings_of
+from ...findings.whole import findings_of
 from ...graph.text import listing
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ...graph import Graph, GraphLike, whole_of
+from ...findings.whole import whole_of
+from ...graph import Graph, GraphLike
 from ...graph.gc import uncollected
 from .. import wording
 from ..drawing.steps import draw

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...graph import Graph, findings_of
+from ...findings.whole import findings_of
+from ...graph import Graph
 from ..options import DrawingOptions, complete
 from ..page.columns import arrange
 from .connect import connect

@@ -25,18 +25,8 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from ...graph import (
-    FAILURE_RULES,
-    Edge,
-    FindingsLike,
-    Graph,
-    GraphLike,
-    ModuleRow,
-    Node,
-    TensorMeta,
-    findings_of,
-    whole_of,
-)
+from ...findings.whole import FindingsLike, findings_of, whole_of
+from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, TensorMeta
 from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style

@@ -1,0 +1,83 @@
+"""Graphs side by side as one: each a part under its title."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from ..collective import Collective, with_times
+from ..graph import Graph
+from ..ids import moved
+from ..nodes import Node
+from ..values import Transfer
+
+# Of a graph in a whole: what is added to its ids, and where its transfers came to be.
+Places = tuple[int, Sequence[int]]
+
+
+def joined(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
+    """Graphs as the parts of one, and where the nodes and transfers of each are in it.
+
+    What belongs to a recording as a whole, and stands in each of its graphs, stands there once. The
+    step is that of the last graph, and its backward runs after those before.
+
+    >>> one = Graph((Node(0, "MulBackward0", (None,)),), outputs=((0, 0),))
+    >>> whole, _ = joined([one, one], ["first", "second"])
+    >>> whole.outputs, whole.parts
+    (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
+    """
+    transfers: list[Transfer] = []
+    known: dict[Transfer, int] = {}  # without its node -> where it is
+    collectives: list[Collective] = []
+    places: list[Places] = []
+    shifted: list[Graph] = []
+    by = ran = 0  # nodes, and those that the backwards before ran
+    for graph in graphs:
+        own = moved(graph, by)
+        shifted.append(replace(own, nodes=tuple([_after(node, ran) for node in own.nodes])))
+        at: list[int] = []
+        for transfer in own.transfers:
+            copy = replace(transfer, node=None)
+            if copy not in known:
+                known[copy] = len(transfers)
+                transfers.append(copy)
+            at.append(known[copy])
+            if transfer.node is not None:
+                transfers[at[-1]] = transfer
+        places.append((by, at))
+        collectives = _merged(collectives, own.collectives)
+        by += len(graph.nodes)
+        ran += 1 + max([node.order for node in graph.nodes if node.order is not None], default=-1)
+    last = shifted[-1]
+    whole = Graph(
+        tuple(chain.from_iterable(graph.nodes for graph in shifted)),
+        tuple(chain.from_iterable(graph.edges for graph in shifted)),
+        tuple(chain.from_iterable(graph.outputs for graph in shifted)),
+        tuple(transfers),
+        tuple([p for g in shifted for p in g.parameters if p.node is not None or g is last]),
+        tuple(dict.fromkeys(cut for graph in shifted for cut in graph.cuts)),
+        next((graph.failure for graph in reversed(shifted) if graph.failure is not None), None),
+        last.step,
+        tuple(dict.fromkeys(event for graph in shifted for event in graph.events)),
+        tuple((start, title) for (start, _), title in zip(places, titles, strict=True)),
+        tuple({row.path: row for graph in graphs for row in graph.modules}.values()),
+        tuple(collectives),
+    )
+    return whole, places
+
+
+def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
+    """The collectives of a recording, each with the node of the part that has it.
+
+    Every part has all of them, in the same order; graphs of other recordings have their own.
+    """
+    if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
+        return [*known, *more]
+    pairs = zip(known, more, strict=True)
+    return [with_times([old, new] if new.node is None else [new, old]) for old, new in pairs]
+
+
+def _after(node: Node, ran: int) -> Node:
+    """A node whose backward runs after so many others."""
+    return node if node.order is None or not ran else node._replace(order=node.order + ran)
