@@ -285,7 +285,8 @@ def print_calls(blocks: int = 300, most: int = 10) -> None:
 def print_watch(steps: int = 800) -> None:
     """What `watch` and `detect_anomaly` add to a step of an MLP with Adam, 20 steps each in turn.
 
-    Of each the median and the lower quartile, which a busy machine disturbs less.
+    Of each the median and the lower quartile of the thread's own time, which a busy machine
+    disturbs less; with OMP_NUM_THREADS=1 that is all of a step.
     """
     warnings.simplefilter("ignore")  # detect_anomaly says that it is slow
     for width, batch in ((64, 16), (96, 96), (512, 64)):
@@ -301,11 +302,11 @@ def print_watch(steps: int = 800) -> None:
                 if name != "watch":
                     watching._watch.close()
                 with torch.autograd.set_detect_anomaly(name == "detect_anomaly"):
-                    start = time.perf_counter()
+                    start = time.thread_time()
                     optimizer.zero_grad()
                     model(x).square().mean().backward()
                     optimizer.step()
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(time.thread_time() - start)
                 if name != "watch":
                     watching._watch.open()
         quarters = {name: statistics.quantiles(found, n=4) for name, found in times.items()}

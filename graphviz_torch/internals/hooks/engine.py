@@ -12,8 +12,6 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -116,25 +114,35 @@ def _run(theirs: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame
     _, keeps, _, inputs = args[:4]
     accumulates = kwargs.get("accumulate_grad", True)
     began = BackwardBegan(outputs, inputs, bool(keeps), accumulates, frame)
-    results: list[Any] = []  # none if it raises
-    with ExitStack() as stack:
+    outer = getattr(_here, "outputs", None)
+    told: list[tuple[Callable[[BackwardEnded], object], Any]] = []  # each with what it returned
+    result, failure = None, None
+    try:
         for watch in _INSTALLATION.watchers:
             if watch.thread == thread:
-                run = watch.began(began)
-                stack.push(partial(_end, watch.ended, run, results))
-        outer, _here.outputs = getattr(_here, "outputs", None), outputs
-        stack.callback(setattr, _here, "outputs", outer)
-        results.append(theirs(outputs, *args, **kwargs))
-    return results[0]
+                told.append((watch.ended, watch.began(began)))
+        _here.outputs = outputs
+        result = theirs(outputs, *args, **kwargs)
+        return result
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        _here.outputs = outer
+        try:
+            _end(told, result or (), failure)  # `backward` returns None
+        finally:
+            del failure  # which holds this frame
 
 
 def _end(
-    ended: Callable[[BackwardEnded], object],
-    run: Any,
-    results: list[Any],
-    kind: Any,
-    error: Any,
-    traceback: Any,
+    told: list[tuple[Callable[[BackwardEnded], object], Any]], gradients: Any, error: Any
 ) -> None:
-    gradients = results[0] or () if results else ()  # `backward` returns None
-    ended(BackwardEnded(run, gradients, error))
+    """Tell all, the last first, though one raises."""
+    while told:
+        ended, run = told.pop()
+        try:
+            ended(BackwardEnded(run, gradients, error))
+        except BaseException:
+            _end(told, gradients, error)
+            raise

@@ -54,6 +54,21 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
     return norms
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Is a plain tensor on the CPU surely finite, by one call. False, too, where that is not known.
+
+    Asked of one tensor in each step, where no mode would see the call.
+    """
+    if type(tensor) is not Tensor or not tensor.is_cpu or tensor.requires_grad:
+        return False
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return False
+    try:
+        return math.isfinite(torch.sum(tensor).item())
+    except (RuntimeError, TypeError):  # of a kind that has no sum, or a complex one
+        return False
+
+
 class Norms:
     """The Euclidean norms of tensors as they are now, on their devices until they are asked for.
 

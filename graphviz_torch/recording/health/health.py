@@ -2,8 +2,8 @@
 
 Before an optimizer steps, the norms of its gradients are read: all of them at once. Where that
 takes too long, a part of them is read in each step, in turn; of few parameters all in every second
-or fourth step. The first parameter's is read in each step: it comes last in backward, so that a
-loss that is not finite reaches it. Now and then a few values of one weight are compared before and
+or fourth step. One of the first module is read in each step: it comes last in backward, so that
+what is not finite reaches it. Now and then a few values of one weight are compared before and
 after the step, and the memory in use is read. On CUDA the norms of a step are read when the next
 one has been computed, so that nothing waits.
 """
@@ -27,7 +27,7 @@ from ...internals.hooks.engine import BackwardBegan, BackwardEnded
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
-from ...internals.tensors.norms import Norms, quick_norms
+from ...internals.tensors.norms import Norms, is_finite, quick_norms
 from .averages import Averages
 from .living_graphs import LivingGraphs
 from .model_parameters import ModelParameters
@@ -157,6 +157,7 @@ class Health:
             past.held = set(map(id, parameters_of(optimizer)))
             tensors = self._parameters.tensors
             past.own = [i for i, (_, p) in enumerate(tensors) if id(p) in past.held]
+            past.guard = _guard(past.own, self._parameters.names)
         return past
 
     def _begin(self, past: OptimizerPast, event: Stepping) -> None:
@@ -177,8 +178,9 @@ class Health:
     def _reports(self, past: OptimizerPast, event: Stepping) -> Iterator[WatchReport]:
         """What an optimizer's step tells that is about to be."""
         step, frame = self.step, event.frame
-        yield from past.rates(step, event.optimizer.param_groups, frame)
-        past.closure = any(map(callable, event.args))
+        if past.has_other_rates(event.optimizer.param_groups):
+            yield from past.rates(step, event.optimizer.param_groups, frame)
+        past.closure = bool(event.args) and any(map(callable, event.args))
         if not past.closure:
             yield from past.used(step, self._parameters.tensors, frame)
         yield from self._graphs.stepping(step, frame)
@@ -200,6 +202,11 @@ class Health:
             part = own[self.step % parts :: parts]
         else:
             part = [] if self.step % min(parts, _FEW) else own
+        if not part:
+            gradient = self._parameters.tensors[past.guard][1].grad
+            if gradient is not None and is_finite(gradient):
+                self._sample_weight(own, {})
+                return
         gradients = self._gradients(part if part[:1] == own[:1] else [own[0], *part])
         quick = quick_norms([*gradients.values()])
         if quick is not None and math.isfinite(math.hypot(*quick)):
@@ -216,6 +223,10 @@ class Health:
             self._read(
                 partial(self._judge, self.step, absent, Norms(gradients)), gradients.values()
             )
+        self._sample_weight(own, norms)
+
+    def _sample_weight(self, own: list[int], norms: Mapping[int, float | None]) -> None:
+        """Take a sample of one weight, now and then."""
         wanted = self._stillness.wanted(own)
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
             if wanted is None:
@@ -305,6 +316,18 @@ class Health:
             self._parts, self._mean = 2 * self._parts, self._mean / 2
         elif self._mean < 1 / 4 and self._parts > 1:
             self._parts, self._mean = self._parts // 2, 2 * self._mean
+
+
+def _guard(own: list[int], names: Sequence[str]) -> int:
+    """The parameter whose gradient tells of all: of the first module the bias, if it has one.
+
+    It is summed from the same values as the weight's, and is smaller.
+    """
+    first, *others = own or [-1]
+    module, _, last = names[first].rpartition(".") if own else ("", "", "")
+    bias = f"{module}.bias" if module else "bias"
+    found = last == "weight" and others and names[others[0]] == bias
+    return others[0] if found else first
 
 
 def _on_cuda(tensors: Iterable[Tensor]) -> bool:

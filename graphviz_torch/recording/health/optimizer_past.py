@@ -37,6 +37,7 @@ class OptimizerPast:
         self.name = type(optimizer).__name__
         self.first = step
         self.own: list[int] = []  # the model's parameters that it has
+        self.guard = -1  # the one whose gradient is read in each step
         self.held: set[int] = set()  # id() of all that it has
         self.looked_up = -1  # the step in which these were
         self.steps = 0
@@ -51,6 +52,14 @@ class OptimizerPast:
         self._cleared = True  # since then
         self._uncleared = 0  # steps in a row
         self._since = 0
+
+    def has_other_rates(self, groups: Sequence[dict[str, Any]]) -> bool:
+        """Does it step with other rates than before, as far as is known; else it is counted."""
+        rates = [group.get("lr") for group in groups]
+        if rates != self._rates or self._zero or {*map(type, rates)} != {float}:
+            return True
+        self.steps += 1
+        return False
 
     def rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType

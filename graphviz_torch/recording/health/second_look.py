@@ -97,7 +97,9 @@ class SecondLook:
         """
         self._ran = True
         with unseen_calls():
-            values = [value for output in event.outputs for value in _number(output)]
+            values: list[float] = []
+            for output in event.outputs:
+                values += _number(output)
         if all(map(math.isfinite, values)):
             return None
         text = ""
