@@ -11,6 +11,7 @@ from torch import Tensor
 from ...graph import GradientStats, Graph, Parameter
 from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import part, placement
+from ...internals.tensors.memory import PLAIN
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
@@ -103,6 +104,7 @@ class Weights(Listener):
         waiting, ran = self._waiting, backward.ran is not None
         found = []
         for name, tensor in listed:
+            plain = type(tensor) in PLAIN  # as most: no rank divides it
             node = backward.parameters.get(name)
             if ran and node is None and self._since.get(id(tensor), math.inf) > backward.position:
                 continue  # of a module that was called after this backward alone
@@ -121,11 +123,11 @@ class Weights(Listener):
                     in_optimizer=None if optimized is None else id(tensor) in optimized,
                     norm=None if known is None else known.norm,
                     extent="" if known is None else known.extent,
-                    placement=placement(tensor),
+                    placement="" if plain else placement(tensor),
                     in_other_optimizer=None if waiting is None else id(tensor) in waiting,
                 )
             )
-            mine = part(tensor)
+            mine = None if plain else part(tensor)
             if mine is not None:
                 number, parts = mine
                 alike = tensor.grad is None or part(tensor.grad) == mine
@@ -140,10 +142,10 @@ class Weights(Listener):
 
 def _of_parts(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
     """What this rank has of the gradients that ranks divide, by the parameter's name."""
-    divided = {i: tensor.grad for i, (_, tensor) in enumerate(listed) if placement(tensor.grad)}
+    grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
+    divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
     descriptions = Descriptions()
     for i, gradient in divided.items():
-        if gradient is not None:
-            descriptions.see((i, 0), gradient, descriptions.kind(tensor_meta(gradient)))
+        descriptions.see((i, 0), gradient, descriptions.kind(tensor_meta(gradient)))
     descriptions.describe_all()
     return {listed[i][0]: stats for (i, _), stats in descriptions.collect().items()}
