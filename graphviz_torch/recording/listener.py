@@ -109,6 +109,9 @@ class Listener:
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
     # Is it told of operators where there is only the CPU, too.
     everywhere: ClassVar[bool] = False
+    # Seams that it needs beside those of the table: a `Watch` by the event that it is told, made
+    # with what takes that event.
+    watches: ClassVar[Mapping[str, Callable[[Callable[[Any], None]], Any]]] = {}
 
     def __init__(self, program: Program) -> None:
         self.program = program

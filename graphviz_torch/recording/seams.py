@@ -31,6 +31,8 @@ def seams_of(session: Session) -> list[Any]:
         EngineWatch(session.begin, session.end),
         StepWatch(telling("stepping"), telling("stepped")),
     ]
+    own = {event: watch for each in session.listeners for event, watch in each.watches.items()}
+    found += [watch(telling(event)) for event, watch in own.items()]
     if program.options.compiled == "eager":
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:

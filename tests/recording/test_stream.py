@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from graphviz_torch import Graph, record, simulate_accelerator
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
+from graphviz_torch.internals.hooks.optimizers import BatchWatch
 from graphviz_torch.internals.tasks import enter, leave
 from graphviz_torch.recording import listeners
 from graphviz_torch.recording.listener import Began, Ended, Listener
@@ -74,6 +77,30 @@ def test_one_without_functions_is_told_of_every_call_that_computes_and_of_no_oth
     assert torch.sin in every
     assert Tensor.dim not in every
     assert Tensor.shape.__get__ not in every  # type: ignore[attr-defined]
+
+
+def test_a_listener_has_a_seam_of_its_own_open_while_its_program_is_recorded(add: Add) -> None:
+    asked: list[str] = []
+
+    def batch_asked(self: Listener, event: str) -> None:
+        asked.append(event)
+        raise ValueError("of the listener")
+
+    def watch(tell: Callable[[Any], None]) -> BatchWatch:
+        return BatchWatch(lambda: tell("a batch"))
+
+    add(
+        type("Noting", (Listener,), {"watches": {"batch_asked": watch}, "batch_asked": batch_asked})
+    )
+    loader = DataLoader(range(2), batch_size=1)
+    with record() as recording:
+        list(loader)
+        with ThreadPoolExecutor(1) as other:  # another program's
+            other.submit(list, loader).result()
+        step()
+    list(loader)
+    assert asked == ["a batch"] * 3  # the last finds none
+    assert "not recorded: ValueError: of the listener" in recording.graph.nodes[-1].note
 
 
 def test_what_one_raises_is_noted_and_the_next_one_is_told(add: Add) -> None:
