@@ -11,11 +11,11 @@ from ..jobs.values import Choice, Opened, Run
 from ..models import gallery
 from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
-from ..panels.experiments import draw_experiments
 from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.program import draw_program
 from ..panels.progress import again
 from ..panels.results import result
+from ..panels.tabs.experiments import draw_experiments
 from ..panels.upload import open_recording
 
 SECONDS = 20  # a run is ended after so many

@@ -6,10 +6,10 @@ import streamlit as st
 
 from graphviz_torch import Experiment
 
-from ..jobs.values import Answers, Choice
-from .figures import draw_graph
-from .results import result
-from .text import escape
+from ...jobs.values import Answers, Choice
+from ..figures import draw_graph
+from ..results import result
+from ..text import escape
 
 _HELP = (
     "The forward runs again with one thing changed: another sample, later tokens, another seed, "
