@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph import Finding, Graph
+from ..graph.nodes import REGION
 from ..graph.terminal import line_width
 from ..graph.training.findings import steps_text
 
@@ -35,6 +36,10 @@ class Checked:
             missing.append("no backward")
         elif not any(node.grad_outputs for node in nodes):
             missing.append("gradients not recorded")
+        elif any(node.note.startswith(REGION) for node in nodes):
+            missing.append(
+                "gradients inside compiled regions not recorded, compiled='eager' shows them"
+            )
         return cls(rules, len(nodes), len(names), len(graphs), missing=tuple(missing))
 
     def __str__(self) -> str:

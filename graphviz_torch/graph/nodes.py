@@ -31,6 +31,7 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
+REGION = "torch.compile region"  # how the note of a region's own node begins
 INSIDE = "inside torch.compile"  # note of a node inside a compiled region, before the region's own
 
 

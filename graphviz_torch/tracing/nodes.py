@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import uncollected
+from ..graph.nodes import REGION
 from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
@@ -35,7 +36,6 @@ Ids = dict[GradFn, int]  # the id of each live node, in the order of ids
 
 _new: Any = tuple.__new__  # a Node from a row of its fields, without a call of Python's
 _ACCUMULATE = "AccumulateGrad"
-REGION = "torch.compile region"
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
+from ..graph.events import GraphBreak
 from ..graph.ids import renumbered
 from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
@@ -121,7 +122,10 @@ def opened(
             edges += _rewired(regions[i], inputs[i], ids, first[i])
             sources = {edge.input_nr: ids[edge.source] for edge in inputs[i]}
             cuts += [_cut(each, first[i], sources, origins) for each in regions[i].cuts]
-            events += [_event(each, first[i], nodes, origins) for each in regions[i].events]
+            told = [_event(each, first[i], nodes, origins) for each in regions[i].events]
+            ends = [event.where for event in told if isinstance(event, GraphBreak) and event.where]
+            node = node._replace(note="\n".join([node.note, *(f"ends at {at}" for at in ends)]))
+            events += told
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
         nodes.append(node._replace(id=len(nodes), order=orders[i]))

@@ -159,3 +159,13 @@ def test_beyond_a_break_no_layer_is_said_to_have_run_or_not() -> None:
     assert "never-called" not in {one.rule for one in found}
     [lost] = [one for one in found if "gate.weight" in one.message]
     assert "what torch.compile made of the model does not use it" in lost.message
+
+
+def test_that_nothing_is_found_does_not_hide_what_is_not_seen_inside() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    run = torch.compile(model, backend="aot_eager")
+    said = "gradients inside compiled regions not recorded, compiled='eager' shows them"
+    for compiled, hidden in (("open", True), ("eager", False)):
+        with record(model, compiled=compiled) as recording:  # type: ignore[arg-type]
+            run(X).sum().backward()
+        assert (said in str(find(recording))) == hidden
