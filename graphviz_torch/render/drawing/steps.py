@@ -19,7 +19,7 @@ from .fold import fold_repeats
 from .frames import frame
 from .group import group_nodes
 from .inline import inline_parameters
-from .level import ENOUGH, levels
+from .level import ENOUGH, LIMITS, levels
 from .mark import failed, mark
 from .open import open_groups, weigh
 from .shade import shade
@@ -62,8 +62,8 @@ def _level(start: Drawing) -> Drawing:
     enough: Drawing | None = None
     known = set()
     for level in levels(start):
-        if (enough is not None and level.cut) or (best is not None and level.rows is None):
-            continue  # cutting everything small is for what does not fit in any other way
+        if (enough is not None and level.cut) or (most >= LIMITS[-1] and level.rows is None):
+            continue  # cutting everything small is for what shows next to nothing in another way
         grouped = group_nodes(start.having(size=level.size, rows=level.rows, fold=level.fold))
         # Another size may cut nothing else.
         cut = grouped.groups and len(grouped.groups.groups), level.fold, level.whole

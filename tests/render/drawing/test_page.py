@@ -177,6 +177,15 @@ def test_however_many_blocks_there_are_a_page_has_many_boxes_with_their_names(co
     assert draw(graph, {"module": path[1]}).nodes
 
 
+def test_a_loss_without_modules_is_more_than_a_few_closed_groups() -> None:
+    loss = nn.functional.cross_entropy(
+        DenseNet121()(torch.randn(2, 3, 64, 64)), torch.tensor([1, 2])
+    )
+    drawn = draw(trace(loss), {})
+    assert drawn.columns.fits
+    assert len(drawn.nodes) + len(drawn.boxes) > 20
+
+
 @pytest.mark.parametrize("limit", [90, 60, 20])
 def test_a_picture_of_fewer_things_fits_a_page_too(limit: int) -> None:
     images = torch.randn(2, 3, 64, 64)
