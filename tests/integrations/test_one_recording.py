@@ -116,6 +116,22 @@ for _ in range(3):
     opt_G.step()
 """
 
+STATE_CARRIED_OVER = """\
+cell, head = nn.RNNCell(4, 8), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.01)
+state = torch.zeros(16, 8)
+for _ in range(4):
+    x, y = batch()
+    state = cell(x, state)  # cause
+    optimizer.zero_grad()
+    F.mse_loss(head(state), y).backward()
+    optimizer.step()
+"""
+STATE_WITH_ITS_HISTORY = STATE_CARRIED_OVER.replace(
+    "[*cell.parameters(), *head.p", "[*head.p"
+).replace("backward()", "backward(retain_graph=True)")
+STATE_DETACHED = STATE_CARRIED_OVER.replace("cell(x, state)", "cell(x, state.detach())")
+
 NEVER_STEPPED = """\
 head = nn.Linear(4, 1)
 optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, head))
@@ -213,6 +229,57 @@ for _ in range(4):
     optimizer.zero_grad()
     (F.mse_loss(model(x), y) + F.mse_loss(model(x), goal)).backward()
     optimizer.step()
+"""
+
+HEAD_WITHOUT_OPTIMIZER = """\
+head = nn.Linear(1, 1)
+opt = torch.optim.AdamW(model.parameters())
+def update(optimizer):
+    optimizer.step()  # cause
+for i in range(4):
+    x, y = batch()
+    opt.zero_grad(); head.zero_grad()
+    F.mse_loss(head(model(x)), y).backward()
+    [update(each) for each in [opt]] if i % 2 else update(opt)
+"""
+PARTS = """\
+parts = nn.ModuleDict({"encoder": nn.Linear(4, 3), "decoder": nn.Linear(3, 1)})
+optimizer = torch.optim.AdamW([*parts["encoder"].parameters(), *parts["decoder"].parameters()])
+for _ in range(4):
+    x, y = batch()
+    optimizer.zero_grad()
+    F.mse_loss(parts["decoder"](parts["encoder"](x)), y).backward()
+    optimizer.step()
+"""
+DCGAN = """\
+netG = nn.Sequential(nn.Linear(2, 8), nn.ReLU(True), nn.Linear(8, 4))
+netD = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2, True), nn.Linear(8, 1), nn.Sigmoid())
+criterion = nn.BCELoss()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=2e-4)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=2e-4)
+for i in range(4):
+    netD.zero_grad()
+    real, label = torch.randn(16, 4), torch.full((16,), 1.0)
+    output = netD(real).squeeze(1)
+    errD_real = criterion(output, label)
+    errD_real.backward()
+    D_x = output.mean().item()
+    fake = netG(torch.randn(16, 2))
+    label.fill_(0.0)
+    output = netD(fake.detach()).squeeze(1)
+    errD_fake = criterion(output, label)
+    errD_fake.backward()
+    D_G_z1 = output.mean().item()
+    errD = errD_real + errD_fake
+    optimizerD.step()
+    netG.zero_grad()
+    label.fill_(1.0)
+    output = netD(fake).squeeze(1)
+    errG = criterion(output, label)
+    errG.backward()
+    D_G_z2 = output.mean().item()
+    optimizerG.step()
+    print(errD.item(), errG.item(), D_x, D_G_z1, D_G_z2)
 """
 
 # Programs with two optimizers or more, as many people write them: nothing is wrong.
@@ -314,6 +381,8 @@ MISTAKES = {
     "stepped between forward and backward": (STEPPED_BETWEEN, "changed-in-place"),
     "an optimizer that never steps": (NEVER_STEPPED, "optimizer-never-stepped"),
     "dropout in an evaluation at the end": (DROPS_IN_EVALUATION, "dropout-in-evaluation"),
+    "a state with its history": (STATE_CARRIED_OVER, "backward-twice"),
+    "one optimizer under two names": (HEAD_WITHOUT_OPTIMIZER, "not-in-optimizer"),
     "layers in a list": (LAYERS_IN_A_LIST, "not-registered"),
 }
 HEALTHY = {
@@ -332,6 +401,9 @@ HEALTHY = {
     "a codebook": CODEBOOK,
     "a temperature": ALPHA,
     "an average": AVERAGED,
+    "a state that is detached": STATE_DETACHED,
+    "parts of a dict": PARTS,
+    "a DCGAN that prints its losses": DCGAN,
 }
 
 
@@ -367,6 +439,16 @@ def test_a_mistake_over_several_steps_is_told_once_with_its_line(
     line = 1 + next(i for i, text in enumerate(lines) if text.endswith("# cause"))
     told = f"{loud[0]['where']} {loud[0]['message']}"
     assert f"train.py:{line}" in told
+
+
+def test_a_state_whose_history_never_fails_is_told_with_the_line_that_carries_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings, _ = found(STATE_WITH_ITS_HISTORY, tmp_path, capsys, "--steps", "0")
+    [told] = [each for each in findings if each["rule"] == "kept-history"]
+    lines = (MODEL + STATE_WITH_ITS_HISTORY).splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if text.endswith("# cause"))
+    assert f"train.py:{line}" in f"{told['where']} {told['message']}"
 
 
 def test_a_missing_zero_grad_is_told_where_steps_in_between_are_not_recorded(
