@@ -184,6 +184,8 @@ class LoopSteps(Steps):
     Args:
         due, done, model, notes, compiled, experiments, values: as for `Steps`.
         forked: called in a child process that was forked from this one, at its first step.
+        stepped: takes a step where its first optimizer has stepped: what is lost if the process is
+            killed before the next one begins. None: that is not asked for.
     """
 
     def __init__(
@@ -197,7 +199,9 @@ class LoopSteps(Steps):
         forked: Callable[[], object] = lambda: None,
         experiments: bool = False,
         values: bool = False,
+        stepped: Callable[[TrainingStep], object] | None = None,
     ) -> None:
+        self._early_step = stepped
         super().__init__(
             due,
             done,
@@ -247,7 +251,12 @@ class LoopSteps(Steps):
 
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """An optimizer has. Does it matter where exactly the next step begins?"""
+        first = self._tail != self._process
         self._tail = os.getpid()
+        if first and self._records and self._early_step and self._tail == self._process:
+            graphs = self._recording.graphs if self._recording is not None else []
+            if any(map(_is_step, graphs)):
+                self._early_step(TrainingStep(self._step, tuple(graphs)))
         follows = self._follows and self._tail == self._process
         if follows and not self._records and not self._early and self._recording is not None:
             self._early = True

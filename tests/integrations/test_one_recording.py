@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -487,6 +489,21 @@ def test_layers_of_which_the_optimizer_got_none_are_told_where_that_ends_the_scr
     findings, _ = found(NO_LAYER_KNOWN.format(known=known), tmp_path, capsys)
     said = [(each["rule"], each["where"]) for each in findings]
     assert said == ([("not-registered", "train.py:14")] if known else [])
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_script_that_is_killed_after_its_last_step_leaves_that_step_too(
+    end: str, tmp_path: Path
+) -> None:
+    out, path = tmp_path / "run.json.gz", tmp_path / "train.py"
+    script = ZERO_GRAD.format(kind="SGD").replace("range(6)", "range(2)")
+    path.write_text(f"{MODEL}import os, signal\n{script}{end}\n")
+    command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(out), str(path)]
+    subprocess.run(command, check=False, capture_output=True)
+    run = load(out)
+    assert isinstance(run, Training)
+    assert [step.number for step in run.steps] == [0, 1]
+    assert all(node.order is not None for node in run.graph.nodes)
 
 
 def test_what_an_evaluation_shows_that_no_step_follows_is_in_the_file_of_the_last_step(

@@ -2,8 +2,9 @@
 
 No end of the script loses them: a signal, `os._exit`, a crash and a batch system that stops the
 job leave what the steps before have written. So nothing waits for the end, and no signal is
-handled. At the end the report is said again, with what has been found since, and the files that are
-not up to date are written.
+handled. Of a few steps that are asked for each is in a ".json" from its optimizer's step on; where
+all are recorded, the last one is written when the next begins. At the end the report is said again,
+with what has been found since, and the files that are not up to date are written.
 
 A ".json" or ".json.gz" grows by each step; the other files show the last one. A picture takes a
 layout, which may take seconds: it is drawn after the first recorded step, after the last that was
@@ -81,6 +82,15 @@ class Outputs:
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
         self.running = True  # the script, to which nothing may happen
+
+    def add_early(self, step: TrainingStep) -> None:
+        """Write a step that goes on into the files that grow, for a signal may end it; `add` will
+        take it when it is over."""
+        if self._ranks is None:
+            for path, waiting in self._waiting.items():
+                with suppress(Exception):
+                    self._growing[path].append(*waiting, step)
+                    waiting.clear()
 
     def add(self, step: TrainingStep, found: list[Finding]) -> None:
         """Take a step that has ended, or the last one again, with more; write what there is while

@@ -81,6 +81,7 @@ def _run(parsed: argparse.Namespace) -> int:
             forked=children.mark,
             experiments=parsed.experiment,
             values=parsed.values,
+            stepped=outputs.add_early if parsed.steps else None,
         )
         script.run()
     except SystemExit as error:
