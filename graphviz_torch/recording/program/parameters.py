@@ -50,6 +50,7 @@ class ParameterTable:
         self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
         self._blocks: list[_Block] = []  # the model's, if it was given, is the first
         self._unnamed: list[_Block] = []  # added since names were last given
+        self._bare: list[_Block] = []  # without parameters, as a pooling that each forward makes
         self._paths: set[str] = set()  # of all of them
         self._counts: dict[str, int] = {}  # the last number that each of these got at its end
         self._classes: tuple[int, Mapping[str, str]] | None = None  # of how many modules
@@ -106,8 +107,11 @@ class ParameterTable:
                     # A wrapper has the name of what it wraps.
                     below = "" if is_inside(module_, name) else name
                     stack.append((f"{path}.{below}" if path and below else path or below, child))
-        self._blocks.append(block)
-        self._unnamed.append(block)
+        if self._blocks and not module._modules and not module._parameters:
+            self._bare.append(block)
+        else:
+            self._blocks.append(block)
+            self._unnamed.append(block)
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
@@ -120,7 +124,8 @@ class ParameterTable:
         own = self._blocks[0].modules if self._blocks else []
         if not any(part is module for known, _ in own for part in known._modules.values()):
             return None
-        before, self._blocks, self._unnamed = self._blocks, [], []
+        before, self._blocks, self._unnamed = self._blocks + self._bare, [], []
+        self._bare = []
         self._modules, self._paths, self._classes = {}, set(), None
         self.add(*own[0])
         for block in before[1:]:
@@ -210,7 +215,11 @@ class ParameterTable:
     def note(self, module: Module) -> None:
         """Name the parameters of this module and of those added with it, as they are now."""
         self._name_new()
-        if self._modules[id(module)][2].changed():
+        block = self._modules[id(module)][2]
+        if block.changed():
+            if block in self._bare:
+                self._bare.remove(block)
+                self._blocks.append(block)
             self._name()
 
     def names(self, tensors: Iterable[Tensor]) -> list[str]:

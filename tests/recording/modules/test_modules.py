@@ -409,3 +409,17 @@ def test_fsdp_hides_no_name_where_it_leaves_the_parameters() -> None:
         "['0.weight', '0.bias', '1.weight', '1.bias']",
         "['', '0', '1']",
     ]
+
+
+def test_a_module_that_gets_its_first_parameter_in_its_forward_is_named() -> None:
+    class Late(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if not self._parameters:
+                self.scale = nn.Parameter(torch.ones(4))
+            return x * self.scale
+
+    body, late = nn.Linear(4, 4), Late()
+    with record() as recording:
+        for _ in range(2):
+            late(nn.ReLU()(body(torch.randn(2, 4)))).sum().backward()
+    assert "late.scale" in {p.name for p in recording.graph.parameters}
