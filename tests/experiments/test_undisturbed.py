@@ -3,40 +3,131 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import experiment, influence, record, simulate_accelerator
 from tests.support import models, zoo
+from tests.support.tensors import parallel
 
-CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
-    "mlp": lambda: (models.MLP(), (torch.randn(4, 4),)),
-    "tied": lambda: (models.TiedMLP(), (torch.randn(4, 4),)),
-    "conv": lambda: (models.ConvNet(), (torch.randn(4, 3, 8, 8),)),
-    "unrolled": lambda: (models.UnrolledRNN(3), (torch.randn(4, 4),)),
-    "block": lambda: (models.TransformerBlock(), (torch.randn(4, 5, 8),)),
-    "transformer": lambda: (models.Transformer(), (models.tokens(8, 4),)),
-    "resnet-50": lambda: (models.ResNet(50, 2), (torch.randn(2, 3, 32, 32),)),
-    "resnet-18": lambda: (zoo.ResNet18(2), (torch.randn(2, 3, 32, 32),)),
-    "gpt-2": lambda: (models.gpt2(2).train(), (models.tokens(8, 2),)),
-    "llama": lambda: (models.llama(2), (models.tokens(8, 2),)),
+
+class Checkpointed(nn.Module):
+    """Two blocks that run again in backward."""
+
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.drop, self.reentrant = nn.Dropout(0.5), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(self.of, block, x, use_reentrant=self.reentrant)
+        return x
+
+    def of(self, block: nn.Module, x: Tensor) -> Tensor:
+        return self.drop(block(x)).relu()
+
+
+class Cast(nn.Module):
+    """A forward under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = models.MLP()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.net(x)
+
+
+def rows() -> Tensor:
+    return torch.randn(4, 4)
+
+
+def images(size: int = 32) -> Tensor:
+    return torch.randn(2, 3, size, size)
+
+
+def compiled() -> nn.Module:
+    torch._dynamo.reset()
+    return torch.compile(models.MLP(), backend="aot_eager")
+
+
+def with_labels(model: nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    tokens = models.tokens(8, 2)
+    return model.train(), (tokens,), {"labels": tokens}
+
+
+# What is called with what: every model of tests/support, and what runs a forward in its own way.
+CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]] = {
+    "mlp": lambda: (models.MLP(), (rows(),), {}),
+    "tied": lambda: (models.TiedMLP(), (rows(),), {}),
+    "conv": lambda: (models.ConvNet(), (torch.randn(4, 3, 8, 8),), {}),
+    "unrolled": lambda: (models.UnrolledRNN(3), (rows(),), {}),
+    "block": lambda: (models.TransformerBlock(), (torch.randn(4, 5, 8),), {}),
+    "transformer": lambda: (models.Transformer(), (models.tokens(8, 4),), {}),
+    "resnet-50": lambda: (models.ResNet(50, 2), (images(),), {}),
+    "resnet-18": lambda: (zoo.ResNet18(2), (images(),), {}),
+    "densenet-121": lambda: (zoo.DenseNet121(), (images(64),), {}),
+    "u-net": lambda: (zoo.UNet(), (images(),), {}),
+    "tagger": lambda: (zoo.Tagger(), (models.tokens(8, 2),), {}),
+    "char-rnn": lambda: (zoo.CharRNN(5), (torch.randn(2, 4),), {}),
+    "gpt-2": lambda: with_labels(models.gpt2(2)),
+    "llama": lambda: with_labels(models.llama(2)),
+    "t5": lambda: with_labels(zoo.t5()),
+    "bert": lambda: (zoo.bert(), (models.tokens(8, 2),), {"labels": torch.tensor([0, 1])}),
+    "vit": lambda: (zoo.vit(), (images(),), {}),
+    "clip": lambda: (
+        zoo.clip(),
+        (),
+        {"input_ids": models.tokens(8, 2), "pixel_values": images(), "return_loss": True},
+    ),
+    "checkpoint": lambda: (Checkpointed(reentrant=False), (rows(),), {}),
+    "reentrant checkpoint": lambda: (
+        Checkpointed(reentrant=True),
+        (rows().requires_grad_(),),
+        {},
+    ),
+    "compiled": lambda: (compiled(), (rows(),), {}),
+    "autocast": lambda: (Cast(), (rows(),), {}),
+    "tensor parallel": lambda: (parallel.tensor_parallel()[0], (torch.randn(4, 8),), {}),
 }
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A group of processes, where a test joins one, is left."""
+    yield
+    parallel.leave()
+
+
+def values(tensor: Any) -> Any:
+    """The elements; of a DTensor those that are here."""
+    return getattr(tensor, "_local_tensor", tensor).tolist()
+
+
+def compiles(model: nn.Module) -> bool:
+    return any(type(module).__name__ == "OptimizedModule" for module in model.modules())
 
 
 def state(model: nn.Module, *args: Any) -> dict[str, Any]:
     """All that a program can see of a model, its arguments and the random state."""
+    counters = sys.modules["torch._dynamo.utils"].counters if compiles(model) else {}
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {
-        "values": {name: (tensor.tolist(), tensor._version) for name, tensor in tensors.items()},
+        "values": {name: (values(tensor), tensor._version) for name, tensor in tensors.items()},
         "gradients": {
-            name: (id(p.grad), None if p.grad is None else (p.grad.tolist(), p.grad._version))
+            name: (id(p.grad), None if p.grad is None else (values(p.grad), p.grad._version))
             for name, p in model.named_parameters()
         },
+        "compilations": {name: dict(counted) for name, counted in counters.items()},
         "modes": [module.training for module in model.modules()],
         "attributes": [
             {name: id(value) for name, value in vars(module).items()} for module in model.modules()
@@ -58,18 +149,24 @@ def state(model: nn.Module, *args: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_of_the_program_differs_afterwards(name: str) -> None:
     torch.manual_seed(0)
-    model, args = CALLS[name]()
+    model, args, kwargs = CALLS[name]()
     with record(model, experiments=True) as recording:
-        output = model(*args)
-        (output if isinstance(output, Tensor) else output.logits).mean().backward()
-    before = state(model, *args)
+        output = model(*args, **kwargs)
+        loss = getattr(output, "loss", None)
+        if loss is None:
+            loss = getattr(output, "logits", output).mean()
+        loss.backward()
+    before = state(model, *args, *kwargs.values())
     found = experiment(recording)
-    assert state(model, *args) == before
-    graph = influence(recording, sample=0)
-    assert state(model, *args) == before
-    assert not found.findings
+    assert state(model, *args, *kwargs.values()) == before
+    if name == "compiled":
+        assert [each.holds for each in found if each.name == "eager"] == [True]
+    assert not [each for each in found.findings if name != "clip"], str(found)
     assert not [each for each in found if "cannot be run" in each.message], str(found)
-    shares = [node.influence for node in graph.nodes]
+    if name == "compiled":  # its node is one, and a forward that runs eagerly has more
+        return
+    shares = [node.influence for node in influence(recording, sample=0).nodes]
+    assert state(model, *args, *kwargs.values()) == before
     assert [share for share in shares if share is not None]
 
 
@@ -145,9 +242,9 @@ def test_what_was_recorded_under_autocast_runs_under_it_again() -> None:
         output.float().sum().backward()
     seen: list[torch.dtype] = []
     handle = model.register_forward_hook(lambda *given: seen.append(given[2].dtype))
-    experiment(recording, "sample")
+    experiment(recording, "sample", "memory_order")
     handle.remove()
-    assert seen == [torch.bfloat16]
+    assert set(seen) == {torch.bfloat16}
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -157,9 +254,13 @@ def test_a_simulated_device_is_run_again_on_it() -> None:
         with record(model, experiments=True) as recording:
             model(x).sum().backward()
         before = state(model, x)
-        found = experiment(recording, "sample", "seed", "inputs")
+        found = experiment(recording)
         assert state(model, x) == before
-        assert [each.holds for each in found] == [True] * 4, str(found)
+        assert not [each for each in found if "cannot be run" in each.message], str(found)
+        known = {each.name: each.holds for each in found if each.holds is not None}
+        assert known == dict.fromkeys(
+            ("sample", "seed", "inputs", "float64", "memory_order"), True
+        ), str(found)
 
 
 def test_without_being_asked_a_recording_keeps_no_call() -> None:
