@@ -131,14 +131,17 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         message = "no loss has targets that are an input shifted"
         yield Experiment("positions", "no input", None, message)
         return
-    answers = [_of_positions(subject, i, shift) for i, shift in shifts[:3]]
+    answers = [(_of_positions(subject, i, shift), i, shift) for i, shift in shifts[:3]]
     # An encoder may read what its decoder must not: one input that holds is the decoder's.
-    answers.sort(key=lambda each: (each.holds is not True, each.holds is None))
-    yield answers[0]
-    shift = shifts[0][1]
-    if shift == 1 or answers[0].holds is not True:
+    answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
+    answer, given, shift = answers[0]
+    yield answer
+    if shift == 1 or answer.holds is not True:
         return
-    name = shifts[0][0].name
+    # A model that is given its labels may shift them: no output has seen its own.
+    if shift == 0 and _of_positions(subject, given, shift, own=False).holds is True:
+        return
+    name = given.name
     where = subject.line(subject.losses[-1].place, subject.losses[-1].place)
     many = "the inputs themselves" if not shift else f"the inputs shifted by {shift}"
     message = f"the targets are {many}, and no output has seen a later position"
@@ -203,11 +206,12 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> int | No
     return None
 
 
-def _of_positions(subject: Subject, given: Input, shift: int) -> Experiment:
+def _of_positions(subject: Subject, given: Input, shift: int, *, own: bool = True) -> Experiment:
+    """Later positions become others; with `own` the output at the first of them may differ."""
     count = given.tensor.shape[1]
     first = max(count // 2, 1)
     changed = f"positions {first} to {count - 1} of {given.name} became others"
-    comparison = Comparison(count, range(first, count), in_pairs=True)
+    comparison = Comparison(count, range(first + (not own), count), in_pairs=True)
     run = subject.run(
         comparison,
         partial(_later, name=given.name, first=first),

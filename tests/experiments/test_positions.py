@@ -155,3 +155,12 @@ def test_it_is_named_on_a_simulated_device_whose_views_have_no_storage_in_common
         [found] = experiment(recording, "positions")
     assert found.finding is not None, str(found)
     assert "softmax" in found.operation
+
+
+def test_a_model_that_shifts_its_labels_itself_does_not_copy_them() -> None:
+    def forward(self: Any, labels: Tensor) -> Tensor:
+        x = self.embed(F.pad(labels[:, :-1], (1, 0)))
+        return self.head(attention(x, later(x)))
+
+    [found] = experiment(predicted(forward, 0), "positions")
+    assert found.holds is True, str(found)

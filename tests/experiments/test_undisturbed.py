@@ -163,7 +163,7 @@ def test_nothing_of_the_program_differs_afterwards(name: str) -> None:
         assert [each.holds for each in found if each.name == "eager"] == [True]
     assert not [each for each in found.findings if name != "clip"], str(found)
     assert not [each for each in found if "cannot be run" in each.message], str(found)
-    if name == "compiled":  # its node is one, and a forward that runs eagerly has more
+    if name in ("compiled", "reentrant checkpoint"):  # their nodes hold a forward each
         return
     shares = [node.influence for node in influence(recording, sample=0).nodes]
     assert state(model, *args, *kwargs.values()) == before

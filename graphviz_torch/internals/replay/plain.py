@@ -184,6 +184,8 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(each.__name__ == "DTensor" for each in types):
+            return NotImplemented  # its local tensors come here
         kind, kwargs = kind_of(func), kwargs or {}
         for tensor in written_by(kind, func, args, kwargs):
             self._world.protect(tensor)

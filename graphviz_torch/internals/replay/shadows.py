@@ -51,7 +51,8 @@ class Shadows:
         return len(self._entries) + len(self._others)
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """Its values in the changed run, if it has others there."""
+        """Its values in the changed run, if it has others there; of a DTensor the local ones."""
+        tensor = _local(tensor)
         if not is_dense(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
             return None if found is None else found[0]
@@ -75,6 +76,7 @@ class Shadows:
 
     def maker(self, tensor: Tensor) -> int:
         """The number of the operator that wrote to it last; -1: it came in."""
+        tensor = _local(tensor)
         if not is_dense(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
             return -1 if found is None else found[1]
@@ -146,6 +148,11 @@ class Shadows:
             with suppress(RuntimeError):
                 self._entries = {k: e for k, e in self._entries.items() if not e.ref.expired()}
             self._purge_at = max(32, 2 * len(self._entries))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    found: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
 
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
