@@ -23,9 +23,6 @@ _COMPRESSED = 4  # bytes of a gradient for one that is sent
 _ALIKE = ("all_reduce", "broadcast", "reduce")
 
 
-_UNUSED = ", or use DistributedDataParallel(find_unused_parameters=True)"
-
-
 @rule(reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The graph grows by the same amount from step to step: a result was kept with its history."""
