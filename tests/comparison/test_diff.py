@@ -383,3 +383,16 @@ def test_a_notebook_shows_the_differences_in_colour_and_escapes_names() -> None:
     assert shown.direction == "From the first graph to the second"
     titled = diff(before, after, titles=("MLP", "Detached layer"))
     assert titled.to_text().startswith("From MLP to Detached layer: 2 -> 2 nodes")
+
+
+def test_what_feeds_the_same_node_is_the_same_though_others_have_its_name() -> None:
+    """Of a row mul, sin, mul one has the second mul in common, and so the sin before it."""
+
+    def graph(names: list[str], *ends: tuple[int, int]) -> Graph:
+        rows = enumerate(names)
+        nodes = tuple(Node(i, name + "Backward0", (META,), operation=name) for i, name in rows)
+        return Graph(nodes, tuple(Edge(*end) for end in ends), ((len(names) - 1, 0),))
+
+    before = graph(["mul", "sin", "cos", "mul"], (0, 1), (1, 2), (1, 3))
+    after = graph(["sin", "sin", "mul", "mul"], (0, 1), (1, 3))
+    assert {(1, 1), (3, 3)} <= set(diff(before, after).pairs)
