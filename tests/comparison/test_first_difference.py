@@ -265,3 +265,21 @@ def test_the_command_tells_the_place_and_fails(
     assert capsys.readouterr().out.startswith("equal to 0 in ")
     assert main(["diff", "--values", "--format", "json", "--fail-on", "never", *names]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "a transposed weight: weight"
+
+
+def test_a_loss_that_is_equal_by_chance_does_not_hide_the_result_that_is_not() -> None:
+    """The mean does not change where as much is added here as is taken away there."""
+
+    def shifted(shift: Tensor) -> Graph:
+        torch.manual_seed(0)
+        x = torch.randn(8, requires_grad=True)
+        with record(values=True) as recording:
+            y = x * 2 + shift
+            (y.mean() * 3).backward()
+        return recording.graph
+
+    said = str(first_difference(shifted(torch.zeros(8)), shifted(torch.tensor([1.0, -1.0] * 4))))
+    assert [line.split()[:2] for line in said.splitlines() if "f32[8]" in line] == [
+        ["before:", "y"],
+        ["after:", "y"],
+    ]
