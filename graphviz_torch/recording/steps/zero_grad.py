@@ -2,18 +2,25 @@
 
 One parameter of each optimizer tells: it is looked at when the optimizer steps, and before and
 after each backward. What changes its gradient outside of backward has cleared it. From one step of
-a run to the next the parameter and its gradient are known weakly.
+a run to the next the parameter and its gradient are known weakly. From one recording to the next
+the optimizer is, and the memory of that gradient: a weak reference to a tensor would hinder
+`torch.utils.swap_tensors` there.
 """
 
 from __future__ import annotations
 
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping
+from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Began, Ended, Listener, Resumed
@@ -25,10 +32,27 @@ from ..program.source_lines import Place
 _OPTIMIZERS = 64  # of which a sample is known: the last ones
 
 
+class _SteppedGradient(NamedTuple):
+    """A gradient that an optimizer has stepped with, between two recordings."""
+
+    optimizer: weakref.ref[Optimizer]
+    storage: Any  # a weak reference
+    key: int  # of the storage
+    version: int
+
+
+_between: dict[int, _SteppedGradient] = {}  # by id() of the optimizer, until it goes
+
+
+def _forget(key: int, _: object) -> None:
+    _between.pop(key, None)
+
+
 @dataclass(slots=True)
 class _Sample:
     """A parameter, and the gradient that it had when it was looked at last."""
 
+    optimizer: weakref.ref[Optimizer]
     parameter: Ref
     gradient: Ref | None
     version: int
@@ -46,6 +70,13 @@ class _Sample:
         self.version = version
         return changed or gradient is None
 
+    def memory(self) -> tuple[Any, int, int]:
+        """Of the gradient: a weak reference to it, what it is known by, and the version."""
+        gradient = None if self.gradient is None else self.gradient()
+        if gradient is None or not is_dense(gradient):
+            raise NotImplementedError
+        return storage_ref(gradient), storage_id(gradient), self.version
+
 
 class ClearedGradients(Listener):
     """Where an optimizer stepped with gradients that it had stepped with before."""
@@ -56,6 +87,17 @@ class ClearedGradients(Listener):
         self._closures: dict[int, Place | None] = {}  # steps with one that run, by the same
         self._place: Place | None = None  # the last
         self._places: dict[int, Place | None] = {}  # of each graph, the last then
+        self._remember()
+
+    def close(self) -> None:
+        """The next recording may be of the next step."""
+        for key, sample in self._samples.items():
+            optimizer = sample.optimizer()
+            if optimizer is not None and sample.stepped and not sample.look():
+                with suppress(RuntimeError, NotImplementedError):  # without memory of its own
+                    ref = weakref.ref(optimizer, partial(_forget, key))
+                    _between[key] = _SteppedGradient(ref, *sample.memory())
+        self._samples.clear()
 
     def graph_read(self, live: Live) -> None:
         self._places[live.position] = self._place
@@ -106,6 +148,19 @@ class ClearedGradients(Listener):
             if self._places:  # of the last graph, too
                 self._places[max(self._places)] = place
 
+    def _remember(self) -> None:
+        """Take over what the last recording knew, of gradients that are as they were."""
+        kept = list(_between.values())
+        _between.clear()
+        for optimizer, storage, *before in kept:
+            known = optimizer()
+            if known is not None and not storage.expired():
+                self._sample(known)
+                with suppress(RuntimeError, NotImplementedError):
+                    sample = self._samples.pop(id(known), None)
+                    if sample is not None and [*sample.memory()[1:]] == before:
+                        self._samples[id(known)] = sample
+
     def _sample(self, optimizer: Optimizer) -> None:
         """Take one of its parameters that has a gradient."""
         parameters = (p for group in optimizer.param_groups for p in group["params"])
@@ -113,6 +168,8 @@ class ClearedGradients(Listener):
         self._samples.pop(id(optimizer), None)
         if first is not None and not TensorBase.is_inference(first.grad):
             gradient = first.grad
-            self._samples[id(optimizer)] = _Sample(Ref(first), Ref(gradient), gradient._version)
+            self._samples[id(optimizer)] = _Sample(
+                weakref.ref(optimizer), Ref(first), Ref(gradient), gradient._version
+            )
         while len(self._samples) > _OPTIMIZERS:
             del self._samples[next(iter(self._samples))]
