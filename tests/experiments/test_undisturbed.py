@@ -65,8 +65,18 @@ def with_labels(model: nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str,
     return model.train(), (tokens,), {"labels": tokens}
 
 
-# What is called with what: the models of tests/support, but for the largest, and what runs a
-# forward in its own way.
+def pairs() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Two texts and their images."""
+    named = {"input_ids": models.tokens(8, 2), "pixel_values": images(), "return_loss": True}
+    return zoo.clip(1), (), named
+
+
+def classes(model: nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return model, (models.tokens(8, 2),), {"labels": torch.tensor([1, 0])}
+
+
+# What is called with what: the models of tests/support with few layers, and what runs a forward
+# in its own way.
 CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]] = {
     "mlp": lambda: (models.MLP(), (rows(),), {}),
     "tied": lambda: (models.TiedMLP(), (rows(),), {}),
@@ -76,11 +86,16 @@ CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
     "transformer": lambda: (models.Transformer(), (models.tokens(8, 4),), {}),
     "resnet-50": lambda: (models.ResNet(50, 2), (images(),), {}),
     "resnet-18": lambda: (zoo.ResNet18(2), (images(),), {}),
+    "densenet": lambda: (zoo.DenseNet121(layers=(2, 2, 2)), (images(),), {}),
     "u-net": lambda: (zoo.UNet(), (images(),), {}),
     "tagger": lambda: (zoo.Tagger(), (models.tokens(8, 2),), {}),
     "char-rnn": lambda: (zoo.CharRNN(5), (torch.randn(2, 4),), {}),
     "gpt-2": lambda: with_labels(models.gpt2(2)),
     "llama": lambda: with_labels(models.llama(2)),
+    "bert": lambda: classes(zoo.bert(1)),
+    "t5": lambda: with_labels(zoo.t5(1)),
+    "vit": lambda: (zoo.vit(1), (images(),), {}),
+    "clip": pairs,
     "checkpoint": lambda: (Checkpointed(reentrant=False), (rows(),), {}),
     "reentrant checkpoint": lambda: (
         Checkpointed(reentrant=True),

@@ -106,17 +106,22 @@ class Transition(nn.Sequential):
 class DenseNet121(nn.Module):
     """Four dense blocks with transitions between them."""
 
-    def __init__(self, growth: int = 2, classes: int = 10) -> None:
+    def __init__(
+        self,
+        growth: int = 2,
+        classes: int = 10,
+        layers: tuple[int, ...] = (6, 12, 24, 16),
+    ) -> None:
         super().__init__()
         count = 2 * growth
         self.features = nn.Sequential()
         self.features.conv0 = nn.Conv2d(3, count, 7, 2, padding=3, bias=False)
         self.features.norm0, self.features.relu0 = nn.BatchNorm2d(count), nn.ReLU()
         self.features.pool0 = nn.MaxPool2d(3, 2, padding=1)
-        for i, layers in enumerate((6, 12, 24, 16), 1):
-            self.features.add_module(f"denseblock{i}", DenseBlock(layers, count, growth))
-            count += layers * growth
-            if i < 4:
+        for i, depth in enumerate(layers, 1):
+            self.features.add_module(f"denseblock{i}", DenseBlock(depth, count, growth))
+            count += depth * growth
+            if i < len(layers):
                 self.features.add_module(f"transition{i}", Transition(count))
                 count //= 2
         self.features.norm5 = nn.BatchNorm2d(count)
@@ -191,32 +196,33 @@ class CharRNN(nn.Module):
         return torch.stack(losses)
 
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 12, "num_attention_heads": 2}
-SMALL |= {"intermediate_size": 64}
+SMALL = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 64}
 IMAGES = {"image_size": 32, "patch_size": 16}
 
 
-def bert() -> nn.Module:
+def bert(layers: int = 12) -> nn.Module:
     """BERT base with a head for two classes."""
     words = {"vocab_size": 32, "max_position_embeddings": 32}
-    return known("BertForSequenceClassification", "BertConfig", **SMALL, **words)
+    sizes = {**SMALL, **words, "num_hidden_layers": layers}
+    return known("BertForSequenceClassification", "BertConfig", **sizes)
 
 
-def t5() -> nn.Module:
+def t5(layers: int = 6) -> nn.Module:
     """T5 small."""
-    sizes = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 6}
+    sizes = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": layers}
     sizes |= {"num_heads": 2, "decoder_start_token_id": 0}
     return known("T5ForConditionalGeneration", "T5Config", **sizes)
 
 
-def vit() -> nn.Module:
+def vit(layers: int = 12) -> nn.Module:
     """ViT base."""
-    return known("ViTForImageClassification", "ViTConfig", **SMALL, **IMAGES)
+    sizes = {**SMALL, **IMAGES, "num_hidden_layers": layers}
+    return known("ViTForImageClassification", "ViTConfig", **sizes)
 
 
-def clip() -> nn.Module:
+def clip(layers: int = 12) -> nn.Module:
     """CLIP: a tower for text and one for images."""
-    common = SMALL | {"intermediate_size": 32}
+    common = SMALL | {"intermediate_size": 32, "num_hidden_layers": layers}
     text = {**common, "vocab_size": 32, "eos_token_id": 15, "bos_token_id": 0}
     towers = {"text_config": text, "vision_config": {**common, **IMAGES}}
     return known("CLIPModel", "CLIPConfig", **towers, projection_dim=8)
