@@ -104,7 +104,7 @@ def subject_of(recording: Any) -> Subject:
 
     Raises:
         TypeError: for what is not a recording.
-        ValueError: for a recording that kept no call.
+        ValueError: for a recording that kept no call, or whose module has lost its values.
     """
     if not hasattr(recording, "first_call"):
         kind = type(recording).__name__
@@ -112,6 +112,9 @@ def subject_of(recording: Any) -> Subject:
     if recording.first_call is None:
         raise ValueError(
             "this recording kept no call: record with record(experiments=True), call a module with "
-            "parameters and gradients in its block, and leave the block first."
+            "parameters and gradients in its block, and leave the block first. Not kept is a call of "
+            "a module that ranks divide (FSDP), or of tensors without values (meta, fake)."
         )
+    if (name := recording.first_call.call.unreadable()) != "":
+        raise ValueError(f"{name} has no values any more, so the forward cannot be run again.")
     return Subject(recording.first_call, recording.graphs)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import experiment, influence, record, simulate_accelerator
 from tests.support import models, zoo
-from tests.support.tensors import parallel
+from tests.support.tensors import parallel, programs, subclasses
 
 
 class Checkpointed(nn.Module):
@@ -58,6 +58,14 @@ def images() -> Tensor:
 def compiled() -> nn.Module:
     torch._dynamo.reset()
     return torch.compile(models.MLP(), backend="aot_eager")
+
+
+def named() -> nn.Module:
+    """A model whose parameters are of a subclass of Tensor, and so are its results."""
+    model = models.MLP()
+    for layer in (model.fc1, model.fc2):
+        layer.weight = nn.Parameter(layer.weight.detach().as_subclass(subclasses.Named))
+    return model
 
 
 def with_labels(model: nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -104,7 +112,9 @@ CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
     ),
     "compiled": lambda: (compiled(), (rows(),), {}),
     "autocast": lambda: (Cast(), (rows(),), {}),
+    "subclass with memory": lambda: (named(), (rows(),), {}),
     "tensor parallel": lambda: (parallel.tensor_parallel()[0], (torch.randn(4, 8),), {}),
+    "sequence parallel": lambda: (parallel.sequence_parallel()[0], (torch.randn(2, 2, 8),), {}),
 }
 
 
@@ -281,3 +291,23 @@ def test_without_being_asked_a_recording_keeps_no_call() -> None:
         experiment(3)
     with pytest.raises(ValueError, match="not an experiment"):
         experiment(recording, "samples")
+
+
+@pytest.mark.parametrize(
+    "name", ["meta", "fake", "batched", "sharded", "tensor parallel and sharded"]
+)
+def test_what_cannot_be_run_again_is_not_kept(name: str) -> None:
+    model, step = programs.PROGRAMS[name]()
+    with record(model, experiments=True) as recording:
+        step()
+    assert recording.first_call is None
+    with pytest.raises(ValueError, match="kept no call"):
+        experiment(recording)
+
+
+def test_what_has_lost_its_memory_is_not_run_again() -> None:
+    model, step = programs.PROGRAMS["freed"]()
+    with record(model, experiments=True) as recording:
+        step()
+    with pytest.raises(ValueError, match="spare has no values any more"):
+        experiment(recording)

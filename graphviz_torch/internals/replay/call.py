@@ -3,7 +3,7 @@
 Kept are copies of its tensors among the arguments and of its buffers, the random state, autocast,
 and the default dtype. Its parameters are not copied: a second run takes those of then.
 
-Private: nothing; `torch.random`, `torch.cuda` and `torch.get_autocast_dtype` (2.13).
+Private: `torch._C._functorch` tells what torch.func wraps; `torch.random`, `torch.cuda` and `torch.get_autocast_dtype` (2.13).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from torch.nn import Module
 
 from ..functions import TensorBase
 from ..hooks.modes import unseen_calls
+from ..tensors.memory import has_memory, is_dense, parts
 from ..tensors.pytree import map_tensors, tensors
+
+_functorch: Any = torch._C._functorch
 
 
 def _values(tensor: Tensor) -> Tensor:
@@ -31,6 +34,15 @@ def _values(tensor: Tensor) -> Tensor:
 def _copy(tensor: Tensor) -> Tensor:
     copy = _values(tensor)
     return TensorBase.requires_grad_(copy) if tensor.requires_grad else copy
+
+
+def without_values(tensor: Tensor) -> bool:
+    """May nothing read it: is it on the meta device, fake, inside vmap, or is its memory freed."""
+    if _functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    if any(each.__name__ == "FakeTensor" for each in type(tensor).__mro__):
+        return True
+    return any(is_dense(part) and not has_memory(part) for part in parts(tensor))
 
 
 def copied(nesting: Any) -> Any:
@@ -112,6 +124,12 @@ class Call:
                 torch.get_default_dtype(),
                 start,
             )
+
+    def unreadable(self) -> str:
+        """The name of a parameter or buffer of the module that nothing may read; "" for none."""
+        with unseen_calls():
+            named = [*self.module.named_parameters(), *self.module.named_buffers()]
+            return next((name for name, tensor in named if without_values(tensor)), "")
 
     def put_buffers(self) -> None:
         """Let the buffers have the values that they had when the module was called."""

@@ -53,7 +53,7 @@ class Shadows:
     def of(self, tensor: Tensor) -> Tensor | None:
         """Its values in the changed run, if it has others there; of a DTensor the local ones."""
         tensor = _local(tensor)
-        if not is_dense(tensor):
+        if not has_storage(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
             return None if found is None else found[0]
         entry = self._entry(tensor)
@@ -77,7 +77,7 @@ class Shadows:
     def maker(self, tensor: Tensor) -> int:
         """The number of the operator that wrote to it last; -1: it came in."""
         tensor = _local(tensor)
-        if not is_dense(tensor):
+        if not has_storage(tensor):
             found: tuple[Tensor, int] | None = self._others.get(tensor)
             return -1 if found is None else found[1]
         entry = self._entry(tensor)
@@ -85,7 +85,7 @@ class Shadows:
 
     def put(self, tensor: Tensor, other: Tensor, maker: int = -1) -> None:
         """Let a tensor have other values in the changed run."""
-        if not is_dense(tensor):
+        if not has_storage(tensor):
             self._others[tensor] = (other, maker)
             return
         if self._entry(tensor) is None and (flat := _fitting(tensor, other)) is not None:
@@ -101,7 +101,7 @@ class Shadows:
 
     def part(self, tensor: Tensor) -> None:
         """Give a tensor that has none a shadow, equal to it."""
-        if not is_dense(tensor):
+        if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widened(tensor.detach().clone()), -1)
             return
@@ -117,7 +117,7 @@ class Shadows:
 
     def wrote(self, tensor: Tensor, maker: int) -> None:
         """An operator has written to a tensor that has a shadow."""
-        if not is_dense(tensor):
+        if not has_storage(tensor):
             if tensor in self._others:
                 self._others[tensor] = (self._others[tensor][0], maker)
         elif (entry := self._entry(tensor)) is not None:
@@ -150,6 +150,14 @@ class Shadows:
             self._purge_at = max(32, 2 * len(self._entries))
 
 
+def has_storage(tensor: Tensor) -> bool:
+    """Has it one storage: is it dense, or of a subclass that sees no operators, and is dense."""
+    if is_dense(tensor):
+        return True
+    sees = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return not sees and tensor.layout is torch.strided and not tensor.is_nested
+
+
 def _local(tensor: Tensor) -> Tensor:
     found: Tensor = getattr(tensor, "_local_tensor", tensor)
     return found
@@ -157,7 +165,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
     """All that lies in the storage of `other`, if it lies there as the tensor does in its own."""
-    if not is_dense(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
+    if not has_storage(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
         return None
     places = [(t.stride(), t.storage_offset(), t.shape) for t in (tensor, other)]
     sizes = [t.untyped_storage().nbytes() // t.element_size() for t in (tensor, other)]

@@ -26,12 +26,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..hooks.dispatch import sequence_number
 from ..tasks import alone
-from ..tensors.memory import is_dense
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, copied
 from .modules import Place, RunningModules, places
 from .operators import Kind, kind_of, wide_dtypes, with_the_same_numbers, written_by
-from .shadows import DOUBLE, Shadows
+from .shadows import DOUBLE, Shadows, has_storage
 from .streams import Streams
 from .world import World
 
@@ -206,7 +205,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         makers = frozenset(shadows.maker(t) for t in differ)
         for tensor in written:
             shadows.part(tensor)
-        if kind.is_view and all(map(is_dense, operands)):
+        if kind.is_view and all(map(has_storage, operands)):
             result = func(*args, **kwargs)
             others: Any = map_tensors(shadows.of, result)
         else:
@@ -303,11 +302,11 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     node,
                 )
             )
-            if kind.is_view and is_dense(tensor):
+            if kind.is_view and has_storage(tensor):
                 continue
             if any(tensor is each for each in written):
                 self.shadows.wrote(tensor, self.at)
-            elif differs or not is_dense(tensor):
+            elif differs or not has_storage(tensor):
                 # A view that has a shadow of its own is what made the tensor that it views.
                 self.shadows.put(
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at

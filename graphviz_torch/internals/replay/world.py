@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..tensors.memory import is_dense, storage_id, storage_ref
+from ..tensors.memory import storage_id, storage_ref
 from .call import RandomState
+from .shadows import has_storage
 
 _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
@@ -59,7 +60,7 @@ class World:
 
     def own(self, tensor: Tensor) -> None:
         """A tensor belongs to the second run: it may be changed."""
-        if is_dense(tensor):
+        if has_storage(tensor):
             self._made[storage_id(tensor)] = storage_ref(tensor)
 
     def protect(self, tensor: Tensor) -> None:
@@ -107,7 +108,7 @@ class World:
 
 def _whole(tensor: Tensor) -> Tensor:
     """All that lies in the storage of a tensor, without its history."""
-    if not is_dense(tensor):
+    if not has_storage(tensor):
         return tensor.detach()
     storage = tensor.untyped_storage()
     with torch.no_grad():

@@ -21,8 +21,8 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
-from ...internals.replay.call import Call
-from ...internals.tensors.pytree import flatten
+from ...internals.replay.call import Call, without_values
+from ...internals.tensors.pytree import flatten, tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
 from ..options import Options
@@ -85,6 +85,7 @@ class FirstCall(Listener):
         self._place: Place | None = None
         self._depth = 0  # calls of modules inside it
         self._open = False
+        self._unfit = False  # the first call is one that cannot be made again
         self._end = -1
         self._nodes: dict[int, dict[int, int]] = {}  # by backward
         self._losses: list[Loss] = []
@@ -97,19 +98,19 @@ class FirstCall(Listener):
     def module_began(self, event: ModuleBegan) -> None:
         if self._open:
             self._depth += 1
-        elif self._call is None and torch.is_grad_enabled():
+        elif self._call is None and not self._unfit and torch.is_grad_enabled():
             module = event.module
             if (
                 type(module).__name__ == "DistributedDataParallel"
             ):  # its forward prepares a backward
                 return
             if next(module.parameters(), None) is not None:
-                divided = {name for m in module.modules() for name in _classes(m)} & _DIVIDED
-                if divided:
-                    self.program.remarks.leave_out("experiments: ranks divide the module")
-                    return
                 args, kwargs = variables(event.frame, "args", "kwargs")
                 given = event.args if args is None else args
+                if (why := _unfit(module, given, kwargs)) != "":
+                    self.program.remarks.leave_out(f"experiments: {why}")
+                    self._unfit = True
+                    return
                 self._place = self.program.place(event.frame)
                 self._call = Call.of(module, given, kwargs or {}, sequence_number())
                 self._open = True
@@ -175,6 +176,16 @@ class FirstCall(Listener):
             tuple(self._losses),
             self._outputs,
         )
+
+
+def _unfit(module: Module, args: Any, kwargs: Any) -> str:
+    """Why this call cannot be made again; "" where it can."""
+    if {name for m in module.modules() for name in _classes(m)} & _DIVIDED:
+        return "ranks divide the module"
+    given = [*tensors(args, kwargs), *module.parameters(), *module.buffers()]
+    if any(map(without_values, given)):
+        return "the module has tensors without values (meta, fake, freed)"
+    return ""
 
 
 def _classes(module: Module) -> set[str]:
