@@ -94,6 +94,9 @@ class Place:
         if acts[0] and acts[1]:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
+            lacks = self.after if acts[0] else self.before
+            if any(map(_dropout_of, lacks.here.nodes)):  # it acts there, too, elsewhere
+                return ""
             where = "before and not after" if acts[0] else "after and not before"
             return f"dropout acts {where}: {acts[0] or acts[1]}"
         return ""

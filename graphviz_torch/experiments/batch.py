@@ -25,7 +25,7 @@ from .loss_terms import Term, one_for_each, sums_over, terms
 from .subject import Subject
 
 _CHANGED = "the samples of the loss came twice"
-_ADVICE = 'With reduction="mean" a learning rate fits more sizes of batches.'
+_ADVICE = "With a mean a learning rate fits more sizes of batches."
 _SIZE = "gradients, and what a learning rate means, grow with the batch."
 
 
@@ -35,8 +35,8 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
         _of_forward(subject) or _one_by_one(subject) or _of_function(subject) or _by_hand(subject)
     )
     if found is None:
-        message = "no loss was found that is one number of them"
-        found = Experiment("batch_twice", _CHANGED, None, message)
+        message = "no loss was found that surely is a sum or a mean over the samples"
+        found = Experiment("batch_twice", "", None, message)
     yield found
 
 

@@ -112,8 +112,8 @@ def subject_of(recording: Any) -> Subject:
     if recording.first_call is None:
         raise ValueError(
             "this recording kept no call: record with record(experiments=True), call a module with "
-            "parameters and gradients in its block, and leave the block first. Not kept is a call of "
-            "a module that ranks divide (FSDP), or of tensors without values (meta, fake)."
+            "parameters and gradients in its block, and leave the block first. Not kept is a call "
+            "of a module that ranks divide (FSDP), or of tensors without values (meta, fake)."
         )
     if (name := recording.first_call.call.unreadable()) != "":
         raise ValueError(f"{name} has no values any more, so the forward cannot be run again.")

@@ -117,7 +117,9 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
     run = subject.run(comparison, change)
     if not done:
         known = ", ".join(f"{n} {list(t.shape)}" for n, t in given)
-        raise ValueError(f"no input has this one. The inputs are {known or 'none'}.")
+        asked = f"sample {sample}" if sample is not None else f"position {position}"
+        what = f"no input is called {input!r}" if input else f"no input has {asked}"
+        raise ValueError(f"{what}. The inputs are {known or 'none'}.")
     if (unknown := subject.unknown("influence", "", run)) is not None:
         raise ValueError(f"{unknown.message} {unknown.where}".rstrip())
     if run.nodes != subject.recorded.count or not subject.recorded.nodes:

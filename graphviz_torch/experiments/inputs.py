@@ -27,7 +27,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
     for each in given[:_MOST]:
         yield _of_input(subject, each)
     if not given:
-        yield Experiment("inputs", "no input", None, "no input has values that vary")
+        yield Experiment("inputs", "", None, "no input has values that vary")
 
 
 def _varies(tensor: Tensor) -> bool:

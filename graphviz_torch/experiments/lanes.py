@@ -45,7 +45,7 @@ def _along(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
     if not sizes or sizes[0][0] < 2:
-        return Experiment("sample", "no input", None, "there are not two samples")
+        return Experiment("sample", "", None, "no input has two samples")
     return _of_samples(subject, inputs, dim, sizes[0][0])
 
 
@@ -128,8 +128,8 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     found = [_shift(subject, each) for each in subject.inputs()]
     shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]
     if not shifts:
-        message = "no loss has targets that are an input shifted"
-        yield Experiment("positions", "no input", None, message)
+        message = "no loss has whole numbers for targets that are an input shifted"
+        yield Experiment("positions", "", None, message)
         return
     answers = [(_of_positions(subject, i, shift), i, shift) for i, shift in shifts[:3]]
     # An encoder may read what its decoder must not: one input that holds is the decoder's.

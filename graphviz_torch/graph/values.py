@@ -262,7 +262,7 @@ class Experiment:
     """
 
     name: str  # "sample"
-    changed: str  # "sample 0 of x"
+    changed: str  # "sample 0 of x became another (8 samples)"; "": nothing could be changed
     # Did what must not follow stay away; None: it cannot be said.
     holds: bool | None
     message: str
@@ -277,5 +277,8 @@ class Experiment:
 
     def __str__(self) -> str:
         sign = {True: "holds", False: "does not hold", None: "not known"}[self.holds]
+        if self.holds is None and self.finding is not None:
+            sign = "to know"
         where = f"  {self.where}" if self.where else ""
-        return f"{self.name}: {sign}{where}\n        {self.changed}: {self.message}"
+        changed = f"{self.changed}: " if self.changed else ""
+        return f"{self.name}: {sign}{where}\n        {changed}{self.message}"

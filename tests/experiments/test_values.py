@@ -217,5 +217,5 @@ def test_the_influence_of_a_position_is_a_triangle() -> None:
 def test_an_influence_that_there_is_not_is_refused() -> None:
     recording = step(log_softmax)
     for wrong in ({}, {"sample": 0, "position": 1}, {"sample": 9}, {"input": "y"}):
-        with pytest.raises(ValueError, match=r"pass one of|no input has this one"):
+        with pytest.raises(ValueError, match=r"pass one of|no input (has|is called)"):
             influence(recording, **wrong)

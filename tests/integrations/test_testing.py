@@ -165,5 +165,5 @@ def test_a_model_that_leaks_a_sample_fails_with_the_operation_and_line() -> None
     with pytest.raises(AssertionError, match=r"first at mean[\s\S]*test_testing.py:\d+"):
         assert_no_sample_leak(Leaking(), torch.randn(8, 4))
     assert_no_sample_leak(torch.nn.BatchNorm1d(4), torch.randn(8, 4))
-    with pytest.raises(ValueError, match="not two samples"):
+    with pytest.raises(ValueError, match="no input has two samples"):
         assert_no_sample_leak(torch.nn.Linear(4, 3), torch.randn(1, 4))

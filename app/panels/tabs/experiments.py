@@ -40,7 +40,8 @@ def draw_experiments(choice: Choice, *, key: str) -> None:
 
 
 def _draw_answer(each: Experiment) -> None:
-    lines = [f"**{escape(each.name)}**: {escape(each.changed)}", escape(each.message)]
+    name = f"**{escape(each.name)}**"
+    lines = [f"{name}: {escape(each.changed)}" if each.changed else name, escape(each.message)]
     found = each.finding
     if found is not None and found.advice:
         lines.append(escape(found.advice))

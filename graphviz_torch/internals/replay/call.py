@@ -3,7 +3,8 @@
 Kept are copies of its tensors among the arguments and of its buffers, the random state, autocast,
 and the default dtype. Its parameters are not copied: a second run takes those of then.
 
-Private: `torch._C._functorch` tells what torch.func wraps; `torch.random`, `torch.cuda` and `torch.get_autocast_dtype` (2.13).
+Private: `torch._C._functorch` tells what torch.func wraps; `torch.random`,
+`torch.cuda` and `torch.get_autocast_dtype` (2.13).
 """
 
 from __future__ import annotations
