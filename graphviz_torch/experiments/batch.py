@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from ..graph import Experiment, Finding
 from ..graph.text import users_line
@@ -21,7 +20,8 @@ from ..internals.hooks.modes import unseen_calls
 from ..internals.replay.plain import run_plainly
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss
-from .loss_terms import Term, one_for_each, sums_over, terms
+from .loss_terms import Term, is_made_by, one_for_each, sums_over, terms
+from .memory_order import without_dropout
 from .subject import Subject
 
 _CHANGED = "the samples of the loss came twice"
@@ -49,6 +49,8 @@ def _samples(subject: Subject) -> int:
 def _of_forward(subject: Subject) -> Experiment | None:
     """Of a module that returns its loss: it runs again."""
     count = _samples(subject)
+    if not is_made_by(subject.graph, set(subject.recorded.nodes.values())):
+        return None
     once = _output(subject, count, 1)
     if once is None:
         return None
@@ -86,15 +88,12 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
             if t.dim() and t.shape[0] == count
         }
 
-    result = run_plainly(subject.call, again, training=_without_dropout, budget=0)
+    result = run_plainly(subject.call, again, training=without_dropout, budget=0)
     if result.error is not None:
         return None
-    outputs = (t for _, t in flatten(result.output, ask=False))
-    return next((float(t) for t in outputs if not t.dim() and t.is_floating_point()), None)
-
-
-def _without_dropout(module: Module) -> bool:
-    return module.training and "dropout" not in type(module).__name__.lower()
+    outputs = [t for _, t in flatten(result.output, ask=False)]
+    numbers = [float(t) for t in outputs if not t.dim() and t.is_floating_point()]
+    return numbers[0] if len(numbers) == 1 else None  # else which is the loss is not known
 
 
 def _of_function(subject: Subject) -> Experiment | None:
@@ -115,7 +114,7 @@ def _of_function(subject: Subject) -> Experiment | None:
             message = f"{name} gives the same"
             return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
         operand = next(t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor))
-        return _answer(term, name, where, operand.numel())
+        return _answer(term, name, where, "gives twice as much", operand.numel())
     return None
 
 
@@ -126,7 +125,8 @@ def _by_hand(subject: Subject) -> Experiment | None:
     for term in terms(graph):
         numbers = sums_over(graph, term, forward, count)
         if numbers:
-            return _answer(term, term.operation, term.where, numbers)
+            says = f"adds {numbers:,} numbers"
+            return _answer(term, term.operation, term.where, says, numbers)
     return None
 
 
@@ -145,15 +145,15 @@ def _one_by_one(subject: Subject) -> Experiment | None:
     return _sum(message, told, name, where, node)
 
 
-def _answer(term: Term | None, name: str, where: str, numbers: int) -> Experiment:
+def _answer(term: Term | None, name: str, where: str, says: str, numbers: int) -> Experiment:
     """What there is to say of a sum of so many numbers, and of what divides it."""
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor
     if divisor == 1:
-        message = f"{name} gives twice as much: it is a sum"
+        message = f"{name} {says}: it is a sum"
         return _sum(message, f"{name} sums over the samples: {_SIZE}", name, where, node)
     if divisor is not None and divisor > numbers:  # more than can be counted
-        message = f"{name} gives twice as much, and is divided by {divisor:g}: it is a sum"
+        message = f"{name} {says}, and is divided by {divisor:g}: it is a sum"
         told = f"{name} sums over the samples, and {divisor:g} does not count them: {_SIZE}"
         return _sum(message, told, name, where, node)
     message = f"{name} sums over them, and what divides or weighs the sum may count them"

@@ -106,7 +106,7 @@ def distance(first: Tensor, other: Tensor) -> float:
         return 0.0
     if a.dtype != b.dtype or a.dtype not in _EXACT:
         wide = torch.complex128 if a.is_complex() else torch.float64
-        b = b.to(wide)  # and so the difference, too
+        a, b = a.to(wide), b.to(wide)
     size, apart = (float(torch.linalg.vector_norm(t)) for t in (b, b - a))
     if isfinite(size) and isfinite(apart):
         return min(apart / size, 1.0) if size else float(apart > 0)

@@ -47,7 +47,7 @@ def terms(graph: Graph) -> list[Term]:
         kind, other = node.title, _number(node.attributes)
         below = [s for s in sources.get(number, ()) if _shape(graph, s) == ()]
         if kind == "mul":
-            divisor = divisor if other is not None and abs(other) >= 1 else None
+            divisor = divisor if other is not None and abs(other) == 1 else None
         elif kind == "div":
             divisor = None if other is None or divisor is None else divisor * other
         elif kind not in _AS_IT_IS or not below:
@@ -74,8 +74,42 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
         if not shape or shape[0] % count or graph.nodes[source].title == "stack":
             continue
         if any(node in forward for node in _ancestors(sources, source)):
-            return prod(shape)
+            return 0 if _is_weighed(graph, sources, source, forward) else prod(shape)
     return 0
+
+
+def is_made_by(graph: Graph, forward: Collection[int]) -> bool:
+    """Is the loss one number of a forward, with at most operations on numbers behind it."""
+    sources = _sources(graph)
+    stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
+    while stack and len(met) < _MOST:
+        number = stack.pop()
+        if number in met or _shape(graph, number) != ():
+            continue
+        if number in forward:
+            return True
+        met.add(number)
+        stack.extend(sources.get(number, ()))
+    return False
+
+
+def _is_weighed(
+    graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
+) -> bool:
+    """Are the numbers divided, or multiplied by what may count them, behind the forward."""
+    stack, met = [last], set[int]()
+    while stack and len(met) < _MOST:
+        number = stack.pop()
+        if number in met or number in forward:
+            continue
+        met.add(number)
+        title = graph.nodes[number].title
+        if title in ("div", "softmax", "_softmax", "logsumexp", "mean"):
+            return True
+        if title == "mul" and len(sources.get(number, ())) < 2:  # by a number, or by data
+            return True
+        stack.extend(sources.get(number, ()))
+    return False
 
 
 def one_for_each(graph: Graph, known: list[Term], count: int) -> bool:

@@ -38,12 +38,12 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
         return found
 
     results = Results()
-    first = run_plainly(subject.call, training=_without_dropout, each=results)
-    other = run_plainly(subject.call, change, training=_without_dropout)
+    first = run_plainly(subject.call, training=without_dropout, each=results)
+    other = run_plainly(subject.call, change, training=without_dropout)
     part = None
     if differ(first, other):  # a third run finds the place
         beside = Beside(results)
-        run_plainly(subject.call, change, training=_without_dropout, each=beside)
+        run_plainly(subject.call, change, training=without_dropout, each=beside)
         if beside.part is not None:
             made, size = beside.part
             where = subject.line(made.place, made.user_place)
@@ -53,7 +53,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
     )
 
 
-def _without_dropout(module: Module) -> bool:
+def without_dropout(module: Module) -> bool:
     """Its mode; dropout, which drops in the order of memory, rests."""
     return module.training and "dropout" not in type(module).__name__.lower()
 

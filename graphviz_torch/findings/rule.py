@@ -40,6 +40,9 @@ def rule(
             of events and values, names of operations and dtypes, as in `Reading.kinds`.
     """
 
+    if of and reads not in ("graph", "end"):
+        raise ValueError(f"a rule that reads {reads} is asked always: it has no kinds")
+
     def add(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
         sentence = " ".join((find.__doc__ or "").split())
         name = find.__name__.replace("_", "-")

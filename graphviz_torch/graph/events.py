@@ -13,7 +13,7 @@ from .text import short_repr
 from .values import Operand
 
 # What ends a compiled region; "" for anything else.
-BreakingCall = Literal["", "print", "item", "branch", "shape", "backward"]
+BreakingCall = Literal["", "print", "log", "item", "branch", "shape", "backward"]
 ClipMoment = Literal[
     "in time", "before backward", "after the step", "while scaled", "before the average"
 ]

@@ -133,8 +133,8 @@ def _picked(op: FxNode) -> int | None:
     if op.target is not operator.getitem or not isinstance(op.args[1], int):
         return None
     source = op.args[0]
-    several = isinstance(source, FxNode) and isinstance(_value(source), list | tuple)
-    return op.args[1] if several else None
+    value = _value(source) if isinstance(source, FxNode) else None
+    return op.args[1] % len(value) if isinstance(value, list | tuple) and value else None
 
 
 def _value(op: FxNode) -> Any:

@@ -57,9 +57,9 @@ class Squares(nn.Module):
         return (y - target).square().sum(1).sum()  # a module of its own
 
 
-def weighed(y: Tensor) -> Tensor:
+def multiplied(y: Tensor) -> Tensor:
     each = F.cross_entropy(y, LABELS, reduction="none")
-    return (each * torch.rand(6)).sum() * 3  # weighed
+    return -(each * (1 - each)).sum()  # multiplied
 
 
 def loss_with_constant(self: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def loss_of_loop(self: Any, x: Tensor, y: Tensor) -> Tensor:
         (after(lambda y: (y - Y).abs().sum() / 64), "sum", "(y - Y).abs().sum() / 64"),
         (after(one_by_one), "", "# one by one"),
         (after(lambda y: Squares()(y, Y)), "sum", "# a module of its own"),
-        (after(weighed), "sum", "# weighed"),
+        (after(multiplied), "sum", "# multiplied"),
         (inside(loss_with_constant), "sum", "# the batch of then"),
         (inside(loss_of_loop), "", ""),
     ],
@@ -136,6 +136,11 @@ def with_dropout(self: Any, x: Tensor, y: Tensor) -> Tensor:
         (after(lambda y: ((y - Y).square().sum(1) * MASK).sum() / MASK.sum().item()), None),
         (after(lambda y: (y - Y).square().sum() * (1 / 6)), None),
         (after(lambda y: one_by_one(y) / 6), None),
+        (after(lambda y: ((y - Y).square() / 6).sum()), None),
+        (after(lambda y: ((y - Y).square().sum(1) * torch.full((6,), 1 / 6)).sum()), None),
+        (after(lambda y: ((y - Y).square().sum(1) * y.sum(1).softmax(0)).sum()), None),
+        (after(lambda y: ((y - Y).abs() / (y - Y).abs().detach().sum()).sum()), None),
+        (after(lambda y: 100 * (y - Y).square().sum() / 600), None),
         (inside(contrastive), None),
         (inside(of_two_alike), None),
         (inside(vae), True),
@@ -157,3 +162,31 @@ def test_a_penalty_of_the_parameters_is_no_sum_over_the_samples() -> None:
         (loss + sum(p.square().sum() for p in model.parameters())).backward()
     [found] = experiment(recording, "batch_twice")
     assert found.finding is None, str(found)
+
+
+def test_a_number_beside_the_output_is_not_the_loss() -> None:
+    """A count of tokens, or what is logged, of a model that is trained with a mean."""
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            y = super().forward(x)
+            return y, torch.ones(len(x)).sum(), (y > 0).float().sum()
+
+    model = Counted(4, 3)
+    with record(model, experiments=True) as recording:
+        model(X)[0].square().mean().backward()
+    [found] = experiment(recording, "batch_twice")
+    assert found.finding is None, str(found)
+
+
+def test_a_mask_beside_the_output_is_compared() -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            y = super().forward(x)
+            return y, y > 0
+
+    model = Masked(4, 3)
+    with record(model, experiments=True) as recording:
+        model(X)[0].square().mean().backward()
+    [found] = experiment(recording, "memory_order")
+    assert found.holds is True, str(found)

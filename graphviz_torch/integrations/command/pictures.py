@@ -109,7 +109,8 @@ def _written(parsed: argparse.Namespace) -> int:
     text = form.make(graph, **options)
     out = parsed.out or (PIPE if form.printed else beside(parsed.file, form.suffixes[0]))
     if out == PIPE:
-        print(colored(text.rstrip("\n"), sys.stdout))
+        text = text.rstrip("\n")
+        print(colored(text, sys.stdout) if parsed.form == "text" else text)
     else:
         write_text(text, out)
     return 0

@@ -119,10 +119,8 @@ def begin(new: Callable[[], Trace], *, again: bool = False) -> None:
         if self is not _here.output:
             return _theirs["compile"](self, gm, examples)
         before = set(_kinds())
-        inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        results = gm.graph.output_node().all_input_nodes
-        recompiled, _here.recompiled = _here.recompiled, None
-        _tell("complete", *map(_values, (inputs, results)), _broken(self), recompiled)
+        with suppress(Exception):  # else the region stays closed
+            _tell("complete", *_completed(self, gm))
         if _here.again:
             raise Whole
         _here.new = self.root_tx.f_code, _here.trace
@@ -153,6 +151,16 @@ def recompiled(code: CodeType, reason: str, before: int) -> None:
     _here.recompiled = Recompiled(code, reason, before)
 
 
+def _completed(output: Any, gm: Any) -> tuple[Any, ...]:
+    """What `Trace.complete` takes."""
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results = gm.graph.output_node().all_input_nodes
+    again, _here.recompiled = _here.recompiled, None
+    if again is not None and again.code is not output.root_tx.f_code:
+        again = None  # of a function that gave no graph
+    return *map(_values, (inputs, results)), _broken(output), again
+
+
 def _broken(output: Any) -> Break | None:
     ended = output.compile_subgraph_reason
     if not ended.graph_break:
@@ -162,7 +170,7 @@ def _broken(output: Any) -> Break | None:
 
 def end() -> None:
     """Nothing is compiled any more."""
-    _here.output, _here.trace, _here.again = None, None, False
+    _here.output, _here.trace, _here.again, _here.recompiled = None, None, False, None
     if _theirs:
         _utils().run_node = _theirs["run"]
         _output_graph().call_user_compiler = _theirs["compile"]

@@ -29,6 +29,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -201,10 +202,13 @@ def _check(what: Any, is_inlined_call: bool = False, **more: Any) -> Any:
     return _THEIRS["check"](what, is_inlined_call, **more)
 
 
-def _get_and_maybe_log_recompilation_reasons(entries: Any, frame: Any, *args: Any) -> Any:
-    reasons = _THEIRS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args)
-    if reasons:
-        traces.recompiled(frame.f_code, str(reasons[0]), len(entries))
+def _get_and_maybe_log_recompilation_reasons(
+    entries: Any, frame: Any, *args: Any, **more: Any
+) -> Any:
+    reasons = _THEIRS["get_and_maybe_log_recompilation_reasons"](entries, frame, *args, **more)
+    if reasons and not more.get("skip_logging"):
+        with suppress(Exception):  # one for each code that was compiled before
+            traces.recompiled(frame.f_code, str(reasons[0]), len(reasons))
     return reasons
 
 

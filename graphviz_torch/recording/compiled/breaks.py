@@ -14,7 +14,7 @@ _UNKNOWN = "Failed to trace builtin operator\n  Explanation: Dynamo does not kno
 # What dynamo's reason begins with, and what the program did.
 _CALLS: tuple[tuple[str, BreakingCall], ...] = (
     (_UNKNOWN + "builtin operator `print`", "print"),
-    ("logging.Logger method", "print"),
+    ("logging.Logger method", "log"),
     ("Unsupported Tensor.item()", "item"),
     ("generic_jump TensorVariable", "branch"),
     ("Data-dependent branching", "branch"),

@@ -6,6 +6,7 @@ How many graphs there are is counted by the backend that is given them.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,19 @@ from graphviz_torch.graph import Finding
 from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
 
 LINEAR = nn.Linear(4, 4)
+LOGGER = logging.getLogger(__name__)
 Function = Callable[..., Tensor]
 
 
 def prints(x: Tensor) -> Tensor:
     y = LINEAR(x)
     print("step")  # here
+    return y.sum()
+
+
+def logs(x: Tensor) -> Tensor:
+    y = LINEAR(x)
+    LOGGER.debug("step")  # here
     return y.sum()
 
 
@@ -104,7 +112,8 @@ def line_of(function: Function) -> str:
 
 
 BREAKS: list[tuple[Function, Function, str]] = [
-    (prints, prints_outside, "print() and logging are not compiled"),
+    (prints, prints_outside, "print() is not compiled"),
+    (logs, prints_outside, "a logger is not compiled"),
     (gives_a_number, keeps_a_tensor, "item() gives a number to Python"),
     (branches, chooses, "Python branches there on the value of a tensor"),
     (takes_what_is_positive, keeps_the_size, "the size of a result depends on values"),
@@ -168,3 +177,20 @@ def test_another_size_is_told_and_compiled_for_all_sizes_it_is_compiled_once() -
         messages = [one.message for one in find(recording) if one.rule == "recompilation"]
         assert len(messages) == (dynamic is None)
         assert all("size mismatch at index 0. expected 3, actual 5" in one for one in messages)
+
+
+def only_counts(x: Tensor, factor: float) -> float:
+    return factor + 1
+
+
+def test_what_was_compiled_again_without_a_graph_is_not_told_of_another_function() -> None:
+    """Nor in a later recording."""
+    torch._dynamo.reset()
+    count, run = (
+        torch.compile(only_counts, backend="aot_eager"),
+        torch.compile(prints_outside, backend="aot_eager"),
+    )
+    with record():
+        for factor in (1.5, 2.5, 3.5):
+            count(torch.ones(3, 4), factor)
+    assert not told(run)

@@ -14,9 +14,13 @@ from ...words import at, grouped
 # What could not be compiled, and what to write instead.
 _CALLS: dict[BreakingCall, tuple[str, str]] = {
     "print": (
-        "print() and logging are not compiled",
-        "Move it out of the compiled function, or add the function that logs to "
-        "torch._dynamo.config.reorderable_logging_functions.",
+        "print() is not compiled",
+        "Move it out of the compiled function, or add print to "
+        "torch._dynamo.config.reorderable_logging_functions: it then prints at the end.",
+    ),
+    "log": (
+        "a logger is not compiled",
+        "Move it out of the compiled function.",
     ),
     "item": (
         "item() gives a number to Python",
@@ -41,15 +45,15 @@ _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
 @rule(reads="end", of=(GraphBreak,))
 def graph_break(reading: Reading) -> Iterator[Finding]:
-    """A compiled region ends where something could not be compiled, and another begins behind it:
-    what lies between runs in Python, and nothing is fused across it."""
+    """A compiled region ends where something could not be compiled: that runs in Python, what
+    follows is compiled apart, and nothing is fused across it."""
     for (where, call), events in grouped(
         ((event.where, event.call), event) for event in reading.events(GraphBreak)
     ):
         why, advice = _CALLS.get(call, (events[0].reason, ""))
         yield finding(
             "info",
-            f"A compiled region ends{at(where)}, and another one begins behind it: {why}.",
+            f"A compiled region ends{at(where)}, and what follows is compiled apart: {why}.",
             cause="a graph break",
             advice=advice,
             where=where,
@@ -74,7 +78,7 @@ def recompilation(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{name}(){at(where)} was compiled again, after {last.count} "
-            f"time{'s' * (last.count != 1)} before, for what it got was other than then: "
+            f"time{'s' * (last.count != 1)} before, for this did not hold any more: "
             f"{last.reason}.",
             cause="compiled again",
             advice=advice,

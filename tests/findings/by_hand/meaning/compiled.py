@@ -11,15 +11,15 @@ CASES: dict[str, Case] = {
     "graph-break": Case(
         told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item")),
         "info",
-        "A compiled region ends at train.py:7, and another one begins behind it: item() gives a "
+        "A compiled region ends at train.py:7, and what follows is compiled apart: item() gives a "
         "number to Python.",
         [told(), told(event(Recompilation, function="forward", reason=SIZE))],
     ),
     "recompilation": Case(
         told(event(Recompilation, function="forward", reason=SIZE, count=2)),
         "info",
-        "forward() at train.py:7 was compiled again, after 2 times before, for what it got was "
-        f"other than then: {SIZE}.",
+        "forward() at train.py:7 was compiled again, after 2 times before, for this did not hold "
+        f"any more: {SIZE}.",
         [told(), told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item"))],
     ),
 }
