@@ -109,7 +109,7 @@ class Watching:
         self._infinite = ""
         if found is not None:
             is_nan, cause = found
-            number = self._health.step + 1
+            number = self._health.current
             if is_nan:
                 text = f"The loss is NaN in step {number}. {cause}".rstrip()
                 self._health.tell(WatchReport(number, "nonfinite-loss", text))
@@ -195,7 +195,8 @@ def watch(
 
     - a loss or a gradient that is not finite, before the optimizer uses it, and what made it so:
       the first operation, its line in the model, or the row of the data. For that the model is run
-      again on the same arguments, and all that it draws and counts is put back;
+      again on the same arguments, and all that it draws and counts is put back: of a module of
+      Lightning that leaves the steps to its Trainer, the whole `training_step`;
     - parameters without a gradient, or with one of zero, in 20 steps;
     - a norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of
       its norm; weights that the steps change no more;

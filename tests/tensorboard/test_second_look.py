@@ -163,3 +163,20 @@ def test_a_call_whose_argument_was_changed_is_not_made_again(changed: bool) -> N
         optimizer.step()
     assert watching.reports[0].message.startswith("The loss is NaN in step 0. log")
     assert len(calls) == (1 if changed else 2)
+
+
+def test_a_loss_that_is_nan_in_a_closure_is_told_with_the_step_that_called_it() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=1)
+    with watch(model) as watching:
+        for step in range(4):
+
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                out = model(torch.ones(2, 4)).square()
+                loss: Tensor = (torch.log(-out - 1) if step == 2 else out).mean()  # noqa: B023
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
+    assert [(r.step, r.kind) for r in watching.reports][:1] == [(2, "nonfinite-loss")]

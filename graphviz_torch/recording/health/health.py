@@ -84,6 +84,12 @@ class Health:
         self._mean = 0.0  # of what was spent in the last steps, in shares of what may be
         self.seconds = 0.0  # that the last steps took
         self.step = -1
+        self._computes = False  # does a step run that calls for its own backward
+
+    @property
+    def current(self) -> int:
+        """The step that a backward of now belongs to."""
+        return self.step if self._computes else self.step + 1
 
     def backward_began(self, event: BackwardBegan) -> None:
         """Backward is about to run."""
@@ -92,7 +98,7 @@ class Health:
             if event.accumulates:
                 for past in self._pasts.values():
                     past.backward_began()
-            self._graphs.backward_began(self.step + 1, event.outputs)
+            self._graphs.backward_began(self.current, event.outputs)
         self._cost += perf_counter() - began
 
     def backward_ended(self, event: BackwardEnded) -> None:
@@ -115,6 +121,7 @@ class Health:
             if past.own:
                 self._begin(past, event)
                 self._pass(self._reports(past, event))
+            self._computes = past.own != [] and past.closure
             if self._parameters.waits:
                 pasts = list(self._pasts.values())
                 self._pass(self._parameters.reports(self.step, pasts, event.frame))
@@ -125,7 +132,7 @@ class Health:
 
     def stepped(self, event: Stepped) -> bool:
         """It has stepped; is it one of the model's?"""
-        began = perf_counter()
+        began, self._computes = perf_counter(), False
         past = self._pasts.get(id(event.optimizer))
         if past is None or past.ref() is not event.optimizer or not past.own:
             return False

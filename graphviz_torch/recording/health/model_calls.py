@@ -2,11 +2,15 @@
 
 A hook on the module would be copied and saved with it, and hooks on all modules cost each call of
 each. A class is neither copied nor saved. A call that is traced or compiled passes as it is.
+
+A module of Lightning is called by its `training_step`, too, which takes in its forward and the
+loss. One that steps its optimizers itself, there, is not: it must not be made again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from threading import get_ident
 from typing import Any
 
@@ -15,7 +19,8 @@ from torch.compiler import is_compiling
 
 from ...internals.frames import hide
 
-Began = Callable[[tuple[Any, ...], dict[str, Any]], object]  # arguments; gives what `ended` takes
+# The method and the arguments; gives what `ended` takes.
+Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
 Ended = Callable[[Any, Any], None]  # what `began` gave, the result
 
 
@@ -39,8 +44,9 @@ class ModelCalls:
             return
         if kind not in _WATCHES:
             _WATCHES[kind] = []
-            _THEIRS[kind] = vars(kind).get("__call__")
-            kind.__call__ = _around(kind)  # type: ignore[method-assign]
+            for name in _methods(self.model):
+                _THEIRS[kind, name] = vars(kind).get(name)
+                setattr(kind, name, _around(kind, name))
         if self not in _WATCHES[kind]:
             _WATCHES[kind] = [*_WATCHES[kind], self]
 
@@ -51,27 +57,36 @@ class ModelCalls:
         if rest:
             _WATCHES[kind] = rest
         elif _WATCHES.pop(kind, None) is not None:
-            theirs = _THEIRS.pop(kind)
-            if theirs is None:
-                del kind.__call__
-            else:
-                kind.__call__ = theirs  # type: ignore[method-assign]
+            for owner, name in [key for key in _THEIRS if key[0] is kind]:
+                theirs = _THEIRS.pop((owner, name))
+                if theirs is None:
+                    delattr(kind, name)
+                else:
+                    setattr(kind, name, theirs)
 
 
 _WATCHES: dict[type, list[ModelCalls]] = {}  # by the class of the module
-_THEIRS: dict[type, Any] = {}  # what a class had of its own
+_THEIRS: dict[tuple[type, str], Any] = {}  # what a class had of its own, by method
 
 
-def _around(kind: Any) -> Callable[..., Any]:
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        theirs = _THEIRS.get(kind)
-        call = super(kind, self).__call__ if theirs is None else theirs.__get__(self)
+def _methods(model: Any) -> tuple[str, ...]:
+    whole = getattr(model, "automatic_optimization", None) is True and hasattr(
+        type(model), "training_step"
+    )
+    return ("__call__", "training_step") if whole else ("__call__",)
+
+
+def _around(kind: Any, name: str) -> Callable[..., Any]:
+    @wraps(getattr(kind, name))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        theirs = _THEIRS.get((kind, name))
+        call = getattr(super(kind, self), name) if theirs is None else theirs.__get__(self)
         if is_compiling():
             return call(*args, **kwargs)
         watches = [w for w in _WATCHES.get(kind, ()) if w.model is self]
         if not watches or watches[0].thread != get_ident():
             return call(*args, **kwargs)
-        given = watches[0].began(args, kwargs)
+        given = watches[0].began(name, args, kwargs)
         try:
             result = call(*args, **kwargs)
         except BaseException as error:
@@ -80,4 +95,4 @@ def _around(kind: Any) -> Callable[..., Any]:
         watches[0].ended(given, result)
         return result
 
-    return __call__
+    return method

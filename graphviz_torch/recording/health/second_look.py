@@ -7,7 +7,8 @@ with gradients of 1, and the report says so. So lines are known.
 
 The arguments of a step's calls are held until the step ends. What the model draws and counts in
 the second run is put back: random numbers, buffers, attributes of its modules. Its prints are
-dropped. Not put back is what its forward does elsewhere; hooks on its modules run again, too.
+dropped, and what a `training_step` logs. Not put back is what its forward does elsewhere; hooks on
+its modules run again, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
@@ -48,6 +50,7 @@ _RULES = ("nonfinite-value", "nonfinite-gradient")
 class _Call:
     """A call of the model, as it can be made again."""
 
+    method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     versions: list[tuple[Tensor, int]]
@@ -78,6 +81,7 @@ class SecondLook:
     def __init__(self, model: Module) -> None:
         self._model = model
         self._calls: list[_Call] = []
+        self._open = False  # does a `training_step` run that is held
         self._ran = False  # has a backward, since the last call
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
         self.running = False
@@ -139,7 +143,9 @@ class SecondLook:
 
     def _datum(self, call: _Call) -> str:
         """An argument of the model that is not finite."""
-        given = inspect.signature(self._model.forward).bind(*call.args, **call.kwargs).arguments
+        name = "forward" if call.method == "__call__" else call.method
+        signature = inspect.signature(getattr(self._model, name))
+        given = signature.bind(*call.args, **call.kwargs).arguments
         with unseen_calls():
             named = flatten(dict(given))
         for name, tensor in named:
@@ -168,7 +174,7 @@ class SecondLook:
             recording = record(self._model, notes=False, transfers=False)
             world = World(self._model)
             with world.as_before(), _as_called(call), torch.enable_grad(), recording:
-                result = self._model(*call.args, **call.kwargs)
+                result = self._made_again(call, world)
                 outputs = _outputs(result)
                 known = [call.gradients.get(i) for i in range(len(outputs))]
                 if not any(g is not None for g in known):
@@ -185,13 +191,32 @@ class SecondLook:
             return f"With gradients of 1 for the model's results, {found[0].message}"
         return found[0].message if found else ""
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def _made_again(self, call: _Call, world: World) -> Any:
+        if call.method == "__call__":
+            return self._model(*call.args, **call.kwargs)
+        for module in self._model.modules():  # metrics have their sums there
+            for value in vars(module).values():
+                if isinstance(value, Tensor):
+                    world.protect(value)
+        silent = {name: _logs_nothing for name in ("log", "log_dict") if hasattr(self._model, name)}
+        vars(self._model).update(silent)
+        return getattr(self._model, call.method)(*call.args, **call.kwargs)
+
+    def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         with suppress(Exception):  # of a kind of tensor that tells nothing
-            return self._began(args, kwargs)
+            if self.running:
+                return None
+            if method != "__call__":
+                self._open = False  # the last one, if it has failed
+                if not _can_be_made_again(args, kwargs):
+                    return None
+            call = self._began(method, args, kwargs)
+            self._open = self._open or (call is not None and method != "__call__")
+            return call
         return None
 
-    def _began(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        if self.running or not torch.is_grad_enabled():
+    def _began(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        if self._open or not torch.is_grad_enabled():
             return None
         if self._ran or len(self._calls) >= _CALLS:
             self.release()
@@ -208,11 +233,12 @@ class SecondLook:
         autocast = None
         if self._kind in ("cpu", "cuda") and torch.is_autocast_enabled(self._kind):
             autocast = self._kind, torch.get_autocast_dtype(self._kind)
-        return _Call(args, kwargs, versions, states, autocast, sequence_number())
+        return _Call(method, args, kwargs, versions, states, autocast, sequence_number())
 
     def _ended(self, call: _Call | None, result: Any) -> None:
         if call is None:
             return
+        self._open = self._open and call.method == "__call__"
         call.last = sequence_number()
         if not self.holds_gradients:
             self._calls.append(call)
@@ -224,6 +250,16 @@ class SecondLook:
                     take = partial(_take, call.gradients, i, output.output_nr)
                     call.handles.append(output.grad_fn.register_prehook(take))
         self._calls.append(call)
+
+
+def _can_be_made_again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Does a step talk to no other rank, and take its batch from no iterator."""
+    alone = not (dist.is_available() and dist.is_initialized())
+    return alone and not any(isinstance(a, Iterator) for a in (*args, *kwargs.values()))
+
+
+def _logs_nothing(*_: Any, **__: Any) -> None:
+    """Stands for what logs, in a second run."""
 
 
 def _take(
