@@ -27,6 +27,7 @@ class Task(lightning.LightningModule):
             nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)
         )
         self.spoil, self.batches, self.calls = spoil, list[int](), 0
+        self.history: dict[str, list[int]] = {}
         self.total = torch.zeros(())  # changed in place, as metrics are
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,6 +40,7 @@ class Task(lightning.LightningModule):
     def loss(self, batch: Any, number: int) -> Tensor:
         LOSSES.append(number)
         self.batches.append(number)
+        self.history.setdefault("batches", []).append(number)
         self.calls += 1
         out = self(batch[0])
         self.total += 1
@@ -128,6 +130,7 @@ def test_what_a_training_step_draws_counts_and_logs_is_as_without_a_second_look(
     _, plain, plainly_logged, plainly_drawn = fit(Task, watched=False)
     assert len(reports) == 1
     assert (model.batches, model.calls, model.total) == (plain.batches, plain.calls, plain.total)
+    assert model.history == plain.history
     for mine, theirs in zip(model.state_dict().values(), plain.state_dict().values(), strict=True):
         assert torch.equal(mine.nan_to_num(7.0), theirs.nan_to_num(7.0))
     assert logged == plainly_logged == {"calls": 4.0}

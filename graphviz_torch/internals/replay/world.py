@@ -1,7 +1,7 @@
 """What a forward may change, put back: nothing of the program is another after a second run.
 
     random state        of PyTorch on every device, `random`, numpy
-    modules             modes, attributes, and what is in their lists, dicts and sets
+    modules             modes, attributes, and what is in their lists, dicts and sets, however deep
     gradients           which tensor each parameter has as `.grad`
     tensors             the values and version counters of those that were there before
 
@@ -76,7 +76,7 @@ class World:
     def as_before(self) -> Iterator[None]:
         """A context after which all is as it was."""
         state, modules = RandomState.now(), list(self._module.modules())
-        attributes = [(m, dict(m.__dict__), _insides(m.__dict__)) for m in modules]
+        attributes = [(m, dict(m.__dict__), [*_insides(m.__dict__)]) for m in modules]
         gradients = [(p, p.grad) for p in self._module.parameters()]
         for buffer in self._module.buffers():
             self.protect(buffer)
@@ -127,9 +127,16 @@ def _version(tensor: Tensor) -> int | None:
         return None
 
 
-def _insides(attributes: dict[str, Any]) -> list[tuple[Any, Any]]:
-    kinds = (list, dict, set, deque)
-    return [(v, v.copy()) for v in attributes.values() if isinstance(v, kinds)]
+def _insides(container: Any) -> Iterator[tuple[Any, Any]]:
+    """The containers in one, and in these, each with a copy."""
+    waiting, seen = [container], {id(container)}
+    while waiting:
+        inside = waiting.pop()
+        for value in inside.values() if isinstance(inside, dict) else inside:
+            if isinstance(value, (list, dict, set, deque)) and id(value) not in seen:
+                seen.add(id(value))
+                yield value, value.copy()
+                waiting.append(value)
 
 
 def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
