@@ -319,3 +319,31 @@ def test_two_scripts_are_compared_by_values_that_run_has_recorded(
     found = first_difference(a, b)
     assert found.kind == "another approximation of GELU: none before, tanh after"
     assert "train.py:5" in str(found)
+
+
+TRAINED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.5)
+for _ in range(3):
+    loss = (2 * model(torch.randn(8, 4)).square()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_two_trainings_are_compared_at_the_first_step_where_they_part(
+    training: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (training / "train.py").write_text(TRAINED)
+    (training / "other.py").write_text(TRAINED.replace("2 *", "3 *"))
+    for script, file in (("train.py", "a.json.gz"), ("other.py", "b.json.gz")):
+        assert command("--values", "-o", file, script)[0] == 0
+    a, b = (str(training / name) for name in ("a.json.gz", "b.json.gz"))
+    assert main(["diff", "--values", a, b]) == 1
+    said = capsys.readouterr().out
+    assert "up to mul (other.py:7)" in said
+    assert "a.json.gz@0: mul (train.py:7)" in said
+    assert main(["diff", "--values", a, a]) == 0

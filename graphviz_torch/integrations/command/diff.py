@@ -62,10 +62,21 @@ def _diff(parsed: argparse.Namespace) -> int:
 
 
 def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
-    """The first difference of values, as text or as JSON."""
-    from ... import first_difference
+    """The first difference of values, as text or as JSON; of trainings in the first such step."""
+    from ... import Training, first_difference
 
-    found = first_difference(read_saved(parsed.a), read_saved(parsed.b), titles=titles)
+    a, b = read_saved(parsed.a), read_saved(parsed.b)
+    numbers: list[int] = []
+    if isinstance(a, Training) and isinstance(b, Training):
+        numbers = sorted({step.number for step in a.steps} & {step.number for step in b.steps})
+    if not numbers:
+        found = first_difference(a, b, titles=titles)
+    for number in numbers:  # a change in one step changes the weights of those after it
+        pair = [Path(f"{path}@{number}") for path in (parsed.a, parsed.b)]
+        steps = [next(step for step in each.steps if step.number == number) for each in (a, b)]
+        found = first_difference(*steps, titles=(pair[0].name, pair[1].name))
+        if found:
+            break
     if parsed.out != Path("-"):
         if parsed.format == "json":
             names = ("equal", "equal_to", "before", "after", "relative", "at_end", "kind")
