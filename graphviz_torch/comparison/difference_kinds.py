@@ -15,6 +15,7 @@ from .value_pairs import TRANSPOSES, ValuePairs, shape_of, value_of
 
 _MOVED = 1e-2  # from this on elements stand in other places
 _CLEAR = 8  # times as far apart as what it was computed from
+_SAME = 1e-5  # up to this they are the same elements
 _LIKE = 1e-4  # up to this two numbers are one
 # Attributes that follow from shapes, or change no value.
 _FORM = {"normalized_shape", "inplace", "start", "end", "step", "alpha", "beta", "dtype"}
@@ -68,7 +69,7 @@ class Place:
         if self.a is None or self.a.operation != self.b.operation:
             return ""
         ours, theirs = _attributes(self.a), _attributes(self.b)
-        for name in ours.keys() & theirs.keys() - _FORM:
+        for name in (name for name in ours if name in theirs and name not in _FORM):
             before, after = ours[name], theirs[name]
             if before != after:
                 what = _NAMES.get(name, f"another {name}")
@@ -117,6 +118,8 @@ class Place:
         ours, theirs = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         if self.a is None or len(ours) == len(theirs):
             return ""
+        if not all(any(word in one.operation for word in _ADDS) for one in (self.a, self.b)):
+            return ""  # its partner is a guess
         more, fewer, word = (ours, theirs, "after")
         if len(theirs) > len(ours):
             more, fewer, word = (theirs, ours, "before")
@@ -141,6 +144,9 @@ class Place:
                     f"weights that are tied before ({tied[0]}) and not after: "
                     f"{leaf.label or 'a leaf'} is a weight of its own"
                 )
+            named = any(one.leaf and one.label == leaf.label for one in self.before.here.nodes)
+            if not named and (self.a is None or self.a.operation != self.b.operation):
+                return ""  # its partner is a guess
             return f"another weight: {leaf.label or 'a leaf'} has another value"
         return self._turned(ours, theirs)
 
@@ -161,7 +167,9 @@ class Place:
         """Are the same elements in other places."""
         if self.value_a is None or self.value_b is None or self.a is None:
             return ""
-        if distance(self.value_a, self.value_b, places=False) > _LIKE:
+        # Nothing rounds a result that is the same but for its places: softmax under another mask
+        # has nearly the same elements.
+        if distance(self.value_a, self.value_b, places=False) > _SAME:
             return ""
         if distance(self.value_a, self.value_b, places=True) < _MOVED:
             return ""
@@ -211,6 +219,8 @@ class Place:
 def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> str:
     """How the same elements lie in other places."""
     shape = shape_of(node_b)
+    if any(word in node_b.operation for word in ("softmax", "masked_fill", "where")):
+        return "another mask, or the same elements in another order"
     if _is_transposed(a, b, node_a, node_b):
         return "the same elements, transposed"
     if shape_of(node_a) != shape or not shape:
@@ -270,6 +280,8 @@ _NAMES = {
     "scale": "another scale",
     "other": "another number",
 }
+# What a bias is added by, or may be left out of, by words in the operation's name.
+_ADDS = ("mm", "add", "linear", "conv", "norm", "view", "mv", "dot")
 # What differs outside of the graph, by words in the operation's name.
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),

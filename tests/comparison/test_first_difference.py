@@ -283,3 +283,34 @@ def test_a_loss_that_is_equal_by_chance_does_not_hide_the_result_that_is_not() -
         ["before:", "y"],
         ["after:", "y"],
     ]
+
+
+class Attending(nn.Module):
+    """Attention to what is before, or by an inverted mask to what is after."""
+
+    def __init__(self, later: bool) -> None:
+        super().__init__()
+        self.project, self.head, self.later = nn.Linear(8, 8), nn.Linear(8, 5), later
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.project(x) @ x.transpose(1, 2)
+        hidden = torch.ones(scores.shape[1:]).tril().bool()
+        scores = scores.masked_fill(hidden if self.later else ~hidden, -1e4)
+        return self.head(scores.softmax(-1) @ x)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.01])  # small ones have nearly the same elements
+def test_another_mask_is_told_of_attention_that_is_nearly_even(size: float) -> None:
+    graphs = []
+    for later in (True, False):
+        torch.manual_seed(0)
+        graphs.append(run(Attending(later), size * torch.randn(2, 16, 8)))
+    assert first_difference(*graphs).kind.startswith("another mask")
+
+
+def test_what_is_told_of_two_programs_that_have_nothing_in_common_is_the_place_alone() -> None:
+    torch.manual_seed(0)
+    words, images = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 4)), nn.Conv1d(3, 4, 1)
+    graphs = run(words, torch.randint(0, 9, (2, 7))), run(images, torch.randn(5, 3, 8))
+    found = first_difference(*graphs)
+    assert (bool(found), found.kind) == (True, "")

@@ -66,15 +66,15 @@ def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
     from ... import Training, first_difference
 
     a, b = read_saved(parsed.a), read_saved(parsed.b)
-    numbers: list[int] = []
+    pairs = []
     if isinstance(a, Training) and isinstance(b, Training):
-        numbers = sorted({step.number for step in a.steps} & {step.number for step in b.steps})
-    if not numbers:
+        theirs = {step.number: step for step in b.steps}
+        pairs = [(one, theirs[one.number]) for one in a.steps if one.number in theirs]
+    if not pairs:
         found = first_difference(a, b, titles=titles)
-    for number in numbers:  # a change in one step changes the weights of those after it
-        pair = [Path(f"{path}@{number}") for path in (parsed.a, parsed.b)]
-        steps = [next(step for step in each.steps if step.number == number) for each in (a, b)]
-        found = first_difference(*steps, titles=(pair[0].name, pair[1].name))
+    for one, other in pairs:  # a change in one step changes the weights of those after it
+        names = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
+        found = first_difference(one, other, titles=names)
         if found:
             break
     if parsed.out != Path("-"):
