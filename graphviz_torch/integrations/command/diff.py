@@ -73,8 +73,8 @@ def _first(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
     if not pairs:
         found = first_difference(a, b, titles=titles)
     for one, other in pairs:  # a change in one step changes the weights of those after it
-        names = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
-        found = first_difference(one, other, titles=names)
+        at = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
+        found = first_difference(one, other, titles=at)
         if found:
             break
     if parsed.out != Path("-"):
