@@ -175,9 +175,9 @@ class Recording:
             (len(last.transfers), "transfer"),
         ]
         parts = [count_text(n, name) for n, name in counts if n or name == "node"]
-        from ..findings.whole import findings_of  # the rules are loaded where they are needed
+        from ..findings import find  # the rules are loaded where they are needed
 
-        for worst in findings_of(self)[:1]:
+        for worst in find(self)[:1]:
             at = f" at {worst.where}" if worst.where else ""
             parts.append(f"{worst.severity}: {worst.rule}{at}")
         return f"Recording({', '.join(parts)})"

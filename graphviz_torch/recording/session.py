@@ -110,7 +110,6 @@ class Session:
         self.program.ends = []
         self.tell("release", None)
 
-    @uncollected
     def begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
@@ -230,6 +229,7 @@ class Session:
                     ends.append((tensor.grad_fn, tensor.output_nr))
         return sinks(ends)
 
+    @uncollected
     def _read(
         self,
         ends: list[End],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..findings.whole import findings_of, whole_of
 from ..graph import Graph, Names, SavedTensor
 from ..graph.text import shortened, type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
+from .drawing.whole import findings_of, whole_of
 from .options import DrawingOptions, drawing_options
 from .view.difference import Difference, summed_up
 

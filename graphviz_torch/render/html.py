@@ -14,13 +14,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..findings.whole import FindingsLike, findings_of, whole_of
 from ..graph import Finding, Graph, GraphLike
 from ..graph.files.replacement import replacement
 from ..graph.text import type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
+from .drawing.whole import FindingsLike, findings_of, whole_of
 from .options import Mark
 from .view import view_script, view_style
 from .view.difference import Difference

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ..findings.whole import whole_of
 from ..graph import Graph, GraphLike
 from ..graph.text import at_most
 from . import labels, wording
@@ -16,6 +15,7 @@ from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
 from .drawing.steps import draw
 from .drawing.tree import Box, Leaf, Open
+from .drawing.whole import whole_of
 from .options import DrawingOptions, drawing_options
 from .style import FORMS, Role, palette, pick, role
 

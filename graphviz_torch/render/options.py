@@ -23,8 +23,8 @@ from typing import (
     get_type_hints,
 )
 
-from ..findings.whole import FindingsLike
 from .color_by import ColorBy
+from .drawing.whole import FindingsLike
 from .style import Theme
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
 
-from ..findings.whole import FindingsLike, whole_of
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
 from ..graph.terminal import TableColumn, cut, line_width, table
@@ -15,6 +14,7 @@ from ..graph.units import count_text, seconds_text
 from . import labels
 from .collectives import alike, whose
 from .drawing.mark import WARNINGS
+from .drawing.whole import FindingsLike, whole_of
 from .outline import Row, outline
 from .rank_chart import wait_lines
 

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from typing import overload
 
 from ...graph import Cut, Edge, GraphLike, graph_of
+from ...graph.training.whole import one_graph
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
-from ..whole import whole_of
 from ..words import at
 from .loss_table import LossTable, loss_table
 from .way import GradientWay, Waypoint
@@ -52,7 +52,7 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientWay | 
     It arrived at x with a norm of 6.
     """
     if target is None:
-        return loss_table(whole_of(graph, findings=None)[0])
+        return loss_table(one_graph(graph)[0])
     reading = Reading(graph_of(graph))
     name, node = _target(reading, target)
     ways = _ways(reading)

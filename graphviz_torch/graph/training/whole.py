@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
+from ..argument import Names, graph_of
 from ..collective import Collective, with_times
 from ..graph import Graph
 from ..ids import moved
 from ..nodes import Node
+from ..text import listing, shortened
 from ..values import Transfer
+from .training import Training
 
+_MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
 # Of a graph in a whole: what is added to its ids, and where its transfers came to be.
 Places = tuple[int, Sequence[int]]
 
@@ -81,3 +86,46 @@ def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collect
 def _after(node: Node, ran: int) -> Node:
     """A node whose backward runs after so many others."""
     return node if node.order is None or not ran else node._replace(order=node.order + ran)
+
+
+def one_graph(
+    value: Any, *inputs: Any, names: Names = None
+) -> tuple[Graph, dict[int, Places] | None]:
+    """What is drawn of `value`, and where the nodes and transfers of its graphs are in that.
+
+    That is its graph, as `graph_of` reads it, and None. A recording of several backwards is one
+    graph of several parts: of the backwards that began at the same output and line, such as those
+    of a loop, the last one. Of a training it is the last step.
+
+    Args:
+        value, inputs, names: as in `graph_of`.
+
+    Raises:
+        TypeError, ValueError: as `graph_of`.
+    """
+    value = value.last if isinstance(value, Training) else value
+    graphs: Any = () if inputs or isinstance(value, Graph) else getattr(value, "graphs", ())
+    several = isinstance(graphs, list) and all(isinstance(graph, Graph) for graph in graphs)
+    if not several or len(graphs) < 2:
+        return graph_of(value, *inputs, names=names), None
+    titles = [_title(graph) for graph in graphs]
+    last = sorted({title: at for at, title in enumerate(titles)}.values())
+    if len(last) == 1:
+        return graphs[-1], {len(graphs) - 1: (0, range(len(graphs[-1].transfers)))}
+    whole, places = joined([graphs[at] for at in last], [_counted(titles, at) for at in last])
+    return whole, dict(zip(last, places, strict=True))
+
+
+def _title(graph: Graph) -> str:
+    """What a graph is called: its outputs, and the line that made the first."""
+    ends = [graph.nodes[node] for node, _ in graph.outputs]
+    names = dict.fromkeys(shortened(node.label or node.title, _LONGEST) for node in ends)
+    line = shortened(ends[0].line, _LONGEST) if ends else ""
+    listed = listing(names, _MOST_NAMES, last=", ")
+    return " · ".join(filter(None, (listed, line))) or "no output"
+
+
+def _counted(titles: Sequence[str], at: int) -> str:
+    """A title, and of how many graphs with this title it is the last."""
+    count = titles.count(titles[at])
+    return f"{titles[at]} · the last of {count:,}" if count > 1 else titles[at]

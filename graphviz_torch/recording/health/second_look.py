@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
-from ...findings.whole import findings_of
+from ...findings import find
 from ...graph.text import listing
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
@@ -186,7 +186,7 @@ class SecondLook:
                 )
         finally:
             self.running = False
-        found = [each for each in findings_of(recording) if each.rule in _RULES]
+        found = [each for each in find(recording) if each.rule in _RULES]
         if found and found[0].rule == "nonfinite-gradient" and not call.gradients:
             return f"With gradients of 1 for the model's results, {found[0].message}"
         return found[0].message if found else ""

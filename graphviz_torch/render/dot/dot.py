@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ...findings.whole import whole_of
 from ...graph import Graph, GraphLike
 from ...graph.gc import uncollected
 from .. import wording
 from ..drawing.steps import draw
+from ..drawing.whole import whole_of
 from ..options import Direction, DrawingOptions, drawing_options
 from ..style import FORMS, Theme, palette
 from .clusters import clustered

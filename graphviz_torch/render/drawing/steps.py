@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ...findings.whole import findings_of
 from ...graph import Graph
 from ..options import DrawingOptions, complete
 from ..page.columns import arrange
@@ -25,6 +24,7 @@ from .open import open_groups, weigh
 from .shade import shade
 from .shorten import shorten_edges
 from .units import find_units
+from .whole import findings_of
 
 _FEW_JUMPS = 4
 Step = Callable[[Drawing], Drawing]

@@ -25,12 +25,12 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from ...findings.whole import FindingsLike, findings_of, whole_of
 from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, TensorMeta
 from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
 from ..collectives import description, lines
+from ..drawing.whole import FindingsLike, findings_of, whole_of
 from ..groups.groups import group
 from ..labels import telling
 from ..rank_chart import has_times, rank_rows, wait_lines

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..graph import Finding, Graph, Names, Training, graph_of
-from ..graph.ids import moved
-from ..graph.text import listing, shortened
-from ..graph.training.whole import Places, joined
-from . import find
+from ...graph import Finding, Graph, Names, Training
+from ...graph.ids import moved
+from ...graph.training.whole import Places, one_graph
 
-_MOST_NAMES, _LONGEST = 2, 40  # outputs in a title, and characters of each and of the line
 # What to mark: findings, "auto" for those of `find`, or None for none.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None
 
@@ -36,8 +33,14 @@ def findings_of(value: Any, findings: FindingsLike = "auto") -> tuple[Finding, .
                 f'findings={findings!r}: pass what `find` returned, "auto" for that, or None.'
             )
         judged = isinstance(value, Graph) or isinstance(getattr(value, "graphs", None), list)
-        findings = find(value) if judged else ()
+        findings = _find(value) if judged else ()
     return tuple(findings or ())
+
+
+def _find(value: Any) -> Sequence[Finding]:
+    from ...findings import find  # the rules are loaded where they are asked
+
+    return find(value)
 
 
 def whole_of(
@@ -56,36 +59,11 @@ def whole_of(
     Raises:
         TypeError, ValueError: as `graph_of`.
     """
-    value = value.last if isinstance(value, Training) else value
-    graphs: Any = () if inputs or isinstance(value, Graph) else getattr(value, "graphs", ())
-    several = isinstance(graphs, list) and all(isinstance(graph, Graph) for graph in graphs)
-    if not several or len(graphs) < 2:
-        graph = graph_of(value, *inputs, names=names)
+    graph, moves = one_graph(value, *inputs, names=names)
+    if moves is None:
         return graph, findings_of(graph, findings)
-    titles = [_title(graph) for graph in graphs]
-    last = sorted({title: at for at, title in enumerate(titles)}.values())
-    places: list[Places] = [(0, range(len(graphs[-1].transfers)))]
-    whole = graphs[-1]
-    if len(last) > 1:
-        whole, places = joined([graphs[at] for at in last], [_counted(titles, at) for at in last])
-    moves = dict(zip(last, places, strict=True))
-    judged = findings_of(value, findings)
-    return whole, tuple([_moved(finding, moves, len(graphs) - 1) for finding in judged])
-
-
-def _title(graph: Graph) -> str:
-    """What a graph is called: its outputs, and the line that made the first."""
-    ends = [graph.nodes[node] for node, _ in graph.outputs]
-    names = dict.fromkeys(shortened(node.label or node.title, _LONGEST) for node in ends)
-    line = shortened(ends[0].line, _LONGEST) if ends else ""
-    listed = listing(names, _MOST_NAMES, last=", ")
-    return " · ".join(filter(None, (listed, line))) or "no output"
-
-
-def _counted(titles: Sequence[str], at: int) -> str:
-    """A title, and of how many graphs with this title it is the last."""
-    count = titles.count(titles[at])
-    return f"{titles[at]} · the last of {count:,}" if count > 1 else titles[at]
+    last = max(moves)
+    return graph, tuple([_moved(each, moves, last) for each in findings_of(value, findings)])
 
 
 def _moved(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
