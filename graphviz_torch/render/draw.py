@@ -9,7 +9,7 @@ from ..graph import Graph, Names, SavedTensor
 from ..graph.text import shortened, type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
-from .drawing.whole import findings_of, whole_of
+from .groups.whole import findings_of, whole_of
 from .options import DrawingOptions, drawing_options
 from .view.difference import Difference, summed_up
 

@@ -20,7 +20,7 @@ from ..graph.text import type_text
 from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.layout import LayoutError, layout
-from .drawing.whole import FindingsLike, findings_of, whole_of
+from .groups.whole import FindingsLike, findings_of, whole_of
 from .options import Mark
 from .view import view_script, view_style
 from .view.difference import Difference

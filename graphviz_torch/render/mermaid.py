@@ -15,7 +15,7 @@ from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
 from .drawing.steps import draw
 from .drawing.tree import Box, Leaf, Open
-from .drawing.whole import whole_of
+from .groups.whole import whole_of
 from .options import DrawingOptions, drawing_options
 from .style import FORMS, Role, palette, pick, role
 

@@ -24,7 +24,7 @@ from typing import (
 )
 
 from .color_by import ColorBy
-from .drawing.whole import FindingsLike
+from .groups.whole import FindingsLike
 from .style import Theme
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..graph.units import count_text, seconds_text
 from . import labels
 from .collectives import alike, whose
 from .drawing.mark import WARNINGS
-from .drawing.whole import FindingsLike, whole_of
+from .groups.whole import FindingsLike, whole_of
 from .outline import Row, outline
 from .rank_chart import wait_lines
 

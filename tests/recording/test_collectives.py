@@ -14,7 +14,7 @@ from torch import nn
 
 from graphviz_torch import Collective, Graph, collectives, load, record, save, summary, to_text
 from graphviz_torch.internals.hooks import collectives as seam
-from graphviz_torch.render.drawing.whole import whole_of
+from graphviz_torch.render.groups.whole import whole_of
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

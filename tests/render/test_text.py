@@ -12,7 +12,7 @@ from torch import nn
 
 from graphviz_torch import record, simulate_accelerator, to_dot, to_text, trace
 from graphviz_torch.graph import Cut, Finding, Graph, Node, TensorMeta
-from graphviz_torch.render.drawing.whole import whole_of
+from graphviz_torch.render.groups.whole import whole_of
 from graphviz_torch.render.labels import TIMES
 from tests.support.drawn import F32
 from tests.support.models import MLP, worked_example

@@ -28,7 +28,7 @@ from graphviz_torch.graph import (
 )
 from graphviz_torch.graph.events import DataAssignment, LossCall
 from graphviz_torch.graph.json import from_json, to_json
-from graphviz_torch.render.drawing.whole import findings_of, whole_of
+from graphviz_torch.render.groups.whole import findings_of, whole_of
 from tests.support.zoo import gan
 
 F32 = TensorMeta((3,), "float32", "cpu")

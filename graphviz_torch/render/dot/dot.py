@@ -9,7 +9,7 @@ from ...graph import Graph, GraphLike
 from ...graph.gc import uncollected
 from .. import wording
 from ..drawing.steps import draw
-from ..drawing.whole import whole_of
+from ..groups.whole import whole_of
 from ..options import Direction, DrawingOptions, drawing_options
 from ..style import FORMS, Theme, palette
 from .clusters import clustered

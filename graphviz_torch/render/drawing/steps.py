@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ...graph import Graph
+from ..groups.whole import findings_of
 from ..options import DrawingOptions, complete
 from ..page.columns import arrange
 from .connect import connect
@@ -24,7 +25,6 @@ from .open import open_groups, weigh
 from .shade import shade
 from .shorten import shorten_edges
 from .units import find_units
-from .whole import findings_of
 
 _FEW_JUMPS = 4
 Step = Callable[[Drawing], Drawing]

@@ -1,1 +1,1 @@
-"""Which nodes are drawn as one: modules, loops, repeated blocks."""
+"""Which nodes are drawn as one: modules, loops, repeated blocks; which graphs."""

@@ -30,8 +30,8 @@ from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
 from ..collectives import description, lines
-from ..drawing.whole import FindingsLike, findings_of, whole_of
 from ..groups.groups import group
+from ..groups.whole import FindingsLike, findings_of, whole_of
 from ..labels import telling
 from ..rank_chart import has_times, rank_rows, wait_lines
 from .difference import Difference, difference
