@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ...graph import Graph
 from ...internals.functions import TensorBase
+from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
@@ -87,10 +88,16 @@ class ClearedGradients(Listener):
         self._closures: dict[int, Place | None] = {}  # steps with one that run, by the same
         self._place: Place | None = None  # the last
         self._places: dict[int, Place | None] = {}  # of each graph, the last then
-        self._remember()
+        with unseen_calls():
+            self._remember()
 
     def close(self) -> None:
         """The next recording may be of the next step."""
+        with unseen_calls():
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Keep, weakly, what an optimizer has stepped with."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()
             if optimizer is not None and sample.stepped and not sample.look():
