@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any
@@ -35,12 +37,14 @@ NAMES = [
     "untyped_storage",
     "view",
     "__add__",
-    "__getitem__",
     "__len__",
     "__rsub__",
 ]
-# What is no method of an object: those that make one, and those of classes.
+# Python cannot undo this one: torch.tensor() of a list of tensors then asks them for a length.
+LASTING = "__getitem__"
+# What is not a method of an object: those that make one, and those of classes.
 _OTHERS = set(vars(object)) | {
+    LASTING,
     "__torch_function__",
     "__torch_dispatch__",
     "__dir__",
@@ -140,6 +144,19 @@ def test_a_method_that_is_patched_is_called_as_often_as_bare(
 ) -> None:
     bare = counted(monkeypatch, [name], None)
     assert counted(monkeypatch, [name], {}) == bare
+
+
+def test_indexing_that_is_patched_is_called_as_often_as_bare_in_a_process_of_its_own() -> None:
+    text = f"""
+import pytest
+from {__name__} import LASTING, counted
+patch = pytest.MonkeyPatch()
+print(counted(patch, [LASTING], None)[LASTING], counted(patch, [LASTING], {{}})[LASTING])
+"""
+    command = [sys.executable, "-W", "ignore", "-c", text]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    bare, recorded = map(int, ran.stdout.split())
+    assert recorded == bare > 0
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
