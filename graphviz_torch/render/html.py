@@ -70,7 +70,7 @@ def to_html(
     Args:
         graph: what `draw_graph` draws: a graph, a recording, which is drawn whole, a tensor, a
             module, which runs one forward, or the `diff` of two graphs, which are drawn as one; or
-            `influences`, of which a click picks one.
+            `influences`: a click picks one.
         inputs: what to call the module with.
         title: of the page; "" for a name from the graph's outputs.
         findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.

@@ -19,7 +19,7 @@ from ..words import at
 
 # Below this nobody runs out of memory.
 WORTH = 1 << 20
-# What keeps or saves less than this part of it all is not named, or is no warning.
+# What keeps or saves a smaller part of it all than this is not named, or not a warning.
 SHARE = 0.1
 # A view that is a quarter of its storage or less wastes most of what it keeps.
 VIEW_SHARE = 4

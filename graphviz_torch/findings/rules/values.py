@@ -254,8 +254,11 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _depth(reading: Reading) -> list[tuple[int, float]]:
-    """The longest chain from the last layer on. What the loss does to the gradient is no depth: a
-    mean divides it by the samples, and of what is known by heart almost none comes."""
+    """The longest chain, from the last layer on.
+
+    What the loss does to the gradient does not count as depth: a mean divides it by the number of
+    samples, and samples that are known by heart give almost none.
+    """
     chain = reading.longest_chain
     for place, (node, _) in enumerate(chain):
         if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):

@@ -10,7 +10,6 @@ the optimizer is, and the memory of that gradient: a weak reference to a tensor 
 from __future__ import annotations
 
 import weakref
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -71,12 +70,15 @@ class _Sample:
         self.version = version
         return changed or gradient is None
 
-    def memory(self) -> tuple[Any, int, int]:
-        """Of the gradient: a weak reference to it, what it is known by, and the version."""
+    def memory(self) -> tuple[Any, int, int] | None:
+        """Of the gradient: a weak reference to its memory, what that is known by, the version.
+
+        None where it has no memory of its own.
+        """
         gradient = None if self.gradient is None else self.gradient()
-        if gradient is None or not is_dense(gradient):
-            raise NotImplementedError
-        return storage_ref(gradient), storage_id(gradient), self.version
+        if gradient is None or not is_dense(gradient) or not (number := storage_id(gradient)):
+            return None
+        return storage_ref(gradient), number, self.version
 
 
 class ClearedGradients(Listener):
@@ -100,10 +102,11 @@ class ClearedGradients(Listener):
         """Keep, weakly, what an optimizer has stepped with."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()
-            if optimizer is not None and sample.stepped and not sample.look():
-                with suppress(RuntimeError, NotImplementedError):  # without memory of its own
-                    ref = weakref.ref(optimizer, partial(_forget, key))
-                    _between[key] = _SteppedGradient(ref, *sample.memory())
+            if optimizer is None or not sample.stepped or sample.look():
+                continue
+            if (memory := sample.memory()) is not None:
+                ref = weakref.ref(optimizer, partial(_forget, key))
+                _between[key] = _SteppedGradient(ref, *memory)
         self._samples.clear()
 
     def graph_read(self, live: Live) -> None:
@@ -161,12 +164,13 @@ class ClearedGradients(Listener):
         _between.clear()
         for optimizer, storage, *before in kept:
             known = optimizer()
-            if known is not None and not storage.expired():
-                self._sample(known)
-                with suppress(RuntimeError, NotImplementedError):
-                    sample = self._samples.pop(id(known), None)
-                    if sample is not None and [*sample.memory()[1:]] == before:
-                        self._samples[id(known)] = sample
+            if known is None or storage.expired():
+                continue
+            self._sample(known)
+            sample = self._samples.pop(id(known), None)
+            memory = None if sample is None else sample.memory()
+            if sample is not None and memory is not None and [*memory[1:]] == before:
+                self._samples[id(known)] = sample
 
     def _sample(self, optimizer: Optimizer) -> None:
         """Take one of its parameters that has a gradient."""

@@ -63,8 +63,7 @@ def view_payload(
 
     Args:
         graph: a graph, a recording, which is drawn whole as by `draw_graph`, a tensor, or the
-            `diff` of two graphs, which are drawn as one; or `influences`, of which a click picks
-            one.
+            `diff` of two graphs, which are drawn as one; or `influences`: a click picks one.
         findings: what the view tells of the graph: "auto" for what `find` says, a list, or None.
         title: what the view calls it; "" for a name from its outputs.
 
@@ -79,7 +78,10 @@ def view_payload(
     lanes: Mapping[str, Graph] = {}
     if isinstance(graph, Mapping):
         if not graph:
-            raise ValueError("there is no influence to show: no input could be changed.")
+            raise ValueError(
+                "influences is empty: the experiments could change none of the inputs. Pass a "
+                "graph, or the influences of another recording."
+            )
         lanes, graph = graph, next(iter(graph.values()))
     diff = graph if isinstance(graph, Difference) else None
     if diff is None:

@@ -42,7 +42,7 @@ NAMES = [
 ]
 # Python cannot undo this one: torch.tensor() of a list of tensors then asks them for a length.
 LASTING = "__getitem__"
-# What is not a method of an object: those that make one, and those of classes.
+# These are not called on a tensor: they make one, or belong to the class.
 _OTHERS = set(vars(object)) | {
     LASTING,
     "__torch_function__",
