@@ -138,3 +138,11 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[An
         for name in names
         if before.get(name) != after.get(name)
     }
+
+
+def objects_of_ours() -> Counter[str]:
+    """How many objects there are of each class of the package."""
+    gc.collect()
+    kinds = [type(each) for each in gc.get_objects()]
+    names = [(str(getattr(kind, "__module__", "")), kind.__qualname__) for kind in kinds]
+    return Counter(name for module, name in names if module.startswith("graphviz_torch"))
