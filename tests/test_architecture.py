@@ -74,7 +74,6 @@ READ_THEIR_OWN = {
     "jobs/training.py": "reads the loss of the app's own training",
     "internals/functions.py": "gives a name to what others call",
     "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
-    "internals/hooks/storages.py": "asks a storage for its size alone",
     "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",
     "devices/simulated/tensor.py": "answers for the memory that it wraps",
 }

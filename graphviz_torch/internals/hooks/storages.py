@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from ..functions import TensorBase
+from ..tensors.memory import storage_of
 
 _Mode: Any = TorchDispatchMode
 _new_size: Any = torch.UntypedStorage.resize_
@@ -79,7 +79,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
     def _look(self, tensor: Tensor) -> None:
         if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
             return
-        storage = TensorBase.untyped_storage(tensor)
+        storage = storage_of(tensor)
         self._note(storage)
 
     def _note(self, storage: Any) -> None:

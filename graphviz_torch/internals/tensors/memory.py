@@ -152,7 +152,7 @@ def storage_id(tensor: Tensor) -> int:
     """
     try:
         plain = type(tensor) in PLAIN
-        found: int = _storage_id(tensor) if plain else _storage(tensor)._cdata
+        found: int = _storage_id(tensor) if plain else storage_of(tensor)._cdata
         return found
     except (RuntimeError, NotImplementedError):  # a layout without storage
         first = next(iter(parts(tensor)), tensor)
@@ -162,17 +162,17 @@ def storage_id(tensor: Tensor) -> int:
 def storage_bytes(part: Tensor) -> int:
     """The size of that memory, whether or not it is there; 0 for a layout without storage."""
     try:
-        return _storage(part).nbytes()
+        return storage_of(part).nbytes()
     except (RuntimeError, NotImplementedError):
         return 0
 
 
 def storage_ref(part: Tensor) -> Any:
     """Tells whether that memory is still there, and keeps it not: `expired()`."""
-    return StorageWeakRef(_storage(part))  # type: ignore[no-untyped-call]
+    return StorageWeakRef(storage_of(part))  # type: ignore[no-untyped-call]
 
 
-def _storage(tensor: Tensor) -> torch.UntypedStorage:
+def storage_of(tensor: Tensor) -> torch.UntypedStorage:
     """The memory of a tensor; a subclass says itself which it is."""
     own = type(tensor).untyped_storage is not Tensor.untyped_storage
     found: torch.UntypedStorage = (
