@@ -136,7 +136,32 @@ def test_a_break_is_told_with_its_line_and_is_gone_where_its_advice_is_followed(
         assert backend.graphs == graphs
 
 
-def test_what_is_meant_to_stay_in_python_is_no_finding() -> None:
+def chooses_a_branch(x: Tensor) -> Tensor:
+    y = LINEAR(x)
+    return torch.cond(y.sum() > 0, lambda y: y * 2, lambda y: y + 0, (y,)).sum()
+
+
+SETTINGS: list[tuple[Function, dict[str, Any]]] = [
+    (prints, {"reorderable_logging_functions": {print}}),
+    (gives_a_number, {"capture_scalar_outputs": True}),
+    (takes_what_is_positive, {"capture_dynamic_output_shape_ops": True}),
+    (chooses_a_branch, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"), SETTINGS, ids=[one.__name__ for one, _ in SETTINGS]
+)
+def test_the_other_way_out_that_an_advice_names_leaves_one_region(
+    function: Function, settings: dict[str, Any]
+) -> None:
+    with torch._dynamo.config.patch(settings):
+        run, backend = compiled(function)
+        assert not told(run)
+    assert backend.graphs == 1
+
+
+def test_what_is_meant_to_stay_in_python_is_not_told() -> None:
     run, backend = compiled(calls_what_is_meant_to_stay_in_python)
     assert not told(run)
     assert backend.graphs >= 1
