@@ -32,7 +32,6 @@ from ..live import Live
 from .events import Events, NodeLine
 
 _TOGETHER = 1024  # memories in one reduction
-_SMALL = 1024  # elements of one that is laid end to end with others
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
@@ -347,17 +346,12 @@ def _all_finite(tensors: Sequence[Tensor]) -> bool:
     alike: dict[Any, dict[Any, Tensor]] = defaultdict(dict)  # each memory once
     memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
     for tensor, memory in zip(tensors, memories, strict=True):
-        alike[tensor.dtype, memory[1] <= _SMALL][memory] = tensor
-    for (dtype, small), one in alike.items():
+        alike[tensor.dtype][memory] = tensor
+    for one in alike.values():
         distinct = list(one.values())
         for start in range(0, len(distinct), _TOGETHER):
-            some = distinct[start : start + _TOGETHER]
-            if small:  # laid end to end they take a third of the time
-                wide = torch.float32 if dtype.itemsize < 4 else dtype
-                sizes = torch.sum(torch.cat(list(map(TensorBase.ravel, some))), dtype=wide)
-            else:
-                sizes = torch.stack(foreach_norm(some))
-            if not TensorBase.item(torch.all(torch.isfinite(sizes))):
+            norms = torch.stack(foreach_norm(distinct[start : start + _TOGETHER]))
+            if not all(map(math.isfinite, TensorBase.tolist(norms))):
                 return False
     return True
 
