@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -239,3 +240,19 @@ def test_what_we_cannot_read_is_noted_and_never_reaches_the_program(
         (x * 2).sum().backward()
     graph = recording.graph
     assert "not recorded: LookupError: no such thing" in graph.nodes[graph.outputs[0][0]].note
+
+
+def test_a_profiler_counts_as_many_of_the_programs_operators() -> None:
+    """What a recording computes of gradients it computes with others: norms, comparisons."""
+
+    def counted(recorded: bool) -> dict[str, int]:
+        x, y = torch.randn(10, 10, requires_grad=True), torch.randn(10, 10, requires_grad=True)
+        profiled = torch.autograd.profiler.profile()
+        with profiled as profile, record() if recorded else nullcontext():
+            ((x + y) * x).sum().backward()
+        names = [event.name for event in profile.function_events]
+        return {name: names.count(name) for name in ("aten::add", "aten::mul", "aten::sum")}
+
+    bare = counted(False)
+    assert all(bare.values())
+    assert counted(True) == bare
