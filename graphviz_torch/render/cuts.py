@@ -10,6 +10,14 @@ from . import labels
 from .drawing.drawing import Drawing
 
 _NO_CALLS = {"data": ".data", "no_grad": "no_grad", "inference_mode": "inference_mode"}
+# What gives integers or booleans, which no gradient could pass.
+_INDICES = frozenset(
+    (
+        *("topk", "max", "min", "sort", "argmax", "argmin", "argsort", "kthvalue", "median"),
+        *("mode", "msort", "cummax", "cummin", "gt", "ge", "lt", "le", "eq", "ne", "nonzero"),
+        *("long", "int", "bool", "isnan", "isinf", "isfinite", "searchsorted", "bucketize"),
+    )
+)
 _SCISSORS = "\N{BLACK SCISSORS}"
 
 
@@ -39,7 +47,8 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
 
     A cut has one side where its operand is in no graph of the step, or where nothing came back into
     the graph after it. A parameter that is written inside the operation that uses it has no line:
-    that would start at the operation's result, which was not cut.
+    that would start at the operation's result, which was not cut. Indices between two nodes have
+    none where no finding tells of them, as those of a router: no gradient could pass.
 
     Args:
         most: lines to give.
@@ -71,6 +80,8 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
                 ),
                 "muted",
             )
+            if color == "muted" and cut.how in _INDICES and len(sides) > 1:
+                continue
             key = source, target, cut.how, cut.where
             found.setdefault(key, CutLine(source, target, _text(cut, len(sides) < 2), color))
     lines = list(found.values())

@@ -112,6 +112,17 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
     return f" {', '.join(parts)}" if parts else ""
 
 
+@lru_cache(maxsize=4096)
+def called(title: str, attributes: tuple[str, ...]) -> str:
+    """An operation with what tells it from another: on the CPU, a dropout is a product.
+
+    >>> called("pow", ("exponent=2",)), called("mul", ("p=0.1",))
+    ('pow 2', 'dropout 0.1')
+    """
+    said = telling(title, attributes)
+    return said[1:] if said.startswith(" dropout") else title + said
+
+
 def _shortly(value: str, attribute: str) -> str:
     """A value as text. Equal sizes are written once, "(2, 2)" as "2", except a kernel's."""
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]

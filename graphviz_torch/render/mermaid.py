@@ -144,7 +144,7 @@ class _Nodes:
         else:
             key, node = part.node, drawing.graph.nodes[part.node]
             what = role(node, self.outputs, self.copies, self.senders)
-            title = node.title + labels.telling(node.title, node.attributes)
+            title = labels.called(node.title, node.attributes)
             said = [*wording.names(drawing, node), title, labels.tensors(node.outputs)]
             said += wording.details(drawing, node, self.copies)
             inside = drawing.inner.inside.get(key, ())

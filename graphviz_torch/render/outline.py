@@ -100,5 +100,5 @@ def _name(node: Node) -> str:
     """ "weight" of a parameter, "addmm" of an operation, "loss = mean" of one with a name."""
     if node.leaf:
         return labels.within(node, node.label) or node.title
-    title = node.title + labels.telling(node.title, node.attributes)
+    title = labels.called(node.title, node.attributes)
     return f"{node.label} = {title}" if node.label else title

@@ -173,9 +173,7 @@ def _columns(
         columns["node"] = lambda node: node.title
     else:
         columns["label"] = lambda node: _plain(node.label)
-        columns["operation"] = lambda node: _plain(
-            node.title + labels.telling(node.title, node.attributes)
-        )
+        columns["operation"] = lambda node: _plain(labels.called(node.title, node.attributes))
     columns["finding"] = lambda node: ", ".join(marks.get(node.id, ()))
     columns["output"] = lambda node: _output(node, device)
     columns["inputs"] = lambda node: ", ".join(_end(graph, edge) for edge in inputs[node.id])

@@ -64,6 +64,19 @@ def test_an_argument_is_an_attribute_and_the_telling_one_is_drawn(
     assert said in to_dot(graph)
 
 
+def test_the_dropout_of_an_attention_is_called_so_and_its_scaling_is_not() -> None:
+    q = torch.randn(1, 2, 4, 8, requires_grad=True)
+    attention = nn.functional.scaled_dot_product_attention
+    for p in (0.25, 0.0):
+        graph = recorded(lambda p=p: attention(q, q, q, dropout_p=p))
+        named = [node for node in graph.nodes if "p=0.25" in node.attributes]
+        assert len(named) == (p > 0)
+        for node in named:  # what it multiplies are probabilities
+            [source] = {edge.source for edge in graph.edges if edge.target == node.id}
+            assert "softmax" in graph.nodes[source].operation
+        assert to_dot(graph).count("dropout 0.25<") == len(named)
+
+
 def test_what_autograd_tells_is_not_told_twice() -> None:
     for node in recorded(lambda: torch.softmax(X**2, 1)).nodes:
         names = [attribute.partition("=")[0] for attribute in node.attributes]

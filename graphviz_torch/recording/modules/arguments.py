@@ -2,13 +2,14 @@
 
 Of a call that made one node, numbers, texts and dtypes, and short lists of numbers. Nothing of the
 user's own is kept, read or written out. A call that made several nodes tells nothing: which of them
-an argument belongs to is not known.
+an argument belongs to is not known, but for the dropout of an attention: it is the product of a
+softmax.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from types import (
@@ -39,6 +40,7 @@ _FUNCTIONS = frozenset(
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.device}
 
 
@@ -49,6 +51,7 @@ class Arguments(Listener):
         super().__init__(program)
         # The function, the places of what may be plain, and that: judged when it is asked for.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
+        self._dropouts: list[tuple[int, int, float]] = []  # of attentions: their nodes, and p
 
     @classmethod
     def wanted(cls, options: Options) -> bool:
@@ -57,6 +60,10 @@ class Arguments(Listener):
     def called(self, event: Called) -> None:
         func, args, kwargs, _, _, number, end = event
         if end - number != 1:
+            if func is _ATTENTION:
+                p = args[4] if len(args) > 4 else (kwargs or {}).get("dropout_p")
+                if type(p) is float and p:
+                    self._dropouts.append((number, end, p))
             return
         plain = _PLACES[tuple(map(type, args))]
         if not (plain.places or kwargs) or type(func) not in _FUNCTIONS:
@@ -75,7 +82,7 @@ class Arguments(Listener):
             self._calls[number] = func, tuple(places), tuple(found)
 
     def step_ended(self, event: None) -> None:
-        self._calls = {}
+        self._calls, self._dropouts = {}, []
 
     def columns(self, backward: Backward) -> Columns:
         """The attributes of the nodes: those that autograd tells come first."""
@@ -94,7 +101,20 @@ class Arguments(Listener):
                     plain = [(place, value) for place, value in pairs if _is_short(value)]
                     texts[key] = known[i] + _texts(names[func], plain, known[i])
                 found[i] = texts[key]
+        for i, p in self._products(backward):
+            found[i] = (*known[i], f"p={p}")
         return {"attributes": found}
+
+    def _products(self, backward: Backward) -> Iterator[tuple[int, float]]:
+        """The products of a softmax in an attention: its dropouts on the CPU, with their p."""
+        if not self._dropouts:
+            return
+        names, numbers = backward.reading.columns["name"], backward.numbers
+        for edge in backward.reading.edges:
+            product = names[edge.target].startswith("Mul") and "Softmax" in names[edge.source]
+            for first, end, p in self._dropouts if product else ():
+                if first <= numbers[edge.source] and numbers[edge.target] < end:
+                    yield edge.target, p
 
 
 class _Plain(NamedTuple):

@@ -69,7 +69,13 @@ def _written(graph: Graph, options: Any, note: str) -> str:
     extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MANY else ""
     if drawing.options["explain"]:
         notes = [text for text in (wording.omissions(drawing, cuts.hidden), note) if text]
-        below = legend(drawing, frozenset(nodes.roles), notes)
+        signs = {
+            "jump": between.numbers,
+            "cut": cuts.edges,
+            "many": drawing.inner.many,
+        }
+        marks = frozenset(sign for sign, there in signs.items() if there)
+        below = legend(drawing, frozenset(nodes.roles), marks, notes)
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
     return "\n".join(

@@ -5,25 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from textwrap import wrap
+from typing import Final
 from unicodedata import east_asian_width
 
 from ...graph.text import at_most
+from .. import labels
 from ..drawing.drawing import Drawing, Shading
 from ..drawing.mark import WARNINGS
 from ..style import FORMS, MEANINGS, Role, Theme, palette, pick
 from . import markup
 
+SIGNS: Final = {
+    "jump": "① goes on at the other ①",
+    "cut": "✂ no gradient passes",
+    "many": f"(3{labels.TIMES}) used by 3 operations",
+}
 _MOST_FINDINGS = 6
 _WIDEST = 120  # characters in a line
 _MOST_LINES = 4  # of one finding
 
 
-def legend(drawing: Drawing, roles: frozenset[Role], notes: list[str]) -> str:
-    """The legend as the HTML-like label of the graph; "" where there is nothing to explain."""
+def legend(
+    drawing: Drawing, roles: frozenset[Role], signs: frozenset[str], notes: list[str]
+) -> str:
+    """The legend as the HTML-like label of the graph; "" where there is nothing to explain.
+
+    Args:
+        roles, signs: those of its nodes, and of its lines by the keys of `SIGNS`.
+        notes: lines to add.
+    """
     theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
     folded = bool(drawing.inner.inside)
-    rows = [_roles(roles, folded, theme, bool(shading.fills)), _scale(shading, theme)]
+    rows = [_roles(roles, folded, signs, theme, bool(shading.fills)), _scale(shading, theme)]
     said = [
         _text(f"<B>{WARNINGS[f.severity]} {_lines(f.message)}</B>", colors[f.severity])
         for f in findings
@@ -48,10 +62,12 @@ def _text(text: str, color: str) -> str:
 
 
 @lru_cache
-def _roles(roles: frozenset[Role], folded: bool, theme: Theme, shaded: bool) -> str:
+def _roles(
+    roles: frozenset[Role], folded: bool, signs: frozenset[str], theme: Theme, shaded: bool
+) -> str:
     colors = palette(theme)
     ordered = [role for role in FORMS if role in roles]
-    if len(ordered) < 2 and not folded:
+    if len(ordered) < 2 and not folded and not signs:
         return ""
     swatches = [
         (
@@ -67,6 +83,9 @@ def _roles(roles: frozenset[Role], folded: bool, theme: Theme, shaded: bool) -> 
         text = "parameter in its operation"
         cells += f"<TD>{_text(text, colors['parameter_line'])}</TD>"
         width += _wide(text)
+    for text in [text for sign, text in SIGNS.items() if sign in signs]:
+        cells += f"<TD>{_text(f'  {text}', colors['muted'])}</TD>"
+        width += _wide(text) + 6
     return _table(cells, width)
 
 

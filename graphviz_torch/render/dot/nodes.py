@@ -202,7 +202,7 @@ def _text(
 ) -> str:
     """What every node of an operation and output says."""
     muted = palette(theme)["muted"]
-    called = markup.escape(title + labels.telling(title, attributes))
+    called = markup.escape(labels.called(title, attributes))
     if leaf:
         called = markup.SPACE + markup.small(called, muted)
     meta = markup.small(markup.escape(labels.tensors(outputs)), muted)

@@ -104,11 +104,11 @@ def called(drawing: Drawing, unit: Unit) -> str:
     """
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)
-    titles = [nodes[i].title + labels.telling(nodes[i].title, nodes[i].attributes) for i in ids]
+    titles = [labels.called(nodes[i].title, nodes[i].attributes) for i in ids]
     if len(ids) == 1:
         return titles[0]
     if not ids:
         views = [nodes[i] for i in unit.nodes]
-        return " → ".join([v.title + labels.telling(v.title, v.attributes) for v in views])
+        return " → ".join([labels.called(v.title, v.attributes) for v in views])
     distinct = ", ".join(dict.fromkeys(nodes[i].title for i in ids))
     return f"{len(ids)} operations: {distinct}"

@@ -51,6 +51,22 @@ def test_a_cut_is_a_dashed_line_between_its_sides_in_the_colour_of_its_finding(w
     assert all(" ".join(line.split()) in said for line in where.split("\n"))
 
 
+def test_the_indices_of_a_router_are_no_cut_unless_a_finding_tells_of_them() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    with record() as recording:
+        weights, chosen = x.softmax(-1).topk(2)
+        loss = (weights * x.exp().gather(1, chosen)).sum()
+        loss.backward()
+    graph = recording.graph
+    [cut] = graph.cuts
+    assert cut.how == "topk"
+    assert cut.before is not None
+    assert x.grad is not None
+    assert cuts(to_dot(graph)) == []
+    told = Finding("cut-gradient", "warning", "Cut.", nodes=(cut.before, *cut.after))
+    assert cuts(to_dot(graph, findings=[told]))
+
+
 @pytest.mark.parametrize("where", ["train.py:18", *HOSTILE])
 def test_a_cut_with_one_side_in_the_graph_ends_at_a_text_beside_it(where: str) -> None:
     rows = [Node(i, "MulBackward0", (F32,), operation="mul") for i in range(3)]

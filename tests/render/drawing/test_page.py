@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, draw_graph, record, to_dot, trace
-from graphviz_torch.graph import Edge, Finding, Node, TensorMeta
+from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
+from graphviz_torch.render.dot.legend import SIGNS
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
@@ -193,3 +194,15 @@ def test_a_picture_of_fewer_things_fits_a_page_too(limit: int) -> None:
     shown = draw(graph, {"limit": limit})
     assert shown.columns.fits
     assert len(shown.nodes) + len(shown.boxes) <= limit
+
+
+def test_the_legend_explains_the_numbers_and_the_scissors_of_a_picture_that_has_them() -> None:
+    rows = [Node(i, "SinBackward0", F32, operation="sin") for i in range(61)]
+    graph = Graph(tuple(rows), tuple(Edge(i, i + 1) for i in range(60)), ((60, 0),))
+    detached = Graph(graph.nodes, graph.edges, graph.outputs, cuts=(Cut("detach", None, 0, (5,)),))
+    for drawn, numbered, cut in ((graph, True, False), (detached, True, True)):
+        dot = to_dot(drawn, fold=False)
+        assert ("\tout_" in dot) == (SIGNS["jump"] in dot) == numbered
+        assert ("style=dashed arrowhead=none" in dot) == (SIGNS["cut"] in dot) == cut
+    small = to_dot(Graph(graph.nodes[:3], graph.edges[:2], ((2, 0),)))
+    assert not any(text in small for text in SIGNS.values())

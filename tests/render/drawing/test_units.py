@@ -196,9 +196,12 @@ def test_a_list_of_modules_that_the_flow_leaves_is_never_a_box_in_a_circle() -> 
         assert not in_circles(visible(graph, depth=depth))
 
 
-def test_what_is_only_worth_knowing_opens_no_unit() -> None:
+def test_what_is_only_worth_knowing_opens_no_unit_and_marks_nothing() -> None:
     graph = trained(nn.Sequential(nn.Linear(4, 4), GELU(), nn.Linear(4, 2)), torch.ones(3, 4))
     tanh = next(node.id for node in graph.nodes if node.title == "tanh")
     finding = Finding("most-memory", "info", "It keeps most.", nodes=(tanh,))
     assert tanh not in visible(graph, findings=[finding]).nodes
-    assert "most-memory" in to_dot(graph, findings=[finding])
+    dot = to_dot(graph, findings=[finding])
+    assert "It keeps most." in dot
+    assert "most-memory" not in dot
+    assert "penwidth" not in dot
