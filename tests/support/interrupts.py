@@ -43,18 +43,26 @@ class Signal:
     """A tracing function that raises KeyboardInterrupt at the nth place where a signal can arrive.
 
     Python looks for signals where a function begins, after a call and after a jump back. Only code
-    below a folder, or one of several, is counted, and there only while `counts` says so.
+    below a folder, or one of several, is counted, and there only while `counts` says so. The begin
+    of an `unguarded` function is left out.
     """
 
-    def __init__(self, at: int, folder: str | tuple[str, ...], counts: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        at: int,
+        folder: str | tuple[str, ...],
+        counts: Callable[[], bool],
+        unguarded: Collection[CodeType] = (),
+    ) -> None:
         self.left, self.folder, self.counts = at, folder, counts
+        self.unguarded = unguarded
         self._before: dict[FrameType, str] = {}  # the instruction that ran last
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self.folder):
             return None
         frame.f_trace_opcodes = True
-        looks = event == "call"
+        looks = event == "call" and frame.f_code not in self.unguarded
         if event == "opcode":
             before = self._before.get(frame, "")
             looks = before.startswith("CALL") or "BACKWARD" in before
