@@ -37,7 +37,6 @@ from ..tracing.nodes import GradFn
 from .backward import Backward
 from .live import Live
 from .live_nodes import End
-from .options import Options
 from .program import Program
 from .program.source_lines import Place
 
@@ -100,6 +99,8 @@ class Listener:
         program: what is watched: names lines, modules and tensors.
     """
 
+    # Where it listens: properties of `Options`, all of which hold.
+    needs: ClassVar[tuple[str, ...]] = ()
     # The calls that it is told: a set of functions and of names of keywords; None for every one
     # that computes.
     functions: Container[Any] | None = None
@@ -115,11 +116,6 @@ class Listener:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        """Does it listen where a recording has these options."""
-        return True
 
     def hidden(self, reach: Reach) -> list[GradFn]:
         """Live nodes that are drawn beside those that run, and what leads to them."""

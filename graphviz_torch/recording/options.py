@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch.distributed as dist
+
 Compiled = Literal["open", "closed", "eager"]  # how a recording takes compiled code
 
 
@@ -19,6 +21,21 @@ class Options(NamedTuple):
     experiments: bool = False
 
     @property
+    def with_gradients(self) -> bool:
+        """Is anything noted of gradients."""
+        return self.gradients is not False
+
+    @property
     def light(self) -> bool:
         """Is only what is not finite looked for: as little as can be asked of each call."""
         return self.gradients == "finite"
+
+    @property
+    def every_call(self) -> bool:
+        """May something be asked of each call."""
+        return not self.light
+
+    @property
+    def distributed(self) -> bool:
+        """Is there a process group: without one there is no DTensor and no wrapper for ranks."""
+        return dist.is_available() and dist.is_initialized()

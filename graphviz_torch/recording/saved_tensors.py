@@ -7,20 +7,17 @@ from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from .backward import Backward
 from .listener import Columns, Listener
 from .live import Live
-from .options import Options
 from .program import Program
 
 
 class SavedTensors(Listener):
     """What each node keeps for backward, and how many bytes: counted as `memory.py` says."""
 
+    needs = ("memory",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._rows: dict[int, dict[int, tuple[SavedTensor, ...]]] = {}  # by graph, by node
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.memory
 
     def graph_read(self, live: Live) -> None:
         """Read it before backward frees it."""

@@ -69,7 +69,7 @@ class Session:
     def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
         self.program = program = Program(model, frame, options)
         self.backwards: list[Backward] = []
-        kinds = [kind for kind in listeners.LISTENERS if kind.wanted(options)]
+        kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         self._live: Live | None = None
         # id() of the variables that backwards reached, of this step and the one before.

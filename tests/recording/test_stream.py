@@ -24,6 +24,7 @@ from graphviz_torch.recording.listener import Began, Ended, Listener
 from graphviz_torch.recording.live import Live
 from graphviz_torch.recording.options import Options
 from graphviz_torch.recording.program import Program
+from graphviz_torch.recording.session import Session
 
 Add = Callable[..., None]
 
@@ -246,12 +247,13 @@ def test_a_watch_is_told_what_it_would_be_told_alone() -> None:
 def test_a_light_recording_says_what_it_leaves_out() -> None:
     light = Options("finite", True, False, True)
     whole = Options(True, True, True, True)
-    left = [
-        kind.__name__
-        for kind in listeners.LISTENERS
-        if kind.wanted(whole) and not kind.wanted(light)
-    ]
+    told, less = (
+        [type(one).__name__ for one in Session(None, None, options).listeners]
+        for options in (whole, light)
+    )
+    left = [name for name in told if name not in less]
     assert left == ["IdleCalls", "Arguments", "SavedTensors", "GraphHistory"]
+    assert [name for name in less if name not in told] == ["FiniteResults"]
 
 
 def test_a_program_that_is_not_here_is_not_told() -> None:

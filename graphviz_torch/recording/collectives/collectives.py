@@ -26,7 +26,6 @@ from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
 from ..listener import Began, Ended, Listener
 from ..live import Live
-from ..options import Options
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
 from .owners import Owner, Owners
@@ -55,6 +54,8 @@ class _Record:
 class Collectives(Listener):
     """The collectives of a recording."""
 
+    needs = ("transfers",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._records: list[_Record] = []
@@ -64,10 +65,6 @@ class Collectives(Listener):
         self._live: Live | None = None  # the backward that runs
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.transfers
 
     def backward_began(self, event: Began) -> None:
         self._live = event.live

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from ...internals.hooks.calls import Called
@@ -18,22 +17,18 @@ from ..backward import Backward
 from ..listener import Columns, Listener
 from ..live import Live
 from ..live_nodes import leaves_of
-from ..options import Options
 from ..program import Program
 
 
 class Placements(Listener):
     """The placements of a recording's DTensors."""
 
+    needs = ("distributed",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._made: dict[int, str] = {}  # by the number of the node that made it
         self._leaves: dict[int, dict[int, str]] = {}  # by graph and node
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        """A DTensor needs a process group; without one no call is watched."""
-        return dist.is_available() and dist.is_initialized()
 
     def called(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

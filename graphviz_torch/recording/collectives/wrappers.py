@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 
 import torch
-import torch.distributed as dist
 from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +26,6 @@ from ...internals.hooks.optimizers import Stepping, parameters_of
 from ..backward import Backward
 from ..events.events import Events
 from ..listener import Ended, Listener
-from ..options import Options
 from ..program import Program
 from ..program.source_lines import Place
 from ..program.variables import modules_of
@@ -52,16 +50,16 @@ class _Wrapper:
 class Wrappers(Listener):
     """What goes wrong with the wrappers of a recording."""
 
+    needs = (
+        "every_call",
+        "distributed",
+    )
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._events = Events()
         self._wrappers: dict[int, _Wrapper] = {}  # by id() of it, and of each module inside
         self._running: Module | None = None  # the outermost module whose forward does
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        """A wrapper needs a process group; without one no module is watched."""
-        return not options.light and dist.is_available() and dist.is_initialized()
 
     def module_began(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None

@@ -26,7 +26,6 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ..backward import Backward
 from ..listener import Ended, Listener, Resumed
-from ..options import Options
 from ..program import Program
 from ..program.source_lines import Place
 from .code import called, codes
@@ -80,6 +79,8 @@ class _RetainedGraphs:
 class IdleCalls(Listener):
     """Notes calls that do not do what they are for."""
 
+    needs = ("every_call",)
+
     functions = frozenset(
         (
             functional.dropout,
@@ -99,10 +100,6 @@ class IdleCalls(Listener):
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
         self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
         self._graphs: dict[Place | None, _RetainedGraphs] = {}  # by the line that runs backward
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return not options.light
 
     def called(self, event: Called) -> None:
         """Dropout: does it drop, and in which mode is the model?"""

@@ -6,7 +6,6 @@ from ...graph.gc import uncollected
 from ..backward import Backward
 from ..listener import Began, Columns, Ended, Listener
 from ..live_nodes import End
-from ..options import Options
 from ..program import Program
 from .finite import FiniteHooks
 from .recorder import GradientHooks
@@ -15,16 +14,14 @@ from .recorder import GradientHooks
 class Gradients(Listener):
     """The gradient at every node; of a light recording only which are not finite."""
 
+    needs = ("with_gradients",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._finite = program.options.light
         self._running: GradientHooks | FiniteHooks | None = None
         self._asked: list[End] = []  # the inputs of `autograd.grad`
         self._runs: dict[int, GradientHooks | FiniteHooks] = {}  # by graph
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.gradients is not False
 
     @uncollected
     def backward_began(self, event: Began) -> None:

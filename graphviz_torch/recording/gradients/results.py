@@ -15,7 +15,6 @@ from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import tensors
 from ..listener import Listener
 from ..live import Live
-from ..options import Options
 from ..program import Program
 from .finite import sums_up
 
@@ -23,15 +22,13 @@ from .finite import sums_up
 class FiniteResults(Listener):
     """Looks at the results of calls that made nodes."""
 
+    needs = ("light",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._notes: dict[int, str] = {}
         self._missing = {"NaN", "Inf"}  # what no result has had so far
         self._sums: list[tuple[int, Tensor]] = []  # on other devices
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.light
 
     def called(self, event: Called) -> None:
         if event.end == event.start or not self._missing:

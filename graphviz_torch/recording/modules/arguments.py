@@ -26,7 +26,6 @@ from torch.overrides import get_testing_overrides
 from ...internals.hooks.calls import Called
 from ..backward import Backward
 from ..listener import Columns, Listener
-from ..options import Options
 from ..program import Program
 
 Attributes = tuple[str, ...]  # "name=value", as `Node.attributes` has them
@@ -47,15 +46,13 @@ _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.de
 class Arguments(Listener):
     """By the sequence number of a node: what was called, and its plain arguments."""
 
+    needs = ("every_call",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # The function, the places of what may be plain, and that: judged when it is asked for.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
         self._dropouts: list[tuple[int, int, float]] = []  # of attentions: their nodes, and p
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return not options.light
 
     def called(self, event: Called) -> None:
         func, args, kwargs, _, _, number, end = event

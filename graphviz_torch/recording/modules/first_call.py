@@ -25,7 +25,6 @@ from ...internals.replay.call import Call, without_values
 from ...internals.tensors.pytree import flatten, tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
-from ..options import Options
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -76,6 +75,8 @@ class RecordedCall:
 class FirstCall(Listener):
     """Keeps the first outermost call with gradients, as `record(experiments=True)` asks."""
 
+    needs = ("experiments",)
+
     functions = _LOSSES
     before = frozenset[Any]()
 
@@ -90,10 +91,6 @@ class FirstCall(Listener):
         self._nodes: dict[int, dict[int, int]] = {}  # by backward
         self._losses: list[Loss] = []
         self._outputs: tuple[Tensor, ...] = ()
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.experiments
 
     def module_began(self, event: ModuleBegan) -> None:
         if self._open:

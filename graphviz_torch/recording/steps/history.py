@@ -27,7 +27,6 @@ from ..backward import Backward
 from ..events.code import called, codes
 from ..listener import Began, Listener
 from ..live import Live
-from ..options import Options
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -94,14 +93,12 @@ class _Line:
 class GraphHistory(Listener):
     """Looks, at every backward, for the graphs of earlier ones."""
 
+    needs = ("every_call",)
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._lines: dict[tuple[Place | None, str], _Line] = {}
         self._found: dict[int, Retention] = {}  # by graph
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return not options.light
 
     def backward_began(self, event: Began) -> None:
         live = event.live

@@ -17,7 +17,6 @@ from ...internals.tensors.pytree import tensors
 from ..backward import Backward
 from ..listener import Began, Ended, Listener
 from ..live import Live
-from ..options import Options
 from ..program import Program
 from ..program.tracking import name_of
 from .operators import OPERATORS
@@ -28,6 +27,8 @@ from .transfers import CopyRecord, Transfers
 class Copies(Listener):
     """The copies of a recording, each with its line, its module and its node."""
 
+    needs = ("transfers",)
+
     operators = OPERATORS
 
     def __init__(self, program: Program) -> None:
@@ -37,10 +38,6 @@ class Copies(Listener):
         self._transfers = Transfers()
         self._live: Live | None = None  # the backward that runs
         self._backwards = 0  # that have begun
-
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.transfers
 
     def copies_timed(self, event: Sequence[Memcpy]) -> None:
         """The profiler has seen these copies, and how long they took."""

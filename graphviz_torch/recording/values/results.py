@@ -24,7 +24,6 @@ from ...internals.tensors.pytree import tensors
 from ..backward import Backward
 from ..listener import Began, Columns, Listener
 from ..live import Live
-from ..options import Options
 from ..program import Program
 from .fingerprints import Fingerprints
 
@@ -36,9 +35,7 @@ _LARGE = 1 << 18  # elements of a leaf: of more, only so many are read
 class ResultValues(Listener):
     """Asks nothing of the device until a graph is made."""
 
-    @classmethod
-    def wanted(cls, options: Options) -> bool:
-        return options.values
+    needs = ("values",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
