@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .render.mermaid import to_mermaid
     from .render.modules.summary import Summary, summary
     from .render.rank_chart import rank_chart
+    from .render.river.flow import draw_flow
     from .render.text import to_text
     from .render.view import view_script
     from .render.view.payload import view_payload
@@ -147,6 +148,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     # render
     "annotate_source",
     "collectives",
+    "draw_flow",
     "make_dot",
     "rank_chart",
     "to_mermaid",
@@ -227,6 +229,7 @@ _ROOMS = {
     "render.modules.summary": "Summary summary",
     "render.mermaid": "to_mermaid",
     "render.rank_chart": "rank_chart",
+    "render.river.flow": "draw_flow",
     "render.text": "to_text",
     "render.view": "view_script",
     "render.view.payload": "view_payload",

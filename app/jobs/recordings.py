@@ -16,6 +16,7 @@ from graphviz_torch import (
     Summary,
     Training,
     diff,
+    draw_flow,
     draw_graph,
     explain,
     load,
@@ -98,6 +99,11 @@ def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
 def as_text(graph: Graph) -> str:
     """The graph as text, as far as a page shows it."""
     return to_text(graph, wide=True)[:MAX_TEXT]
+
+
+def as_flow(graphs: tuple[Graph, ...]) -> str:
+    """The gradient of one step as a river, or of two beside each other, as SVG."""
+    return draw_flow(*graphs)
 
 
 def as_json(graph: Graph) -> bytes:

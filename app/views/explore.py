@@ -12,6 +12,7 @@ from ..panels import own, recording
 from ..panels.figures import draw_findings, draw_gradients, draw_graph, draw_transfers
 from ..panels.results import result
 from ..panels.tabs.differences import draw_differences, draw_numbers
+from ..panels.tabs.flow import draw_flow
 from ..panels.tabs.memory import draw_memory
 from ..panels.tabs.modules import draw_modules
 from ..panels.tabs.nodes import draw_nodes
@@ -29,7 +30,7 @@ WHAT = (
 )
 HEIGHT = 590  # of the graph, so that it ends above the fold of 900 px
 TABS = [
-    "Graph", "Summary", "Nodes", "Gradients", "Gradient's way", "Copies", "Memory", "Text",
+    "Graph", "Summary", "Nodes", "Gradients", "Gradient's way", "Flow", "Copies", "Memory", "Text",
     "Differences",
 ]  # fmt: skip
 
@@ -103,6 +104,8 @@ def _draw_tab(name: str, opened: Opened, both: list[tuple[str, Opened]]) -> None
             draw_modules(found, key="explore")
     elif name == "Gradient's way":
         draw_way(graph, key="explore")
+    elif name == "Flow":
+        draw_flow([each.graph for _, each in both])
     elif name == "Text":
         written = result("text", "Writing", ".recordings:as_text", graph)
         if written is not None:

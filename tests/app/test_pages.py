@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import zipfile
@@ -67,6 +68,14 @@ def test_the_way_of_a_gradient_goes_from_the_loss_to_the_node_of_the_link() -> N
     factors = [float(factor) for factor in column(app, "explore way", "factor")[1:]]
     assert [b / a for a, b in pairwise(norms)] == pytest.approx(factors, rel=0.01)
     assert "arrived at 0" in app.markdown[-1].value
+
+
+def test_the_river_of_a_recording_says_what_learns() -> None:
+    app = page("explore", open="MLP", tab="Flow")
+    assert not app.exception
+    shown = app.get("html")[-1].proto.body
+    data = shown.partition("base64,")[2].partition('"')[0]
+    assert "All 4 parameters learn." in base64.b64decode(data).decode()
 
 
 def test_the_nodes_of_a_recording_can_be_narrowed_down() -> None:

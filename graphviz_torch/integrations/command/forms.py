@@ -37,6 +37,11 @@ FORMS: Final = {
         (".svg", ".png", ".pdf", ".dot"),
         slow=True,
     ),
+    "flow": Form(
+        "Draw the gradient of a step as a river: what learns, what does not, and where it is cut.",
+        "draw_flow",
+        (".flow.svg",),
+    ),
     "html": Form(
         "Write one HTML page with the interactive view.", "to_html", (".html",), titled=True
     ),
@@ -49,5 +54,7 @@ SUFFIXES: Final = tuple([suffix for form in FORMS.values() for suffix in form.su
 
 
 def form_of(path: Path) -> Form | None:
-    """The form of a file, as its name ends."""
-    return next((form for form in FORMS.values() if path.suffix in form.suffixes), None)
+    """The form of a file, as its name ends: the longest ending of one."""
+    ends = {suffix: form for form in FORMS.values() for suffix in form.suffixes}
+    fits = [suffix for suffix in ends if path.name.endswith(suffix)]
+    return ends[max(fits, key=len)] if fits else None

@@ -1,4 +1,4 @@
-"""`draw`, `html`, `view`, `mermaid`, `text`, `tensorboard`: a saved graph in other forms."""
+"""`draw`, `flow`, `html`, `view`, `mermaid`, `text`, `tensorboard`: a saved graph in a form."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ def add_form(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--format", help=says)
     if "findings" in signature(form.make).parameters:
         _add_findings(parser)
+    if "after" in signature(form.make).parameters:
+        says = "another one to draw beside it, after a repair"
+        parser.add_argument("--after", type=Path, metavar="FILE", help=says)
     add_options(parser, form.make)
     parser.set_defaults(form=name)
 
@@ -104,6 +107,8 @@ def _written(parsed: argparse.Namespace) -> int:
         out = parsed.out or beside(parsed.file, f".{parsed.format or form.suffixes[0][1:]}")
         draw(graph, out, parsed.format, **options)
         return 0
+    if getattr(parsed, "after", None) is not None:
+        options["after"] = read_saved(parsed.after)
     if form.titled:
         options.setdefault("title", _title(parsed.file))
     text = form.make(graph, **options)

@@ -1,0 +1,1 @@
+"""The gradient of a step as a river, from data to loss."""

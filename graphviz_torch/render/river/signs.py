@@ -1,0 +1,149 @@
+"""What is drawn in and beside a river: places, dams, parameters, the scale and the legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ...graph.text import shortened
+from ...graph.units import number_text
+from ..chart import svg_text
+from ..style import COLORS, SCALE
+from .stream import Dam, Place, State, Tributary
+
+WATER: Final = SCALE[2][0]
+_STATES: Final[dict[State, tuple[str, str]]] = {  # colour by name, what it means
+    "learns": ("output_line", "learns"),
+    "starves": ("transfer_line", "learns nothing"),
+    "frozen": ("operation_line", "frozen"),
+}
+_THIN, BROAD = 2.0, 46.0  # of a stream
+SIDE = 30  # pixels left of all
+_DECADES = 3.0  # that the scale has at least
+_MOST_DECADES = 9.0
+_FEW = 3  # parameters that are named
+
+
+class Scale:
+    """From norms to widths, logarithmic."""
+
+    def __init__(self, norms: Sequence[float]) -> None:
+        known = [math.log10(norm) for norm in norms if 0 < norm < math.inf]
+        self.high: float = max(known, default=0.0)
+        low = max(min(known, default=-_DECADES), self.high - _MOST_DECADES)
+        self.low: float = min(low, self.high - _DECADES)
+
+    def __call__(self, norm: float) -> float:
+        """0 where there is no water."""
+        if not 0 < norm < math.inf:
+            return 0.0
+        share = (math.log10(norm) - self.low) / (self.high - self.low)
+        return _THIN + max(0.0, share) * (BROAD - _THIN)
+
+
+def dam_sign(x: float, y: float, dam: Dam, text: float, room: int) -> Iterator[str]:
+    color = COLORS["transfer_line" if dam.harmful else "muted"][0]
+    yield (
+        f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
+        f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
+    )
+    yield leader(x + 18, text - 5, y)
+    said = shortened(" · ".join(dam.text), room)
+    yield bold(text, y + 4, said, "transfer_line" if dam.harmful else "muted", 12)
+
+
+def place_sign(x: float, y: float, width: float, place: Place) -> str:
+    """A place: filled where its parameters learn, hollow where one learns nothing."""
+    high = 12.0
+    box = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.0f}"'
+    paper = COLORS["background"][0]
+    if place.output:
+        line = COLORS["output_line"][0]
+        return f'<rect {box} rx="6" fill="{COLORS["output"][0]}" stroke="{line}" stroke-width="2"/>'
+    if not place.state:
+        line = COLORS["operation_line"][0]
+        return f'<rect {box} rx="6" fill="{paper}" stroke="{line}"/>'
+    color = COLORS[_STATES[place.state][0]][0]
+    if place.state == "starves":
+        return f'<rect {box} rx="6" fill="{paper}" stroke="{color}" stroke-width="2.4"/>'
+    corner = 6 if place.state == "learns" else 1
+    return f'<rect {box} rx="{corner}" fill="{color}"/>'
+
+
+def _dot(x: float, y: float, state: State) -> str:
+    color = COLORS[_STATES[state][0]][0] if state else COLORS["muted"][0]
+    if state == "starves":
+        paper = COLORS["background"][0]
+        circle = f'cx="{x:.1f}" cy="{y - 3.5:.1f}" r="3.2"'
+        return f'<circle {circle} fill="{paper}" stroke="{color}" stroke-width="1.8"/>'
+    if state == "frozen":
+        return f'<rect x="{x - 3.5:.1f}" y="{y - 7:.1f}" width="7" height="7" fill="{color}"/>'
+    return f'<circle cx="{x:.1f}" cy="{y - 3.5:.1f}" r="3.8" fill="{color}"/>'
+
+
+def tributaries(x: float, y: float, some: Sequence[Tributary], room: float) -> Iterator[str]:
+    """Parameters: a few by name, many by how many are in which state."""
+    if len(some) <= _FEW and sum(len(each.name) + 10 for each in some) * 5.6 < room:
+        for each in some:
+            said = each.name if each.norm is None else f"{each.name} {number_text(each.norm)}"
+            yield _dot(x + 4, y, each.state)
+            yield svg_text(x + 12, y, said, "muted", size=10)
+            x += 24 + 5.6 * len(said)
+        return
+    end = x + room
+    for state, (_, meaning) in _STATES.items():
+        here = [each for each in some if each.state == state]
+        if not here:
+            continue
+        norms = sorted(each.norm for each in here if each.norm is not None)
+        span = f", {number_text(norms[0])} to {number_text(norms[-1])}" if norms else ""
+        said = f"{len(here):,} {meaning if state != 'learns' else 'parameters'}{span}"
+        said = shortened(said, max(8, int((end - x - 12) / 5.4)))
+        yield _dot(x + 4, y, state)
+        yield svg_text(x + 12, y, said, "muted", size=10)
+        x += 24 + 5.6 * len(said)
+
+
+def end_of(text: str, most: int) -> str:
+    """The end of a long path, which tells modules apart."""
+    return text if len(text) <= most else f"…{text[1 - most :]}"
+
+
+def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
+    """The scale of widths, and what colours and forms mean."""
+    y = height - 66
+    yield svg_text(SIDE, y + 2, "Norm of the gradient", "muted", size=11)
+    low, high = math.ceil(scale.low - 1e-9), math.floor(scale.high + 1e-9)
+    step = max(1, math.ceil((high - low + 1) / 5))
+    left, long = SIDE + 8, 212.0
+    middle, thin, broad = y + BROAD / 2, slim * _THIN / 2, slim * BROAD / 2
+    over = max(scale.high - scale.low, 1e-9)
+    yield (
+        f'<path d="M{left} {middle - thin:.1f}L{left + long:.0f} {middle - broad:.1f}'
+        f'v{2 * broad:.1f}L{left} {middle + thin:.1f}z" fill="{WATER}"/>'
+    )
+    for power in range(low, high + 1, step):
+        at = left + long * (power - scale.low) / over
+        yield svg_text(at, y + BROAD + 12, number_text(10.0**power), "muted", "middle", 10)
+    x, y = left + long + 30, y + 8
+    for state, (_, meaning) in _STATES.items():
+        yield _dot(x, y + 16, state)
+        yield svg_text(x + 9, y + 16, meaning, "muted", size=11)
+        x += 34 + 6 * len(meaning)
+    dry = f"M{x:.0f} {y + 12.5:.1f}h26"
+    line = COLORS["edge"][0]
+    yield f'<path d="{dry}" stroke="{line}" stroke-dasharray="2 4" stroke-width="1.3" fill="none"/>'
+    yield svg_text(x + 32, y + 16, "no gradient", "muted", size=11)
+    x += 112
+    yield f'<path d="M{x:.0f} {y + 8.5:.1f}h20v8h-20z" fill="{COLORS["transfer_line"][0]}"/>'
+    yield svg_text(x + 26, y + 16, "cut", "muted", size=11)
+
+
+def leader(x0: float, x1: float, y: float) -> str:
+    line = COLORS["cluster_line"][0]
+    return f'<path d="M{x0:.1f} {y:.1f}H{x1:.1f}" stroke="{line}" stroke-width="0.8" fill="none"/>'
+
+
+def bold(x: float, y: float, text: str, color: str, size: int) -> str:
+    return f'<g font-weight="bold">{svg_text(x, y, text, color, size=size)}</g>'

@@ -1,0 +1,208 @@
+"""The gradient as a river: its widths, states and sentence against what autograd itself says."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from graphviz_torch import Recording, draw_flow, record
+from graphviz_torch.graph import Cut, Edge, GradientStats, Graph, Node, Parameter
+from graphviz_torch.integrations.command.main import main
+from graphviz_torch.render.river.lanes import courses
+from tests.support.drawn import F32, HOSTILE
+from tests.support.zoo import UNet
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(each.itertext()) for each in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def widths(svg: str) -> dict[str, list[float]]:
+    """The widths of the places, by name, from left to right."""
+    found: dict[str, list[float]] = {}
+    for group in ET.fromstring(svg).iter(f"{SVG}g"):
+        box, title = group.find(f"{SVG}rect"), group.findtext(f"{SVG}title")
+        if box is not None and title:
+            found.setdefault(title.partition(":")[0], []).append(float(box.get("width", "")))
+    return found
+
+
+class Net(nn.Module):
+    """Four layers, of which the second feeds the third through a cut where there is one."""
+
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.cut = cut
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.spare = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            if self.cut and number == 2:
+                x = x.detach()
+            x = layer(x).tanh() * 0.3 if number == 1 else layer(x).tanh()
+        return x
+
+
+def trained(cut: bool, frozen: bool = False) -> tuple[Net, Recording, dict[str, float]]:
+    """A net, its recorded step, and the norm of the gradient of what each layer hands on."""
+    torch.manual_seed(0)
+    net = Net(cut)
+    net.layers[0].weight.requires_grad_(not frozen)
+    norms: dict[str, float] = {}
+
+    def noted(name: str, result: Tensor) -> None:
+        if result.requires_grad:
+            result.register_hook(lambda grad: norms.__setitem__(name, grad.norm().item()))
+
+    # What a place hands on is what the next one reads: a tanh or square between has no module.
+    for number in range(1, 4):
+        net.layers[number].register_forward_pre_hook(
+            lambda _, given, number=number: noted(f"layers.{number - 1}", given[0])
+        )
+    with record(net) as recording:
+        squares = net(torch.randn(16, 8)).square()
+        noted("layers.3", squares)
+        loss = squares.sum()
+        loss.backward()
+    return net, recording, norms
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_sentence_counts_what_autograd_gave_no_gradient_and_names_the_line_of_the_cut(
+    cut: bool, frozen: bool
+) -> None:
+    net, recording, _ = trained(cut, frozen)
+    learning = [p for p in net.parameters() if p.requires_grad]
+    starving = [p for p in learning if p.grad is None]
+    head, about, *rest = texts(draw_flow(recording))
+    assert head.startswith(f"{len(starving)} of {len(learning)} parameters learn nothing: ")
+    assert ("test_flow.py:" in head) == cut
+    assert ("1 more is frozen" in about) == frozen
+    line = next(n for n, t in enumerate(Path(__file__).read_text().splitlines(), 1) if "ch()" in t)
+    dams = [text for text in rest if "\N{BLACK SCISSORS}" in text]
+    assert len(dams) == cut
+    assert all(text.endswith(f"test_flow.py:{line}") for text in dams)
+
+
+def test_a_place_is_as_wide_as_the_logarithm_of_the_norm_that_a_hook_measures() -> None:
+    _, recording, norms = trained(cut=False)
+    drawn = widths(draw_flow(recording))
+    measured = {name: math.log10(norm) for name, norm in norms.items()}
+    assert max(measured.values()) - min(measured.values()) > 0.4
+    points = sorted((measured[name], *drawn[name]) for name in norms)
+    assert points[0][1] > 12  # a thinner place is drawn as wide, to be seen
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points)]
+    assert slopes[0] > 0
+    assert slopes == pytest.approx([slopes[0]] * len(slopes), rel=0.1)
+
+
+def test_two_steps_stand_beside_each_other_on_one_scale() -> None:
+    _, before, _ = trained(cut=True)
+    _, after, _ = trained(cut=False)
+    drawn = widths(draw_flow(before, after))
+    # What lies between the cut and the loss has the same gradient in both.
+    for name in ("layers.2", "layers.3"):
+        one, other = drawn[name]
+        assert one == pytest.approx(other, abs=0.1)
+    assert draw_flow(before, after).count("<title>layers.0: no gradient</title>") == 1
+    heads = [text for text in texts(draw_flow(before, after)) if "learn nothing" in text]
+    assert [head.partition(":")[0] for head in heads] == ["before", "after"]
+
+
+def test_a_step_in_which_all_learns_says_so() -> None:
+    model = nn.Linear(2, 1)
+    with record(model) as recording:
+        model(torch.ones(4, 2)).sum().backward()
+    assert texts(draw_flow(recording))[0] == "All 2 parameters learn."
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_name_comes_out_as_it_went_in(hostile: str) -> None:
+    stats = (GradientStats(1.0, 1.0, 1.0, 0.0),)
+    leaf = Node(0, "AccumulateGrad", (F32,), hostile, leaf="parameter")
+    rest = [
+        Node(i, "MulBackward0", (F32,), hostile, "mul", grad_outputs=stats, module=hostile)
+        for i in (1, 2)
+    ]
+    cut = Cut("detach", None, 1, (2,), where=hostile)
+    known = Parameter(hostile, F32, True, node=0)
+    graph = Graph((leaf, *rest), (Edge(0, 1),), ((1, 0), (2, 0)), parameters=(known,), cuts=(cut,))
+    svg = draw_flow(graph)
+    shown = " ".join(" ".join(text.split()) for text in ET.fromstring(svg).itertext())
+    assert " ".join(hostile.split())[:30] in shown
+    assert "<script" not in svg
+
+
+def layered(count: int) -> Graph:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(count)])
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    return recording.graph
+
+
+@pytest.mark.parametrize("count", [3, 40, 100])
+def test_every_text_stands_on_a_sheet_of_1200_pixels_and_none_on_another(count: int) -> None:
+    svg = draw_flow(layered(count))
+    tree = ET.fromstring(svg)
+    wide, high = float(tree.get("width", "")), float(tree.get("height", ""))
+    assert wide <= 1200
+    boxes: dict[tuple[float, float], float] = {}
+    for text in tree.iter(f"{SVG}text"):
+        x, y, size = (float(text.get(name, "")) for name in ("x", "y", "font-size"))
+        assert size >= 10
+        long = 0.5 * size * len(text.text or "")
+        left = {"end": x - long, "middle": x - long / 2}.get(text.get("text-anchor", ""), x)
+        assert left >= 0
+        assert left + long <= wide
+        assert y <= high
+        boxes[left, y] = long
+    for (left, y), long in boxes.items():
+        after = [x for x, other in boxes if other == y and x > left]
+        assert not after or left + long <= min(after)
+    assert len(widths(svg)) == count + 1  # and the loss
+
+
+def test_the_skips_of_a_unet_run_in_lanes_beside_it() -> None:
+    torch.manual_seed(0)
+    model = UNet()
+    with record(model) as recording:
+        model(torch.randn(1, 3, 32, 32)).mean().backward()
+    svg = draw_flow(recording)
+    bends = re.findall(r'<path d="M([\d.]+) [\d.]+C[^"]*? ([\d.]+) [\d.]+" fill="none"', svg)
+    assert len([one for one, other in bends if float(one) < float(other)]) >= 2  # out, and
+    assert len([one for one, other in bends if float(one) > float(other)]) >= 2  # in
+
+
+@given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=16))
+def test_no_two_results_run_in_one_lane_and_none_through_a_place(
+    edges: set[tuple[int, int]],
+) -> None:
+    rows = 1 + max([max(edge) for edge in edges], default=0)
+    places, found = courses(rows, edges)
+    for row in range(rows):
+        passing = [c.lanes[row] for c in found if c.source < row < c.uses[-1]]
+        assert len({*passing, places[row]}) == len(passing) + 1
+    assert {(c.source, use) for c in found for use in c.uses} == {(a, b) for a, b in edges if a < b}
+
+
+def test_the_command_writes_one_file_and_takes_another_step_beside_it(tmp_path: Path) -> None:
+    graph = layered(3)
+    saved = graph.save(tmp_path / "step.json")
+    assert main(["flow", str(saved)]) == 0
+    assert (tmp_path / "step.flow.svg").read_text() == draw_flow(graph)
+    out = tmp_path / "both.svg"
+    assert main(["flow", str(saved), "--after", str(saved), "-o", str(out)]) == 0
+    assert out.read_text() == draw_flow(graph, graph)
