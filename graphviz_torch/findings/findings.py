@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph import Finding, Graph
-from ..graph.nodes import REGION
+from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width
 from ..graph.training.findings import steps_text
 
@@ -36,7 +36,9 @@ class Checked:
             missing.append("no backward")
         elif not any(node.grad_outputs for node in nodes):
             missing.append("gradients not recorded")
-        elif any(node.note.startswith(REGION) for node in nodes):
+        elif any(node.note.startswith(REGION) for node in nodes) and not any(
+            node.grad_outputs for node in nodes if node.note == INSIDE
+        ):
             missing.append(
                 "gradients inside compiled regions not recorded, compiled='eager' shows them"
             )

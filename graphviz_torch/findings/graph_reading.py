@@ -91,14 +91,19 @@ class Reading:
 
     @cached_property
     def regions(self) -> dict[int, int]:
-        """For each node inside a compiled region, the region's own node, which comes after it."""
-        found, region = {}, -1
+        """For each node inside a compiled region, the region's own node, which comes after it.
+
+        Not of a region whose gradients inside are known: there each node speaks for itself.
+        """
+        found, region, known = dict[int, int](), -1, set[int]()
         for node in reversed(self.graph.nodes):
             if node.note == INSIDE:
                 found[node.id] = region
+                if node.grad_outputs:
+                    known.add(region)
             elif node.operation == "compiled":
                 region = node.id
-        return found
+        return {node: region for node, region in found.items() if region not in known}
 
     def sources(self, node: int) -> list[Edge]:
         """The edges that end at a node; of a region, those that come into it."""

@@ -17,7 +17,7 @@ from ..graph import Graph, ModuleRow, Node, Step
 from ..internals.frames import OTHER
 from ..internals.hooks.dispatch import unseen
 from ..internals.hooks.modes import unseen_operators
-from ..tracing.regions import opened
+from ..tracing.regions import Region, opened
 from .backward import Backward
 from .listener import Listener
 from .program import Program
@@ -42,7 +42,7 @@ def graphs_of(
     graphs = [_completed(*pair, program, listeners) for pair in pairs]
     if program.options.compiled != "closed":
         graphs = [
-            program.remarks.attempt(opened, graph, *_inside(backward, program)) or graph
+            program.remarks.attempt(opened, graph, *_inside(backward, program, listeners)) or graph
             for graph, backward in zip(graphs, backwards, strict=True)
         ]
     return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
@@ -90,9 +90,11 @@ def _completed(
     return graph
 
 
-def _inside(backward: Backward, program: Program) -> tuple[Any, ...]:
+def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
     """What there is to know of the inside of compiled regions, as `opened` takes it."""
-    regions = backward.reading.regions
+    regions: Mapping[int, Region] = backward.reading.regions
+    for listener in listeners:
+        regions = program.remarks.attempt(listener.regions, regions, backward) or regions
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
     origins += [one.origin for region in regions.values() for one in region.events]

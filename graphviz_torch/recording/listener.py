@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 
 from ..graph import Graph
 from ..tracing.nodes import GradFn
+from ..tracing.regions import Region
 from .backward import Backward
 from .live import Live
 from .live_nodes import End
@@ -139,6 +140,10 @@ class Listener:
     def complete(self, graph: Graph, backward: Backward) -> Graph:
         """The graph, with what there is beside its nodes."""
         return graph
+
+    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
+        """The compiled regions of a graph, by their node, with what is known inside."""
+        return regions
 
     def keep(self, graphs: Sequence[Graph]) -> Any:
         """What a recording is to hold as long as it lives, once its graphs are made; or None."""

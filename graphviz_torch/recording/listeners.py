@@ -9,6 +9,7 @@ from __future__ import annotations
 from .collectives.collectives import Collectives
 from .collectives.placements import Placements
 from .collectives.wrappers import Wrappers
+from .compiled.gradients import InnerGradients
 from .cuts.cuts import Cuts
 from .events.idle_calls import IdleCalls
 from .events.listener import EventListener
@@ -46,5 +47,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     Placements,
     Wrappers,
     ResultValues,
+    InnerGradients,
     FirstCall,
 )

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch.distributed as dist
 
-Compiled = Literal["open", "closed", "eager"]  # how a recording takes compiled code
+Compiled = Literal["open", "closed", "eager", "gradients"]  # how a recording takes compiled code
 
 
 class Options(NamedTuple):
@@ -34,6 +34,11 @@ class Options(NamedTuple):
     def every_call(self) -> bool:
         """May something be asked of each call."""
         return not self.light
+
+    @property
+    def inside_regions(self) -> bool:
+        """Are the gradients inside compiled regions looked for."""
+        return self.compiled == "gradients" and self.gradients is True
 
     @property
     def distributed(self) -> bool:

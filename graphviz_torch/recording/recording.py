@@ -67,7 +67,8 @@ def record(
         compiled: show what a region that `torch.compile` made does inside, as far as it is known.
             "closed": leave it one node. "eager": run the block as it is written, with no compiled
             code in any thread, so that all is known; its numbers and its time are eager's. What was
-            compiled is used again afterwards.
+            compiled is used again afterwards. "gradients": as "open", and run each region's
+            backward once more, operation by operation, for the gradients of the nodes inside.
         values: note a fingerprint of each result of the forward and of each leaf, by which
             `first_difference` tells where two runs part. What makes no node has none: run the
             forward with gradients on.
@@ -101,7 +102,7 @@ def record(
     if gradients not in (True, False, "finite"):
         raise ValueError(f'gradients={gradients!r}: pass True, False or "finite".')
     if compiled not in get_args(Compiled):
-        raise ValueError(f'compiled={compiled!r}: pass "open", "closed" or "eager".')
+        raise ValueError(f'compiled={compiled!r}: pass "open", "closed", "eager" or "gradients".')
     if clock and not torch.cuda.is_available():
         raise RuntimeError("record(clock=True) times copies on CUDA, and there is no CUDA device.")
     keeps = gradients != "finite" if memory is None else memory

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
+from ..graph import Cut, Edge, Event, GradientStats, Graph, Node, Operand, TensorMeta
 from ..graph.events import GraphBreak
 from ..graph.ids import renumbered
 from ..graph.nodes import INSIDE
@@ -39,6 +39,9 @@ class Inside(NamedTuple):
     origin: Origin
     attributes: tuple[str, ...] = ()
     runs: bool = True  # does a gradient come to it; else it lies before a cut
+    number: int = -1  # how many nodes the program had made in the region before it
+    custom: bool = False  # did a custom Function of the program's make it
+    grad_outputs: tuple[GradientStats | None, ...] = ()
 
 
 class InsideCut(NamedTuple):
@@ -74,6 +77,8 @@ class Region:
     # Of each input, for each of its users, which input of that it is; None where that is not known,
     # and not of `edges` either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
+    calls: tuple[str, ...] = ()  # of all nodes that were made: what made each, by their numbers
+    remark: str = ""  # what there is to say of it
 
 
 def opened(
@@ -124,7 +129,8 @@ def opened(
             cuts += [_cut(each, first[i], sources, origins) for each in regions[i].cuts]
             told = [_event(each, first[i], nodes, origins) for each in regions[i].events]
             ends = [event.where for event in told if isinstance(event, GraphBreak) and event.where]
-            node = node._replace(note="\n".join([node.note, *(f"ends at {at}" for at in ends)]))
+            said = [node.note, regions[i].remark, *(f"ends at {at}" for at in ends)]
+            node = node._replace(note="\n".join(filter(None, said)))
             events += told
         else:
             edges += [edge._replace(source=ids[edge.source], target=ids[i]) for edge in inputs[i]]
@@ -233,6 +239,7 @@ def _node(number: int, inside: Inside, origins: _Origins) -> Node:
         module_class=classes,
         source=origins.source(inside.origin),
         attributes=inside.attributes,
+        grad_outputs=inside.grad_outputs,
         note=INSIDE,
     )
 

@@ -57,8 +57,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_compiled(parser: argparse.ArgumentParser) -> None:
     """The option of every command that records a script."""
     says = "what torch.compile made is shown inside (open, the default), is one node (closed), or "
-    says += "is not used in recorded steps, which run as written, and nothing is hidden (eager)"
-    choices = ("open", "closed", "eager")
+    says += (
+        "is not used in recorded steps, which run as written, and nothing is hidden (eager), or "
+    )
+    says += "has its backward run once more, for the gradients inside (gradients)"
+    choices = ("open", "closed", "eager", "gradients")
     parser.add_argument("--compiled", choices=choices, default="open", help=says)
 
 

@@ -25,6 +25,7 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import unseen_operators
 from ...internals.tensors.metadata import tensor_meta
 from ...tracing.nodes import GradFn, made_by, operation, read
+from ...tracing.region_gradients import call_of
 from ...tracing.region_reader import enter, expect, origin
 from ...tracing.regions import END, Inside, InsideCut, InsideEvent, Region
 from ...tracing.tracer import connected
@@ -173,7 +174,11 @@ class OperationTrace:
         places = {fn: i for i, fn in enumerate(made)}
         inner = {ids[fn]: i for fn, i in places.items()}
         columns = read(ids, edges, [(fn, 0) for fn in ends], ()).columns
-        nodes = []
+        nodes, calls = [], list[str]()
+        firsts = {}  # how many nodes there were before each operation's
+        for one in self._operations:
+            firsts[one.start] = len(calls)
+            calls += [call_of(one.meta)] * (one.end - one.start)
         for fn, each in made.items():
             name, outputs, attributes = (
                 columns[field][ids[fn]] for field in ("name", "outputs", "attributes")
@@ -181,7 +186,10 @@ class OperationTrace:
             name = f"{each.function}Backward" if each.function else _RENAMED.get(name, name)
             title = each.function or operation(name)
             where = origin(each.meta)
-            nodes.append(Inside(name, title, outputs, where, attributes, fn in live))
+            number = firsts[each.start] + fn._sequence_nr() - each.start
+            custom = bool(each.function)
+            row = Inside(name, title, outputs, where, attributes, fn in live, number, custom)
+            nodes.append(row)
         inside, users = [], defaultdict[int, list[tuple[int, int]]](list)
         orders = {ids[fn]: each.order for fn, each in made.items() if each.order is not None}
         for edge in edges:
@@ -212,6 +220,7 @@ class OperationTrace:
             tuple(_inside(cut, fn, places, sources) for cut in cuts for fn in cut.before),
             _events(self._pairs.noted, places),
             tuple(tuple(input_nr for _, input_nr in entry) for entry in entries),
+            tuple(calls),
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:

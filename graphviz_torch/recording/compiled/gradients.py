@@ -1,0 +1,113 @@
+"""Gradients inside compiled regions: each region's backward is run once more, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from ...graph import GradientStats
+from ...internals.compiled import backward_graph
+from ...internals.compiler.backwards import RegionBackwardWatch
+from ...internals.tensors.metadata import tensor_meta
+from ...tracing.region_gradients import Taken, received
+from ...tracing.regions import Region
+from ..backward import Backward
+from ..gradients.statistics import Descriptions
+from ..listener import Began, Ended, Listener
+from ..program import Program
+
+Inner = tuple[GradientStats | None, ...]
+
+# Which values of a region's backward its nodes receive, by the class of its node: a compiler may
+# take from the graph later what it is read from.
+_received: WeakKeyDictionary[Any, Mapping[str, list[Taken]]] = WeakKeyDictionary()
+
+
+class InnerGradients(Listener):
+    """The gradient at every node inside a compiled region, where that is asked."""
+
+    needs = ("inside_regions",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._watch: RegionBackwardWatch | None = None
+        self._runs: dict[int, dict[int, _Run]] = {}  # by graph, then by the region's own node
+
+    def backward_began(self, event: Began) -> None:
+        live = event.live
+        if live.ran.rows is None or not live.reading.regions:
+            return
+        fns = list(live.ids)
+        runs = {i: _Run(region) for i, region in live.reading.regions.items()}
+        for i, run in runs.items():
+            run.look(type(fns[i]))
+        self._runs[live.position] = runs
+        self._watch = RegionBackwardWatch({fns[i]: run for i, run in runs.items()})
+        self._watch.open()
+
+    def backward_ended(self, event: Ended) -> None:
+        self.close()
+
+    def step_ended(self, event: None) -> None:
+        self._runs = {}
+
+    def regions(self, regions: Mapping[int, Region], backward: Backward) -> Mapping[int, Region]:
+        runs = self._runs.get(backward.position, {})
+        return {i: runs[i].given(region) if i in runs else region for i, region in regions.items()}
+
+    def close(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+
+
+class _Run:
+    """The gradients inside one region."""
+
+    def __init__(self, region: Region) -> None:
+        self.values: Mapping[str, list[Taken]] = {}
+        self._region = region
+        self._remark = ""
+        self._descriptions = Descriptions()
+        self._equal = False
+
+    def look(self, kind: Any) -> None:
+        """Find out which values the nodes inside receive."""
+        graph = backward_graph(kind)
+        if kind not in _received and graph is not None and (found := received(graph, self._region)):
+            _received[kind] = found
+        self.values = _received.get(kind, {})
+
+    def see(self, name: str, value: Tensor) -> None:
+        [where, *_] = self.values[name]
+        self._descriptions.see(where, value, self._descriptions.kind(tensor_meta(value)))
+
+    def seen(self) -> None:
+        self._descriptions.describe_all()
+
+    def equal(self) -> None:
+        self._equal = True
+
+    def miss(self, why: str) -> None:
+        self._remark = f"gradients inside are not known: {why}"
+
+    def given(self, region: Region) -> Region:
+        """The region with the gradients of its nodes."""
+        if not self._equal:
+            return replace(region, remark=self._remark)
+        found = self._descriptions.collect()
+        rows: dict[int, Inner] = {}
+        for [first, *more] in self.values.values():
+            stats = found.get(first)
+            for node, output_nr in (first, *more) if stats is not None else ():
+                row: list[GradientStats | None] = [None] * len(region.nodes[node].outputs)
+                row[output_nr] = stats
+                rows[node] = tuple(row)
+        nodes = enumerate(region.nodes)
+        return replace(
+            region, nodes=tuple(n._replace(grad_outputs=rows.get(i, ())) for i, n in nodes)
+        )
