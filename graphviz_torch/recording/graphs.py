@@ -93,7 +93,7 @@ def _completed(
 def _inside(backward: Backward, program: Program, listeners: Sequence[Listener]) -> tuple[Any, ...]:
     """What there is to know of the inside of compiled regions, as `opened` takes it."""
     regions: Mapping[int, Region] = backward.reading.regions
-    for listener in listeners:
+    for listener in listeners if regions else ():
         regions = program.remarks.attempt(listener.regions, regions, backward) or regions
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]

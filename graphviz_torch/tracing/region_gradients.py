@@ -39,7 +39,9 @@ def received(graph: Any, region: Region) -> dict[str, list[Taken]]:
         elif op.op == "call_function" and given:
             owner = insides.get(owners.get(op, -1))
             makers[op] = owner
-            for source in given if owner is not None else ():
+            if owner is None:
+                continue
+            for source in given:
                 if makers[source] != owner and source not in taken.setdefault(owner, []):
                     taken[owner].append(source)
     for node, value in _of_functions(graph, region, makers).items():
@@ -144,5 +146,6 @@ def _fits(meta: TensorMeta | None, value: Any) -> bool:
     if meta is None or "val" not in value.meta:
         return False
     shape = tensor_meta(value.meta["val"]).shape
-    same = [a == b or a < 0 or b < 0 for a, b in zip(meta.shape, shape, strict=False)]
-    return len(meta.shape) == len(shape) and all(same)
+    return len(meta.shape) == len(shape) and all(
+        a == b or a < 0 or b < 0 for a, b in zip(meta.shape, shape, strict=True)
+    )

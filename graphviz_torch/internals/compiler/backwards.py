@@ -29,13 +29,15 @@ from ..hooks.modes import unseen_calls, unseen_operators
 class Backwards(Protocol):
     """What is told of the backward of one region."""
 
-    values: Collection[str]  # names of those in its graph that are to be shown
+    @property
+    def values(self) -> Collection[str]:
+        """Names of those in its graph that are to be shown."""
 
     def see(self, name: str, value: Tensor) -> None:
         """The value of this name."""
 
-    def seen(self) -> None:
-        """They were all shown; what they are is to be read now."""
+    def describe(self) -> None:
+        """They were all shown, and are to be described now."""
 
     def equal(self) -> None:
         """It ended with the gradients of the compiled backward."""
@@ -100,7 +102,7 @@ def _run(node: Any, values: list[Any], told: Backwards) -> list[Any] | None:
     try:
         with unseen_calls(), unseen(), unseen_operators(), torch.no_grad(), no_autocast():
             given = _Values(module, told).run(*values, enable_io_processing=False)
-            told.seen()
+            told.describe()
     except Exception as error:
         told.miss(f"its graph could not be run again ({type(error).__name__})")
         return None

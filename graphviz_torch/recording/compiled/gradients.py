@@ -86,7 +86,7 @@ class _Run:
         [where, *_] = self.values[name]
         self._descriptions.see(where, value, self._descriptions.kind(tensor_meta(value)))
 
-    def seen(self) -> None:
+    def describe(self) -> None:
         self._descriptions.describe_all()
 
     def equal(self) -> None:
