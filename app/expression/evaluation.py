@@ -129,8 +129,8 @@ class _Evaluation:
         if name in CONSTANTS:
             return CONSTANTS[name]
         near = likely([*self.values, *CONSTANTS], name)
-        hint = f"Did you mean {near}?" if near else f"There are {', '.join(self.values)}."
-        refuse(self.text, node, f"{name!r} is not a name here. {hint}")
+        hint = f"Did you mean {near}?" if near else f"Known names: {', '.join(self.values)}."
+        refuse(self.text, node, f"{name!r} is not defined. {hint}")
 
     def index(self, node: ast.expr) -> Any:
         match node:

@@ -134,7 +134,7 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
         ExpressionError: if `text` is not such lines, or has a name twice.
     """
     lines: dict[str, ast.expr] = {}
-    for statement in _statements(text):
+    for statement in _statements(text, "Inputs is empty. Give each name a value: `x = 1, 2, 3`."):
         if not isinstance(statement, ast.Assign):
             refuse(text, statement, "An input is `name = values`, such as `x = 1, 2, 3`.")
         name = _target(text, statement)
@@ -155,7 +155,9 @@ def unused(program: Program, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in read]
 
 
-def _statements(text: str) -> list[ast.stmt]:
+def _statements(
+    text: str, empty: str = "There is nothing here yet. Try `mean((x + 2)**2 + 3)`."
+) -> list[ast.stmt]:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"{len(text):,} characters are too many: at most {MAX_LENGTH:,}.")
     try:
@@ -167,7 +169,7 @@ def _statements(text: str) -> list[ast.stmt]:
         reason = str(error) or "nested too deeply"
         raise ExpressionError(f"This is not an expression: {reason}.", text) from None
     if not body:  # nothing, or a comment alone
-        raise ExpressionError("There is nothing here yet. Try `mean((x + 2)**2 + 3)`.")
+        raise ExpressionError(empty)
     return body
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
-from graphviz_torch import Graph, collectives, find_across, load, rank_chart, record
+from graphviz_torch import Graph, collectives, diff, find_across, load, rank_chart, record
 
 from ..models import gallery
 from .backward import recorded_here
@@ -87,4 +88,21 @@ def ranks_of(graphs: tuple[Graph, ...]) -> Ranks:
     chart = ""
     with suppress(ValueError):  # they were recorded without times
         chart = rank_chart(graphs)
-    return Ranks(tuple(find_across(list(graphs))), tuple(rows), chart)
+    return Ranks(tuple(find_across(list(graphs))), tuple(rows), chart, _apart(graphs))
+
+
+def _apart(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
+    """By rank, the first node where its graph is not as rank 0's; of rank 0, as another's."""
+    first, *others = graphs
+    found: list[int | None] = [None]
+    for graph in others:
+        difference = diff(first, graph)
+        new = difference.added or [edge.target for edge in difference.added_edges]
+        if found[0] is None and difference.removed:
+            found[0] = _first_operation(first, difference.removed)
+        found.append(_first_operation(graph, new) if new else None)
+    return tuple(found)
+
+
+def _first_operation(graph: Graph, nodes: Sequence[int]) -> int:
+    return min(nodes, key=lambda node: (bool(graph.nodes[node].leaf), node))

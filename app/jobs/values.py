@@ -186,6 +186,7 @@ class Ranks:
     findings: tuple[Finding, ...]
     collectives: tuple[tuple[tuple[str, str], ...], ...]  # (column, text)
     chart: str  # an SVG of when each rank stood in a collective; "" where no times are known
+    apart: tuple[int | None, ...]  # by rank: the first node where its graph is not as rank 0's
 
 
 @dataclass(frozen=True)

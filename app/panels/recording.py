@@ -71,9 +71,9 @@ def draw_details(opened: Opened, *, key: str, ran: bool = True) -> None:
         draw_gradients(graph, key=key)
 
 
-def begin(opened: Opened, *, key: str) -> None:
-    """Before anything is drawn: the selection belongs to this graph."""
-    follow(opened.graph, key=key)
+def begin(opened: Opened, *, key: str, start: int | None = None) -> None:
+    """Before anything is drawn: the selection belongs to this graph, and begins at `start`."""
+    follow(opened.graph, key=key, start=start)
 
 
 def draw_downloads(opened: Opened, *, key: str) -> None:

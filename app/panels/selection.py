@@ -9,8 +9,9 @@ from graphviz_torch import Graph, Node
 _MOST_DIGITS = 9
 
 
-def follow(graph: Graph, *, key: str) -> None:
-    """Start with the node that the link names; another graph later starts without a selection.
+def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
+    """Start with the node that the link names, else with `start`; another graph later starts
+    without a selection.
 
     A graph of the same nodes, such as the one after backward, leaves the selection as it is.
     """
@@ -20,7 +21,7 @@ def follow(graph: Graph, *, key: str) -> None:
     if before is None:
         named = st.query_params.get("node", "")
         known = named.isascii() and named.isdecimal() and len(named) <= _MOST_DIGITS
-        state[f"{key} node"] = int(named) if known else None
+        state[f"{key} node"] = int(named) if known else start
     elif before != nodes:
         select(key, None)
     node = selected(key)

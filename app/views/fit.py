@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 
 import streamlit as st
 
@@ -14,6 +15,7 @@ from ..panels.results import result
 SAMPLE = "A sample: 6.4 billion parameters"
 FILE = "A rehearsal of mine"
 GIB = 2**30
+_STATES = ("parameters", "gradients", "optimizer")  # what sharding divides
 COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 
@@ -73,6 +75,24 @@ def _draw_file(ranks: int, tp: int, gib: float) -> None:
         _draw(found, gib)
 
 
+def _needs(found: Fit, memory: float) -> str:
+    """What it would take to fit, from what a rank has: by arithmetic, not rehearsed."""
+    sizes = dict(found.parts)
+    states = min(sum(sizes[name] for name in _STATES), found.peak_bytes)
+    rest = found.peak_bytes - states
+    needs = f"It needs a device of {text.size(found.peak_bytes)}."
+    if rest >= memory:
+        return (
+            f"{needs} Without parameters, gradients and optimizer state it has {text.size(rest)}, "
+            "which is too much alone: use a smaller batch, or checkpoint the activations."
+        )
+    ranks = math.ceil(states * found.ranks / (memory - rest))
+    return (
+        f"{needs} Or, where parameters, gradients and optimizer state ({text.size(states)} here) "
+        f"are divided among the ranks, about {ranks:,} ranks: rehearse them above."
+    )
+
+
 def _draw(found: Fit, gib: float) -> None:
     """Whether one rank fits, what it has, and what it sends."""
     left = gib * GIB - found.peak_bytes
@@ -81,7 +101,10 @@ def _draw(found: Fit, gib: float) -> None:
     if left >= 0:
         st.success(f"**{rank} fits**: {text.size(left)} are left at its peak, in {at}.")
     else:
-        st.error(f"**{rank} does not fit**: {text.size(-left)} too much at its peak, in {at}.")
+        st.error(
+            f"**{rank} does not fit**: {text.size(-left)} too much at its peak, in {at}. "
+            f"{_needs(found, gib * GIB)}"
+        )
     figures = [("Peak", text.size(found.peak_bytes))]
     figures += [(name.capitalize(), text.size(nbytes)) for name, nbytes in found.parts]
     figures.append(("Operations", text.short(found.flops)))

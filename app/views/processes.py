@@ -69,12 +69,14 @@ def draw() -> None:
         columns = st.columns(2, gap="medium")
         for number, (name, one) in enumerate(ranks[start : start + 2], start):
             with columns[number % 2]:
-                _draw_rank(name, one, key=f"rank {number}")
+                start = None if difference is None else difference.apart[number]
+                _draw_rank(name, one, key=f"rank {number}", start=start)
 
 
-def _draw_rank(name: str, opened: Opened, *, key: str) -> None:
+def _draw_rank(name: str, opened: Opened, *, key: str, start: int | None) -> None:
+    """A rank's graph, which opens where it is not as the others'."""
     st.markdown(f"#### {text.escape(name)}")
-    recording.begin(opened, key=key)
+    recording.begin(opened, key=key, start=start)
     draw_graph(opened.payload, key=key, height=520)
     if opened.graph.collectives:
         draw_collectives(opened.graph, key=key)

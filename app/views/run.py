@@ -79,13 +79,20 @@ def draw() -> None:
             device, _ = _where((1,), seeded=False)
             choice = Choice("expression", device, program=example.PROGRAM, inputs=example.INPUTS)
         hit = st.button(
-            "Run backward", type="primary", icon=":material/play_arrow:", width="stretch"
+            "Run backward",
+            type="primary",
+            icon=":material/play_arrow:",
+            width="stretch",
+            disabled=st.session_state.get("failed choice") == choice,
         )
         backward = _asked(choice, hit)
         # The examples' runs are the same for everybody.
         shared = choice.seed == 0 and source != SOURCES["expression"]
         made = _result(choice, backward, shared)
         if made is not None:
+            if made.error and st.session_state.get("failed choice") != choice:
+                st.session_state["failed choice"] = choice  # backward cannot run: draw it so
+                st.rerun()
             _draw_left(made, backward)
     if made is not None and made.opened is not None:
         st.session_state["run before"] = made.opened
@@ -110,8 +117,8 @@ def _draw_recording(opened: Opened | None, *, key: str) -> None:
     if opened is None:
         return
     recording.begin(opened, key=key)
-    recording.show(opened, key=key)
     draw_findings(opened.findings)
+    recording.show(opened, key=key)
     recording.draw_downloads(opened, key=key)
 
 

@@ -52,9 +52,9 @@ def draw() -> None:
         ended = len(steps) >= settings.steps
         _draw_pause(place_of_pause, paused, ended)
     place = st.empty()
+    with place.container():
+        _draw_steps(steps)  # empty charts stand there until the first step has ended
     if paused:
-        with place.container():
-            _draw_steps(steps)
         st.info(f"Paused after {text.count(len(steps), 'step')}.", icon=":material/pause:")
         return
 
@@ -163,13 +163,15 @@ def _slider(
 
 def _draw_steps(steps: list[Step]) -> None:
     """The loss beside the gradient norm of each layer, and the last numbers."""
-    if not steps:
-        return
-    first, last = steps[-1].norms[0], steps[-1].norms[-1]
-    ratio = f"{first / last:.2g}" if last else "0"
+    loss = norm = ratio = "…"
+    if steps:
+        first, last = steps[-1].norms[0], steps[-1].norms[-1]
+        loss, norm, ratio = f"{steps[-1].loss:.4g}", f"{first:.3g}", "0"
+        if last:
+            ratio = f"{first / last:.2g}"
     left, middle, right = st.columns(3)
-    left.metric("Loss", f"{steps[-1].loss:.4g}", border=True)
-    middle.metric("Gradient norm, first layer", f"{first:.3g}", border=True)
+    left.metric("Loss", loss, border=True)
+    middle.metric("Gradient norm, first layer", norm, border=True)
     right.metric("First layer's, relative to the last's", ratio, border=True)
     left, right = st.columns(2)
     step = alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1))

@@ -126,8 +126,8 @@ def test_a_column_counts_characters_not_bytes() -> None:
     [
         ("meen(x)", r"'meen' is not a function here\. Did you mean mean\?"),
         ("foo(x)", "'foo' is not a function here. The .* lists those there are"),
-        ("weight * 2", r"'weight' is not a name here\. Did you mean weights\?"),
-        ("q * 2", "'q' is not a name here. There are x, weights"),
+        ("weight * 2", r"'weight' is not defined\. Did you mean weights\?"),
+        ("q * 2", "'q' is not defined. Known names: x, weights"),
         ("where(x > 0, x, 0)", r"'where' is not a function here\. Write clamp\(x, min=0\), "),
         ("nn.Linear(3, 1)(x)", r"write linear\(x, w, b\), with w and b among the inputs"),
         ("torch.nn.LeakyReLU()(x)", r"write leaky_relu\(x\)"),

@@ -126,6 +126,10 @@ def test_a_training_reports_each_step_and_its_gradients_are_autograds() -> None:
 def test_the_ranks_of_the_sample_differ_and_the_page_says_how() -> None:
     app = page("processes")
     assert any("Rank 1 skipped" in expander.label for expander in app.expander)
+    found = [one.graph for one in ranks.sample()]
+    start = [app.session_state[f"rank {number} node"] for number in range(2)]
+    at = [graph.nodes[node] for graph, node in zip(found, start, strict=True)]
+    assert [node.module for node in at] == ["extra", "last"]  # which rank 1 has not, and what reads
 
 
 def test_a_training_that_has_ended_is_drawn_again() -> None:

@@ -83,10 +83,19 @@ def test_a_mistake_leaves_the_last_graph_in_grey() -> None:
     assert app.code[0].value == "  y = where(x > 0, x, 0)\n      ^"
     assert drawn(app, "before view")["payload"] == before
     assert not has(app, "run view")
+    [button] = [each for each in app.button if each.label == "Run backward"]
+    assert button.disabled
     app.text_area(key="program").set_value("y = sum(x * 3)").run()
     assert not app.error
+    [button] = [each for each in app.button if each.label == "Run backward"]
+    assert not button.disabled
     assert has(app, "run view")
     assert not has(app, "before view")
+
+
+def test_an_empty_box_of_inputs_is_not_blamed_on_the_expression() -> None:
+    app = page(source=OWN, inputs=" ", program="y = sum(x * 2)")
+    assert app.error[0].value.replace("\\", "").startswith("Inputs is empty.")
 
 
 def test_the_models_say_how_to_bring_ones_own() -> None:
@@ -105,6 +114,14 @@ def test_the_script_with_which_the_app_was_started_comes_first(
     [sources] = [group for group in app.get("button_group") if "train.py" in str(group.proto)]
     assert sources.proto.options[0].content == "train.py"
     assert len(column(app, "own gradients", "tensor")) == len(recording.graph.nodes)
+    parts = [part.type for part in app.main.children.values()]
+    # Title, what is wrong, then the graph and its tables, then the files.
+    assert [kind for kind in parts if kind != "empty"] == [
+        "flex_container",
+        "expander",
+        "flex_container",
+        "expander",
+    ]
     explored = page("explore")
     [chosen] = [box for box in explored.selectbox if box.label == "Recording"]
     assert chosen.value == "train.py"
