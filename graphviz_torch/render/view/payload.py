@@ -30,7 +30,8 @@ from ...graph.collective import by_node
 from ...graph.column import columns_in, declared_beside
 from .. import style
 from ..collectives import description, lines
-from ..groups.groups import group
+from ..groups.chains import RESHAPING
+from ..groups.groups import Group, Groups, group
 from ..groups.whole import FindingsLike, findings_of, whole_of
 from ..labels import telling
 from ..rank_chart import has_times, rank_rows, wait_lines
@@ -39,6 +40,7 @@ from .tables import Columns, Table
 from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor")
+_MOST_IN_ONE = 12  # nodes of a module that is one box until it is opened
 _KINDS = ("module", "run", "graph", "chain")
 _FINE, _COARSE, _TIME = 20, 13, 9  # bits kept of a measured number's fraction
 _MANY = 50  # nodes: more are not all looked at in every element
@@ -315,6 +317,19 @@ def _add_groups(graph: Graph, columns: Columns, header: dict[str, Any]) -> None:
     columns.steps("groupParent", parents)
     columns.numbers("groupKind", [_KINDS.index(one.kind) for one in groups.groups])
     columns.steps("groupLike", [one.like for one in groups.groups])
+    columns.numbers("groupUnit", [int(_is_one(graph, groups, one)) for one in groups.groups])
+
+
+def _is_one(graph: Graph, groups: Groups, one: Group) -> bool:
+    """Is it a module with one computation, between views: one box, until it is opened."""
+    if one.kind != "module" or one.size > _MOST_IN_ONE:
+        return False
+    if any(groups.groups[inner].kind != "chain" for inner in one.children):
+        return False
+    every = (groups.groups[number].nodes for number in groups.below(one.id))
+    inside = [graph.nodes[i] for nodes in every for i in nodes]
+    computing = [node for node in inside if not node.leaf and node.operation not in RESHAPING]
+    return len(computing) == 1
 
 
 def _style() -> dict[str, Any]:

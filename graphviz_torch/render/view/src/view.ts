@@ -38,6 +38,7 @@ export interface Options {
   page?: boolean;
 }
 
+const PHONE = 480; // CSS pixels of width
 const NARROW = 700; // CSS pixels: less has no room for a panel at the side
 const MOST_CALLED = 40;
 const THEMES: Theme[] = ["auto", "light", "dark"];
@@ -67,6 +68,8 @@ export class View implements Keyed, Actions {
   /** What is selected: a group's item, or a node (which a closed group may hide). */
   private selected: number | null = null;
   private hovered: number | null = null;
+  /** The first node that a finding marks. */
+  private readonly wrong: number | null;
 
   constructor(
     private readonly element: HTMLElement,
@@ -76,8 +79,9 @@ export class View implements Keyed, Actions {
   ) {
     this.tree = new Tree(model);
     const cards = new Cards(model, this.tree);
-    const differing = model.difference?.marks.map(([node]) => node) ?? [];
-    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, differing);
+    this.wrong = model.findings.find(({ severity, nodes }) => severity !== "info" && nodes.length)?.nodes[0] ?? null;
+    const first = model.difference?.marks.map(([node]) => node) ?? (this.wrong === null ? [] : [this.wrong]);
+    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, first);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
     this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);
@@ -110,6 +114,7 @@ export class View implements Keyed, Actions {
     this.panel.show(null);
     this.resize();
     await this.redraw();
+    while (this.camera.measured && !this.model.difference && !this.camera.holds(this.scene) && this.scenes.closeInnermost(this.wrong)) await this.redraw();
     this.begin();
     this.sizes.observe(this.element);
     this.sizes.observe(this.drawing.svg);
@@ -269,6 +274,7 @@ export class View implements Keyed, Actions {
   /** A view in a hidden tab has no size yet: it looks at the graph once it has one. */
   private resize(): void {
     this.element.classList.toggle("narrow", this.element.clientWidth < NARROW);
+    this.element.classList.toggle("phone", this.element.clientWidth < PHONE);
     const before = this.camera.measured;
     this.camera.measure();
     if (!before && this.camera.measured && this.scene.cards.length) this.begin();
@@ -364,7 +370,8 @@ export class View implements Keyed, Actions {
   }
 
   private begin(): void {
-    this.camera.start(this.scene, this.places.beginning);
+    const wrong = this.wrong === null ? null : this.places.where(this.places.shown(this.wrong));
+    this.camera.start(this.scene, wrong ?? this.places.beginning);
   }
 
   /** The items in which the picture shows what a search found. */

@@ -38,7 +38,7 @@ export class Bar {
       "div",
       { class: "bar", role: "toolbar", "aria-label": "View" },
       search,
-      html("span", { class: "buttons" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
+      html("span", { class: "buttons less" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
       html("span", { class: "space" }),
       extra(
         button("Open all", "Open all groups that the picture can hold (o)", () => actions.openAll(true)),
@@ -47,15 +47,15 @@ export class Bar {
       html(
         "span",
         { class: "buttons" },
-        button("−", "Smaller (−)", () => actions.zoom(1 / 1.3)),
-        button("+", "Larger (+)", () => actions.zoom(1.3)),
+        html("span", { class: "buttons less" }, button("−", "Smaller (−)", () => actions.zoom(1 / 1.3)), button("+", "Larger (+)", () => actions.zoom(1.3))),
         button("Fit", "See all (f)", () => actions.fit()),
       ),
       extra(
         button("SVG", "Save the picture as SVG", () => actions.saveSvg()),
         button("PNG", "Save the picture as PNG", () => actions.savePng()),
       ),
-      html("span", { class: "buttons" }, this.theme, button("?", "Keys (?)", () => actions.help()), more),
+      html("span", { class: "buttons less" }, this.theme, button("?", "Keys (?)", () => actions.help())),
+      more,
     );
     this.showTheme("auto"); // until the view has drawn: no button is without a name
   }

@@ -75,8 +75,9 @@ export class Player {
     this.start.textContent = this.timer ? "❚❚" : "▶";
     this.slider.value = String(playback.step ?? playback.steps);
     const { current } = playback;
-    const what = playback.recorded ? "Backward" : "A possible order";
-    this.said.textContent =
-      playback.step === null ? `${what}: ${playback.steps.toLocaleString("en")} steps` : `${playback.step} of ${playback.steps}${current === null ? "" : `: ${this.say(current)}`}`;
+    const steps = `${playback.steps.toLocaleString("en")} steps`;
+    const whole = playback.recorded ? `Backward: ${steps}` : `Not run yet: one possible order, ${steps}`;
+    const now = `${playback.step} of ${playback.steps}${current === null ? "" : `: ${this.say(current)}`}`;
+    this.said.textContent = playback.step === null ? whole : now;
   }
 }

@@ -21,6 +21,7 @@ const SEEN = 14; // CSS pixels between a card that must be seen and the window's
 const SMALLEST = 0.005;
 const LARGE = 1800; // CSS pixels of width
 const LEGIBLE = 0.7; // text of 11 to 13 pixels is 8 to 9 pixels high
+const WHOLE = 0.6; // a picture that need not be smaller than this is shown whole
 const ABOVE = 60; // CSS pixels that are seen above a beginning which is not at the top
 
 export class Camera {
@@ -77,12 +78,17 @@ export class Camera {
     this.look({ x: 0, y: 0, ...world }, 1.25 * this.natural);
   }
 
+  /** Can a world be read while all of it is seen? */
+  holds(world: World): boolean {
+    return Math.min(...this.scales(world)) >= WHOLE;
+  }
+
   /** All of a small world; of a large one the box that comes first, so that it can be read. */
   start(world: World, first: Box | null): void {
-    if (Math.min(...this.scales(world)) >= LEGIBLE) this.fit(world);
+    if (this.holds(world)) this.fit(world);
     else {
       const scale = Math.max(LEGIBLE, Math.min(this.natural, this.scales(world)[0]));
-      this.place(zoomIdentity.translate(this.left(world, first, scale), this.top(first, scale)).scale(scale));
+      this.place(zoomIdentity.translate(this.left(world, first, scale), this.top(world, first, scale)).scale(scale));
     }
     this.started = { world, first, transform: this.transform };
   }
@@ -101,9 +107,9 @@ export class Camera {
   }
 
   /** Upper side of the world: at the top, or above it so far that the first box is seen. */
-  private top(first: Box | null, scale: number): number {
+  private top({ height }: World, first: Box | null, scale: number): number {
     if (!first || MARGIN + scale * (first.y + first.height) + MARGIN <= this.size.height) return MARGIN;
-    return ABOVE - scale * first.y;
+    return Math.max(this.size.height - MARGIN - scale * height, ABOVE - scale * first.y);
   }
 
   /** Bring a box into the middle, not larger than `most`; keep the scale where it fits. */

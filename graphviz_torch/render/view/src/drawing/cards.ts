@@ -94,27 +94,29 @@ export class Cards {
     const label = model.text("label", node);
     const role = this.role(node);
     const name = model.leaf[node] ? (label ? "" : role) : model.described(node);
+    const module = this.tree.loneModule(node);
+    const first = label || (module && named(module, model.classOf(node)));
     const lines: Span[][] = [
       [
-        ...(label ? [{ text: shorten(label, MOST_LABEL), look: "strong" as const }] : []),
-        ...(name ? [{ text: shorten(name, MOST_NAME), look: label ? ("plain" as const) : ("strong" as const) }] : []),
+        ...(first ? [{ text: shorten(first, label ? MOST_LABEL : MOST_NAME), look: "strong" as const }] : []),
+        ...(name && (label || !module) ? [{ text: shorten(name, MOST_NAME), look: label ? ("plain" as const) : ("strong" as const) }] : []),
       ],
     ];
+    if (label && module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
+    if (module && !label && name) lines.push([{ text: shorten(name, MOST_NAME), look: "quiet" }]);
     if (role === "failed") lines.push(...this.failure());
-    const module = this.tree.loneModule(node);
-    if (module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
     const transfer = model.transfersOf.get(node)?.[0];
     const outputs = model.outputsOf(node);
-    const first = model.firstOutput(node);
-    if (first) {
+    const made = model.firstOutput(node);
+    if (made) {
       const others = outputs.length > 1 ? `  1 of ${outputs.length}` : "";
-      const device = this.severalDevices && role !== "transfer" ? `  ${first.device}` : "";
-      lines.push([{ text: shorten(shaped(first), MOST_TEXT + 6), look: "mono" }, { text: shorten(device + others, MOST_TEXT), look: "quiet" }]);
+      const device = this.severalDevices && role !== "transfer" ? `  ${made.device}` : "";
+      lines.push([{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }, { text: shorten(device + others, MOST_TEXT), look: "quiet" }]);
     }
-    if (role === "transfer" && first) {
+    if (role === "transfer" && made) {
       const from = transfer?.source ?? model.inputs(node).map((edge) => model.firstOutput(edge.node)?.device).find(Boolean) ?? "?";
-      const size = transfer?.nbytes ?? first.nbytes;
-      lines.push([{ text: `${from} → ${transfer?.target ?? first.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
+      const size = transfer?.nbytes ?? made.nbytes;
+      lines.push([{ text: `${from} → ${transfer?.target ?? made.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
     }
     for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
     const gradient = this.gradient(node);
@@ -124,13 +126,18 @@ export class Cards {
     for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
       lines.push([{ text: shorten(`${what} ${opening(before)} → ${opening(after)}`, MOST_CHANGE), look: "quiet" }]);
 
-    const folded = model.inputs(node).filter((edge) => this.tree.folded[edge.node]);
-    const parameters = folded.slice(0, MOST_PARAMETERS).map(({ node: leaf }) => {
-      const meta = model.firstOutput(leaf);
-      const path = model.text("label", leaf);
-      return { node: leaf, name: shorten(path.slice(path.lastIndexOf(".") + 1) || "parameter", 18), text: meta ? shaped(meta) : "" };
+    const folded = model.inputs(node).map((edge) => edge.node).filter((leaf) => this.tree.folded[leaf]);
+    return this.sized({ item: node, role, mark, lines, ...this.written(folded) });
+  }
+
+  /** The parameters that a card names. */
+  private written(leaves: readonly number[]): Pick<Card, "parameters" | "more"> {
+    const parameters = leaves.slice(0, MOST_PARAMETERS).map((node) => {
+      const meta = this.model.firstOutput(node);
+      const path = this.model.text("label", node);
+      return { node, name: shorten(path.slice(path.lastIndexOf(".") + 1) || "parameter", 18), text: meta ? shaped(meta) : "" };
     });
-    return this.sized({ item: node, role, mark, lines, parameters, more: folded.length - parameters.length });
+    return { parameters, more: leaves.length - parameters.length };
   }
 
   private gradient(node: number): string {
@@ -152,8 +159,11 @@ export class Cards {
     const alike = tree.alikes(item);
     const nodes = tree.nodes(item);
     const marks = this.model.marked(nodes);
-    const size: Span[] = [{ text: count(nodes.length, "node"), look: "quiet" }];
-    if (alike > 1) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
+    const unit = tree.isUnit(item);
+    const last = nodes.findLast((node) => !this.model.leaf[node]);
+    const made = unit && last !== undefined ? this.model.firstOutput(last) : null;
+    const size: Span[] = made ? [{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }] : [{ text: count(nodes.length, "node"), look: "quiet" }];
+    if (alike > 1 && !unit) size.push({ text: ` · 1 of ${alike} alike`, look: "quiet" });
     const lines = [[{ text: shorten(this.called(item), MOST_TEXT), look: "strong" as const }], size];
     const gradients = this.range(nodes);
     if (gradients) lines.push([{ text: `grad norm ${gradients}`, look: "mono" }]);
@@ -163,8 +173,7 @@ export class Cards {
       role: "group",
       mark: "",
       lines,
-      parameters: [],
-      more: 0,
+      ...this.written(unit ? [...nodes].filter((node) => tree.folded[node]) : []),
     });
   }
 
@@ -189,7 +198,7 @@ export class Cards {
   private called(group: number): string {
     const name = this.tree.name(group);
     const found = classOf(this.model, this.tree, group);
-    return found ? `${name} · ${found}` : name;
+    return named(name, found);
   }
 
   private sized(card: Omit<Card, "width" | "height">): Card {
@@ -215,6 +224,10 @@ export class Cards {
     }
     return width;
   }
+}
+
+function named(name: string, kind: string): string {
+  return kind ? `${name} · ${kind}` : name;
 }
 
 /** Of "norm 2.4, max 1.0" the first part: the panel tells all. */

@@ -126,7 +126,7 @@ export class Colors {
       if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: sizes.missing, hatched: false });
       const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at));
       const [low, high] = this.range;
-      const note = `bar at the left${this.roles.has("group") ? `, of a group the ${sizes.join}` : ""}`;
+      const note = `left bar${this.roles.has("group") ? `; for a group, the ${sizes.join}` : ""}`;
       return { title, entries: [...entries, ...roles], scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high), note } : null };
     }
     if (this.by === "difference") {

@@ -75,7 +75,8 @@ export class Scenes {
   ) {
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
-    this.openAll(OPEN_AT_START, (item) => small || (tree.like(item) === item - tree.count && !tree.isChain(item)));
+    // What is one box in a still is one box here, until it is opened.
+    this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
     this.openAround(first);
   }
@@ -87,7 +88,7 @@ export class Scenes {
     for (const group of [...wanted].sort((a, b) => this.tree.depthOf(a) - this.tree.depthOf(b))) {
       const [outer] = this.tree.around(group);
       const more = this.tree.items(group).length - 1;
-      if (this.open.has(group) || (outer !== undefined && !this.open.has(outer)) || seen + more > MOST_AT_START) continue;
+      if (this.open.has(group) || this.tree.isUnit(group) || (outer !== undefined && !this.open.has(outer)) || seen + more > MOST_AT_START) continue;
       this.open.add(group);
       seen += more;
     }
@@ -98,7 +99,7 @@ export class Scenes {
     const { tree } = this;
     for (;;) {
       const seen = [...this.visible()];
-      const fits = (item: number) => tree.isGroup(item) && !tree.isChain(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
+      const fits = (item: number) => tree.isGroup(item) && !tree.isChain(item) && !tree.isUnit(item) && seen.length - 1 + tree.items(item).length <= MOST_AT_START;
       if (seen.length >= FEW_CARDS || !seen.some(fits)) return;
       const size = (item: number) => tree.nodes(item).length;
       this.open.add(seen.filter(fits).reduce((most, item) => (size(item) > size(most) ? item : most)));
@@ -116,6 +117,19 @@ export class Scenes {
       if (this.visible().size <= MOST_CARDS) break;
       if (!wanted.includes(item)) this.open.delete(item);
     }
+  }
+
+  /** Close the innermost open groups, less those around a node that must be seen; false where hardly a card would be left. */
+  closeInnermost(node: number | null): boolean {
+    const { tree } = this;
+    const around = new Set(node === null ? [] : tree.around(node));
+    const closable = [...this.open].filter((group) => !around.has(group));
+    const deepest = Math.max(...closable.map((group) => tree.depthOf(group)));
+    const before = [...this.open];
+    for (const group of closable) if (tree.depthOf(group) === deepest) this.open.delete(group);
+    if (closable.length && this.visible().size >= FEW_CARDS) return true;
+    this.reopen(before);
+    return false;
   }
 
   close(group: number): void {

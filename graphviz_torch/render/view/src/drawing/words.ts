@@ -5,9 +5,9 @@ import type { EdgeWords, Words } from "./drawing";
 import type { Marks } from "./drawcard";
 import { bytes, count, shaped, shorten } from "../graph/units";
 import type { Model } from "../graph/model";
-import type { Cut, Finding } from "../graph/payload";
+import type { Cut } from "../graph/payload";
 import type { Path, Stub } from "./scene";
-import type { Tree } from "../graph/tree";
+import { findingsAt, type Tree } from "../graph/tree";
 
 const MOST_NAMED = 2;
 const NEAR = 160; // length of an edge whose beginning is in sight from its middle
@@ -22,13 +22,8 @@ export class GraphWords implements Words {
   card(item: number): Marks {
     const { lines, role } = this.cards.card(item);
     const said = lines.map((line) => line.map(({ text }) => text.trim()).filter(Boolean).join(" ")).join(", ");
-    const findings = new Set<Finding>();
-    for (const node of this.model.findingsOf.size ? this.tree.nodes(item) : [])
-      for (const finding of this.model.findingsOf.get(node) ?? []) findings.add(finding);
-    const folded = this.tree.isGroup(item) ? [] : this.model.inputs(item).filter((edge) => this.tree.folded[edge.node]);
-    for (const { node } of folded) for (const finding of this.model.findingsOf.get(node) ?? []) findings.add(finding);
     const full = this.tree.isGroup(item) ? this.tree.path(item) : [this.model.text("label", item), this.model.operation(item), this.model.text("module", item)].filter(Boolean).join(" · ");
-    return { title: said.includes("…") ? full : "", description: `${role}: ${said}`, findings: [...findings] };
+    return { title: said.includes("…") ? full : "", description: `${role}: ${said}`, findings: findingsAt(this.model, this.tree, item) };
   }
 
   frame(item: number): { name: string; size: string; width: number } {

@@ -2,6 +2,7 @@
 // item count + g. A level is the top (TOP) or the inside of a group, named by the group's item.
 
 import { BUFFER, type Model, PARAMETER } from "./model";
+import type { Finding } from "./payload";
 
 export const TOP = -1;
 
@@ -20,6 +21,7 @@ export class Tree {
   private readonly names: { at: ArrayLike<number>; table: string[] };
   private readonly kinds: ArrayLike<number>;
   private readonly likes: ArrayLike<number>;
+  private readonly units: ArrayLike<number>;
   private readonly alike: Map<number, number>;
   private readonly children: Map<number, number[]>;
   private readonly lone = new Map<number, string>();
@@ -38,6 +40,7 @@ export class Tree {
     this.names = { at: payload.column("groupName", groups), table: payload.header.groupName };
     this.kinds = payload.column("groupKind", groups);
     this.likes = payload.column("groupLike", groups);
+    this.units = payload.column("groupUnit", groups);
     this.alike = new Map();
     for (let g = 0; g < groups; g++) {
       const like = this.likes[g] as number;
@@ -199,6 +202,11 @@ export class Tree {
     return this.kinds[item - this.count] === 3;
   }
 
+  /** Is it a module with one computation: a linear layer and its views, one box until it is opened? */
+  isUnit(item: number): boolean {
+    return this.units[item - this.count] === 1;
+  }
+
   /** How many groups have this one's structure, itself included. */
   alikes(item: number): number {
     return this.alike.get(this.likes[item - this.count] as number) ?? 1;
@@ -229,9 +237,18 @@ export function pathOf(model: Model, tree: Tree, group: number): string {
   return model.text("module", node).split(".").slice(0, namesOf(tree, group)).join(".");
 }
 
-/** How many names the path of a group's module has. */
+/** How many names the path of a group's module has: "blocks.0.a", a group alone in what is around it, has three. */
 function namesOf(tree: Tree, group: number): number {
-  return tree.around(group).filter((one) => tree.isModule(one)).length + 1;
+  const modules = [group, ...tree.around(group).filter((one) => tree.isModule(one))];
+  return modules.reduce((sum, one) => sum + tree.name(one).split(".").length, 0);
+}
+
+/** What is wrong at what an item shows: in a group, at a node, at the parameters that are written inside it. */
+export function findingsAt(model: Model, tree: Tree, item: number): Finding[] {
+  if (!model.findingsOf.size) return [];
+  const nodes = [...tree.nodes(item)];
+  if (!tree.isGroup(item)) nodes.push(...model.inputs(item).map(({ node }) => node).filter((node) => tree.folded[node]));
+  return [...new Set(nodes.flatMap((node) => model.findingsOf.get(node) ?? []))];
 }
 
 function levels(column: ArrayLike<number>, count: number): Int32Array {

@@ -2,9 +2,8 @@
 
 import { html } from "../dom";
 import type { Model } from "../graph/model";
-import type { Finding } from "../graph/payload";
 import { spread } from "../graph/spread";
-import { pathOf, recordedOf, type Tree } from "../graph/tree";
+import { findingsAt, pathOf, recordedOf, type Tree } from "../graph/tree";
 import { bytes, number, seconds } from "../graph/units";
 import { drawCollectives, drawFinding, lead, type Leads, section, table, type Value } from "./facts";
 
@@ -14,7 +13,6 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
   const nodes = tree.nodes(item);
   const operations = new Map<string, number>();
   const devices = new Set<string>();
-  const findings = new Set<Finding>();
   let [saved, time, weights] = [0, Number.NaN, 0];
   for (const node of nodes) {
     const operation = model.operation(node);
@@ -25,7 +23,6 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
     saved += model.savedBytes[node] as number;
     const spent = model.seconds(node);
     if (!Number.isNaN(spent)) time = (Number.isNaN(time) ? 0 : time) + spent;
-    for (const finding of model.findingsOf.get(node) ?? []) findings.add(finding);
   }
   const facts: [string, Value][] = [
     ["nodes", nodes.length.toLocaleString("en")],
@@ -49,7 +46,7 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
   );
   const often = [...operations].sort((a, b) => b[1] - a[1]).slice(0, MOST_OPERATIONS);
   return [
-    ...[...findings].map((finding) => drawFinding(finding, leads)),
+    ...findingsAt(model, tree, item).map((finding) => drawFinding(finding, leads)),
     table(facts),
     ...drawCollectives(sent, leads),
     section("Operations", table(often.map(([name, times]) => [name, `× ${times.toLocaleString("en")}`]))),

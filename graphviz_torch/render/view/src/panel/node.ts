@@ -2,7 +2,7 @@
 
 import { html } from "../dom";
 import type { Edge, Model } from "../graph/model";
-import type { Tree } from "../graph/tree";
+import { findingsAt, type Tree } from "../graph/tree";
 import { bytes, seconds, shaped } from "../graph/units";
 import { drawCollectives, drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
 
@@ -10,7 +10,7 @@ const STATES = ["", "no", "yes"];
 const MOST_ROWS = 40;
 
 export function nodeDetails(node: number, model: Model, tree: Tree, leads: Leads): HTMLElement[] {
-  const parts = (model.findingsOf.get(node) ?? []).map((finding) => drawFinding(finding));
+  const parts = findingsAt(model, tree, node).map((finding) => drawFinding(finding));
   parts.push(table(facts(node, model, tree, leads)));
   const changes = model.changes(node);
   if (changes.length) parts.push(section("Changed", table(changes.map(({ what, before, after }) => [what, `${before} → ${after}`]))));

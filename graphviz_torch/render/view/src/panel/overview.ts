@@ -45,7 +45,7 @@ function facts(model: Model): [string, string][] {
   if (model.recordedSeconds) {
     let sum = 0;
     for (let node = 0; node < model.count; node++) sum += model.seconds(node) || 0;
-    rows.push(["backward time", `${seconds(sum)}, all nodes together`]);
+    rows.push(["backward time", `${seconds(sum)} in total`]);
   }
   if (model.transfers.length) {
     const moved = model.transfers.reduce((sum, { nbytes }) => sum + (nbytes ?? 0), 0);

@@ -32,13 +32,15 @@ export class Panel {
     if (node === model.failed) return this.heading(model.operation(node), "raised an exception: it has no node");
     const operation = model.text("label", node) ? `${model.operation(node)} · ` : "";
     const number = this.leads.address(node) ? lead(`node ${node}`, node, this.leads) : `node ${node}`;
-    return this.heading(model.caption(node), `${operation}${model.text("name", node)} · `, number);
+    const [label, module] = [model.text("label", node), this.tree.loneModule(node)];
+    if (label || !module) return this.heading(model.caption(node), `${operation}${model.text("name", node)} · `, number);
+    return this.heading([module, model.classOf(node)].filter(Boolean).join(" · "), `${model.caption(node)} · ${model.text("name", node)} · `, number);
   }
 
   private groupHeading(item: number): HTMLElement {
     const { tree } = this;
     const found = classOf(this.model, tree, item);
-    const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : tree.isChain(item) ? "one after another" : "run of nodes";
+    const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : tree.isChain(item) ? "in sequence" : "run of nodes";
     return this.heading(tree.name(item), `${found || kind} · ${tree.path(item)}`);
   }
 
