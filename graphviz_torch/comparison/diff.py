@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
-from ..graph.terminal import cut, line_width
+from ..graph.terminal import cut, line_width, option
 from ..graph.text import at_most
 from ..graph.units import count_text
 from .changes import (
@@ -108,7 +108,7 @@ class GraphDiff:
             if lines:
                 shown.append(f"{title}:")
             most = len(lines) if wide else limit
-            lines = at_most(lines, most, "... and {:,} more (wide=True shows all)")
+            lines = at_most(lines, most, f"... and {{:,}} more ({option('wide')} shows all)")
             shown += [f"  {line}" for line in lines]
         if width is None:
             return "\n".join(shown)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..graph import Finding, Graph
 from ..graph.nodes import INSIDE, REGION
-from ..graph.terminal import line_width
+from ..graph.terminal import line_width, option
 from ..graph.training.findings import steps_text
 
 _INDENT = " " * 8
@@ -40,7 +40,8 @@ class Checked:
             node.grad_outputs for node in nodes if node.note == INSIDE
         ):
             missing.append(
-                "gradients inside compiled regions not recorded, compiled='eager' shows them"
+                "gradients inside compiled regions not recorded, "
+                f"{option('compiled', 'eager')} shows them"
             )
         return cls(rules, len(nodes), len(names), len(graphs), missing=tuple(missing))
 

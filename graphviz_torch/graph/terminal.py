@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
+_SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)
 PIPED = 80  # characters of a line where no terminal is
 _GAP = 2  # characters between columns
 
@@ -31,6 +34,41 @@ def line_width(wide: bool = False) -> int | None:
     except (AttributeError, ValueError):  # None, as in a program without a console, or closed
         terminal = False
     return shutil.get_terminal_size((PIPED, 24)).columns if terminal else PIPED
+
+
+@contextmanager
+def in_shell() -> Iterator[None]:
+    """What is printed in the block answers a command: it names options as flags.
+
+    >>> with in_shell():
+    ...     option("wide"), option("compiled", "eager")
+    ('--wide', '--compiled eager')
+    """
+    token = _SHELL.set(True)
+    try:
+        yield
+    finally:
+        _SHELL.reset(token)
+
+
+def option(name: str, value: object = True) -> str:
+    """What to write for an option: a keyword in Python, a flag in a shell.
+
+    >>> option("wide"), option("compiled", "eager")
+    ('wide=True', "compiled='eager'")
+    """
+    if not _SHELL.get():
+        return f"{name}={value!r}"
+    return f"--{name}" if value is True else f"--{name} {value}"
+
+
+def hidden(titles: Sequence[str], width: int | None) -> str:
+    """Which columns of a table have no room, and what shows them.
+
+    >>> hidden(["saved", "time"], 80)
+    'Hidden at 80 columns: saved, time; wide=True shows all.'
+    """
+    return f"Hidden at {width} columns: {', '.join(titles)}; {option('wide')} shows all."
 
 
 def width_of(text: str) -> int:

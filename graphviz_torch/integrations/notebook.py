@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..graph import Finding, Graph
 from ..graph.units import count_text
+from .command.reports import to_lines
+from .excerpt import Lines, excerpt, no_lines, without_place
 
 _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}
 
 
 class RecordedCell:
-    """The last backward of a cell and what is wrong in it, as the value of the cell."""
+    """The last backward of a cell and what is wrong in it, as the value of the cell.
 
-    def __init__(self, graph: Graph, findings: Sequence[Finding], view: str = "") -> None:
-        self.graph, self.findings, self._view = graph, list(findings), view
+    Args:
+        graph: of that backward.
+        findings: what is wrong.
+        view: the graph as HTML.
+        source: the lines of a cell by its name, "In[3]".
+    """
+
+    def __init__(
+        self, graph: Graph, findings: Sequence[Finding], view: str = "", source: Lines = no_lines
+    ) -> None:
+        self.graph, self.findings, self._view, self._source = graph, list(findings), view, source
 
     def __repr__(self) -> str:
-        nodes, findings = len(self.graph.nodes), len(self.findings)
-        lines = [f"{count_text(nodes, 'node')}, {count_text(findings, 'finding')}"]
-        lines += [f"{each.severity}: {each.message} [{each.rule}]" for each in self.findings]
-        return "\n".join(lines)
+        nodes = count_text(len(self.graph.nodes), "node")
+        return f"{nodes}\n{to_lines(self.findings, source=self._source)}"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<li><b style="color: {_COLORS[each.severity]}">{each.severity}</b> '
-            f"{html.escape(each.message)} <i>{html.escape(each.advice)}</i></li>"
-            for each in self.findings
-        )
+        rows = "".join(self._row(each) for each in self.findings)
         return f"<ul>{rows or '<li>nothing found</li>'}</ul>{self._view}"
+
+    def _row(self, finding: Finding) -> str:
+        shown = excerpt(finding, self._source)
+        message, advice = (
+            html.escape(without_place(text, finding.where, shown.names))
+            for text in (finding.message, finding.advice)
+        )
+        head = f'<b style="color: {_COLORS[finding.severity]}">{finding.severity}</b>'
+        lines = f"<pre>{html.escape(chr(10).join(shown.lines))}</pre>" if shown.lines else "<br>"
+        return f"<li>{head} {message}{lines}<i>{advice}</i></li>"
 
 
 def load(shell: Any) -> None:
@@ -59,9 +75,17 @@ def load(shell: Any) -> None:
             view = view_graph(recording, findings=found)._repr_html_()
         except FileNotFoundError:  # a checkout in which the view was not built
             view = ""
-        return RecordedCell(recording.graph, found, view)
+        return RecordedCell(recording.graph, found, view, partial(_lines, shell))
 
     shell.register_magic_function(record_cell, magic_kind="cell", magic_name="record")
+
+
+def _lines(shell: Any, name: str) -> list[str]:
+    """The lines of a cell, "In[3]", as they stand on the screen."""
+    number = name[len("In[") : -1]
+    cells: list[str] = shell.history_manager.input_hist_raw
+    there = name.startswith("In[") and number.isdecimal() and int(number) < len(cells)
+    return cells[int(number)].splitlines() if there else []
 
 
 def _run(shell: Any, cell: str) -> Any:

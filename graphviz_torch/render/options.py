@@ -140,7 +140,7 @@ def complete(options: DrawingOptions) -> DrawingOptions:
         if name not in OPTIONS:
             near = get_close_matches(name, OPTIONS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{name}= is not an option of drawing.{hint}")
+            raise TypeError(f"a drawing has no option {name!r}.{hint}")
         if name in _KNOWN:
             _check(name, value, _KNOWN[name])
     found = cast(DrawingOptions, {**_DEFAULTS, **options})

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, declared
-from ..graph.terminal import TableColumn, cut, line_width, table
+from ..graph.terminal import TableColumn, cut, hidden, line_width, option, table
 from ..graph.text import shortened
 from ..graph.units import count_text, seconds_text
 from . import labels
@@ -34,7 +34,7 @@ _TELLING: tuple[str, ...] = (
 )
 _TELLING += ("placement", "time", "module", "saved", "source", "class", "attributes")
 # To how many characters a column may be cut, before another is left out.
-_LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 7, "output": 16, "inputs": 7}
+_LEAST = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
 _LEAST |= {"placement": 16, "gradient": 12, "module": 16, "source": 14}
 _PATHS = ("label", "module", "source")  # their ends tell most
 _HEADED = ("scope", "module_class")  # what headings say
@@ -149,10 +149,10 @@ def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> It
     for row in rows:
         heading = f"{space}{_escaped(row.text)}"
         yield next(waiting) if row.node else cut(heading, width or len(heading))
-    notes = ["of blocks alike the first is listed"] * folded
-    notes += [f"no room for {', '.join(missing)}"] if missing else []
-    if notes:
-        yield _wrapped(f"({'; '.join(notes)}: wide=True shows all)", width)
+    if folded:
+        yield _wrapped(f"Identical blocks are listed once; {option('wide')} shows all.", width)
+    if missing:
+        yield _wrapped(hidden(missing, width), width)
 
 
 def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
@@ -219,7 +219,7 @@ def _modules(graph: Graph, width: int | None) -> list[str]:
     rows = rows[:_MOST_MODULES] if more > 0 else rows
     titles = ["module", *(column.title for column in columns.values())]
     lines = _rows(titles, rows, width, titles, ())
-    return lines + [f"... and {more:,} more (wide=True shows all)"] * (more > 0)
+    return lines + [f"... and {more:,} more ({option('wide')} shows all)"] * (more > 0)
 
 
 def _transfers(graph: Graph, width: int | None) -> list[str]:

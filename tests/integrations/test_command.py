@@ -135,9 +135,15 @@ def test_colours_are_for_terminals(
         assert "\x1b[31m" in colored
         assert re.sub(r"\x1b\[\d+m", "", colored) == without
         monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("FORCE_COLOR", "1")
         main(command)
         assert capsys.readouterr().out == without
         monkeypatch.delenv("NO_COLOR")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+        main(command)
+        assert "\x1b[31m" in capsys.readouterr().out
+        monkeypatch.delenv("FORCE_COLOR")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
 
 
 def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
@@ -146,14 +152,17 @@ def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
     assert main(["find", str(saved)]) == 0
     assert capsys.readouterr().out == "nothing found\n"
 
-    assert main(["find", save(failed(), tmp_path / "failed.json")]) == 1
+    file = save(failed(), tmp_path / "failed.json")
+    assert main(["find", file]) == 1
     assert capsys.readouterr().out == (
-        "error: addmm at net.py:9 ended with RuntimeError: no such thing. [failed]\n1 error\n"
+        "error[failed]: addmm at net.py:9 ended with RuntimeError: no such thing.\n"
+        " --> net.py:9\n\n"
+        f"1 error\nSee it: graphviz-torch view {file}, or graphviz-torch app {file}\n"
     )
 
     frozen = Graph((), parameters=(Parameter("fc.weight", META, requires_grad=False),))
     assert main(["find", save(frozen, tmp_path / "frozen.json")]) == 0
-    assert capsys.readouterr().out.endswith("1 to know\n")
+    assert "\n1 to know\nSee it: " in capsys.readouterr().out
 
 
 def test_find_reads_several_files_as_steps_or_as_ranks(

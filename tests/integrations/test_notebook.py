@@ -30,7 +30,8 @@ def shell() -> Iterator[Any]:
 def test_a_recorded_cell_shows_findings_and_graph_and_leaves_its_variables(shell: Any) -> None:
     shell.run_cell("%%record model\n" + CELL)
     shown = shell.user_ns["_"]
-    assert "0.weight and 0.bias got no gradient: a result was cut by detach()" in repr(shown)
+    said = " ".join(repr(shown).split())
+    assert "0.weight and 0.bias got no gradient: a result was cut by detach()" in said
     assert "<iframe" in shown._repr_html_()
     labels = {node.label for node in shown.graph.nodes}
     assert {"1.weight", "1.bias", "loss"} <= labels
@@ -50,7 +51,14 @@ def test_a_line_of_a_cell_has_the_numbers_on_the_screen(
 ) -> None:
     shell.run_cell("pass", store_history=True)
     shell.run_cell("%%record model\n" + CELL, store_history=True)
-    assert "by detach() at In[2]:3." in repr(shell.user_ns["_"])
+    shown = shell.user_ns["_"]
+    assert """\
+ --> In[2]:3
+  |
+3 | hidden = model[0](x).detach()
+  |                      ^^^^^^
+""" in repr(shown)
+    assert "<pre> --&gt; In[2]:3\n" in shown._repr_html_()
     step = "with record() as r:\n    torch.ones(2, requires_grad=True).sum().backward()"
     shell.run_cell(
         f"from graphviz_torch import record, annotate_source\n{step}", store_history=True

@@ -157,17 +157,23 @@ def test_files_are_written_when_the_next_step_begins_and_pictures_for_the_first_
     each = "['found.sarif', 'g.dot', 'g.html', 'g.json', 'g.txt', 'known.json']"
     assert out.splitlines()[:2] == [f"1 {each} 1", f"2 {each} 2"]
     assert "goes on" not in said
-    assert [*said.splitlines()[-6:]] == [*names, "known.json"]
+    assert [*said.splitlines()[-7:-1]] == [*names, "known.json"]
+    go_on = "graphviz-torch view g.json, or graphviz-torch app g.json"
+    assert said.splitlines()[-1] == f"graphviz-torch: see it: {go_on}"
 
 
 def test_with_all_steps_recorded_what_is_new_is_said_at_once(
     training: Path, command: Command
 ) -> None:
     _, _, said = command("--steps", "0", "train.py")
-    assert said.startswith("graphviz-torch: 1 step recorded, and the script goes on\nwarning: ")
+    assert said.startswith(
+        "graphviz-torch: 1 step recorded, and the script goes on\nwarning[cut-gradient]: "
+    )
     assert said.count("goes on") == 1
-    last = "warning, as said above: cut-gradient train.py:10, in each of 5 steps"
-    assert said.endswith(f"graphviz-torch: 5 steps recorded\n{last}\n")
+    last = "cut-gradient train.py:10, in each of 5 steps\n1 warning: see above"
+    assert f"graphviz-torch: 5 steps recorded\n{last}\ngraphviz-torch: to see the graph, " in said
+    assert said.count("got no gradient") == 1
+    assert "10 |         return self.b(self.a(x).detach())\n" in said
 
 
 def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(
@@ -197,7 +203,7 @@ def test_files_are_written_where_the_command_was_started(training: Path, command
     (training / "train.py").write_text("import os\nos.chdir('other')\n" + TRAINING)
     _, out, said = command("-o", "g.json", "-o", "found.sarif", "train.py")
     assert len(out.splitlines()) == 1
-    assert said.endswith("\ng.json\nfound.sarif\n")
+    assert "\ng.json\nfound.sarif\ngraphviz-torch: see it: " in said
     assert {"g.json", "found.sarif"} <= {*os.listdir(training)}
     [run] = json.loads((training / "found.sarif").read_text())["runs"]
     [place] = run["results"][0]["locations"]

@@ -138,8 +138,8 @@ def test_a_script_ends_as_without_and_what_is_wrong_is_said_after_it(tmp_path: P
             assert late.startswith("on stderr\n" + shown + "graphviz-torch: 3 steps recorded\n"), (
                 end
             )
-            assert "warning, as said above: cut-gradient train.py:10, in each of 3 steps" in late
-            assert late.endswith("\ng.json\nfound.sarif\n") == (end != "no folder"), end
+            assert "\n1 warning: see above\n" in late
+            assert ("\ng.json\nfound.sarif\n" in late) == (end != "no folder"), end
         if end == "no folder":
             assert "graphviz-torch: g.json was not written: " in late
         else:
@@ -226,6 +226,7 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
         assert first.endswith("graphviz-torch: 3 steps recorded, and the script goes on\n")
         expected = (
             f"graphviz-torch: 3 steps recorded; {told}nothing found (no experiment)\ng.json\n"
+            "graphviz-torch: see it: graphviz-torch view g.json, or graphviz-torch app g.json\n"
         )
         assert last == plain.stderr + expected
         assert node_counts(tmp_path / "g.json") == [5] * 3

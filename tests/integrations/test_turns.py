@@ -254,7 +254,7 @@ def test_nothing_is_found_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     assert isinstance(run, Training)
     assert list(find(run)) == []
     assert f"{len(run.steps)} steps recorded" in said
-    assert said.endswith("nothing found (no experiment)\nrun.json.gz\n")
+    assert "nothing found (no experiment)\nrun.json.gz\ngraphviz-torch: see it: " in said
     assert run.turns == (turns and f"trained in turn: {turns}")
     assert turns in " ".join(said.split())
     assert len(run.steps) >= steps

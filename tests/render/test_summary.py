@@ -218,8 +218,8 @@ def test_a_long_name_is_cut_and_the_least_telling_columns_are_left_out(
     assert "…" in lines[2]
     columns = lines[0].split()
     assert columns[:3] == ["module", "output", "params"]
-    assert "no room for" in text
-    left_out = text.partition("no room for ")[2].partition(":")[0].split(", ")
+    assert "Hidden at " in text
+    left_out = text.partition(" columns: ")[2].partition(";")[0].split(", ")
     assert sorted([*columns, *left_out]) == sorted(wide.splitlines()[0].split())
     assert "/weights" in left_out
 

@@ -108,8 +108,8 @@ def test_no_line_is_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch, wi
     monkeypatch.setenv("COLUMNS", str(width))
     text = to_text(decoder(2))
     assert max(map(len, text.splitlines())) <= width
-    assert ("gradient" in text.partition("(of blocks")[0]) == (width > 40)
-    left_out = re.search(r"no room for([^:]*)", " ".join(text.split()))
+    assert ("gradient" in text.partition("Identical blocks")[0]) == (width > 40)
+    left_out = re.search(r"Hidden at \d+ columns: ([^;]*)", " ".join(text.split()))
     assert left_out is not None
     assert ("saved" in left_out[1]) == (width < 120)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...graph import Graph
-from ...graph.terminal import TableColumn, line_width, table
+from ...graph.terminal import TableColumn, hidden, line_width, table
 from ...graph.units import number_text
 
 _MOST = 8  # networks; a model of more children is one
@@ -60,7 +60,8 @@ class LossTable:
             TableColumn(name, column, right=True)
             for name, column in zip(self.networks, cells, strict=True)
         ]
-        lines, missing = table(columns, line_width(wide), ["loss", *self.networks, "where"])
+        width = line_width(wide)
+        lines, missing = table(columns, width, ["loss", *self.networks, "where"])
         notes = []
         silent = [n for n, column in zip(self.networks, cells, strict=True) if not any(column)]
         if silent:
@@ -69,7 +70,7 @@ class LossTable:
         if still:
             notes.append(f"no optimizer stepped: {', '.join(still)}")
         if missing:
-            notes.append(f"no room for {', '.join(missing)}: to_text(wide=True) shows all")
+            notes.append(hidden(missing, width))
         return "\n".join(["The norm of the gradient that each loss gave", *lines, *notes])
 
     def __str__(self) -> str:

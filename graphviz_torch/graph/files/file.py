@@ -129,6 +129,8 @@ def json_of(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("this is not a saved graph: it is nested too deeply.") from None
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise ValueError("the file is empty; pass one that `save` or `run -o` wrote.") from None
         raise ValueError(f"this is not JSON, or it was cut short: {error}.") from None
     except ValueError as error:
         if "digits" not in str(error):

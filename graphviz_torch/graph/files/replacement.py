@@ -10,6 +10,7 @@ Written as `open` writes: what cannot be replaced, such as a pipe, a device, or 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -47,6 +48,11 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     'whole'
     """
     path = Path(path)
+    if not path.parent.exists():
+        wrong = f"the folder {str(path.parent)!r} does not exist; make it first"
+        raise FileNotFoundError(errno.ENOENT, wrong, str(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))
     try:
         there = os.stat(path)
     except FileNotFoundError:  # also where a link names a file that does not exist yet
@@ -118,5 +124,4 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise type(error)(error.errno, error.strerror, str(path)) from None

@@ -1,4 +1,4 @@
-"""`app`: the app, from an installed package or a checkout; before it, if named, a script.
+"""`app`: the app, from an installed package or a checkout; with a recording, or a script run first.
 
 The script runs as `graphviz-torch run` runs it: in a process of its own, as whoever gave the
 command. The app then reads the file that it recorded, and runs nothing of it. A signal that ends
@@ -34,7 +34,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--browser", action=how, default=True, help="open a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
-    says = "run this first, as `run` does, and open what it recorded"
+    says = "run this first, as `run` does, and open what it recorded; or a recording, .json.gz"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
     parser.set_defaults(run=_app)
@@ -63,6 +63,9 @@ def _app(parsed: argparse.Namespace) -> int:
     with _ended_by_signals():
         if parsed.script is None:
             return _serve(file, parsed, {})
+        if parsed.script.endswith((".json", ".json.gz")):
+            recording = Path(parsed.script).resolve(strict=True)
+            return _serve(file, parsed, {RECORDING: str(recording)})
         with tempfile.TemporaryDirectory(prefix="graphviz_torch-") as folder:
             recording = _record(parsed, Path(folder))
             return _serve(file, parsed, {RECORDING: str(recording)})
@@ -110,7 +113,7 @@ def _record(parsed: argparse.Namespace, folder: Path) -> Path:
     """
     recording = folder / f"{Path(parsed.script).name}.json.gz"
     command = [sys.executable, "-m", "graphviz_torch", "run", "-o", str(recording)]
-    command += ["--compiled", parsed.compiled]
+    command += ["--compiled", parsed.compiled, "--no-hint"]
     command += [*["-m"] * parsed.module, parsed.script, *parsed.args]
     said = f"graphviz-torch: {parsed.script} runs; the app opens when it has ended. Ctrl-C ends it."
     print(said, file=sys.stderr, flush=True)

@@ -17,11 +17,13 @@ from ...graph.text import listing
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Signs with the rule behind them, and a severity that begins a line.
+# Signs with the rule behind them, a severity that begins a line, and what stands around source.
 SEVERITIES = {
-    r"✖ [\w-]+|^error\b": _RED,
-    r"⚠ [\w-]+|^warning\b": _YELLOW,
-    r"\N{INFORMATION SOURCE} [\w-]+|^info\b": _BLUE,
+    r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
+    r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,
+    r"\N{INFORMATION SOURCE} [\w-]+|^info\b(\[[\w-]+\])?": _BLUE,
+    r"^ *\d* *(\||-->|:::|= help:|= note:)": _BLUE,
+    r"\^+": _YELLOW,
 }
 DIFFERENCES = {r"^ *\+ .*": _GREEN, r"^ *- .*": _RED, r"^ *~ .*": _YELLOW}
 
@@ -32,9 +34,8 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
     Raises:
         ValueError, OSError: as `load`; also for a step that the training has not.
     """
-    name, mark, number = path.name.rpartition("@")
-    if mark and number.isdecimal() and not path.exists():
-        return _step(load(path.with_name(name)), int(number), name)
+    if (file := on_disk(path)) != path:
+        return _step(load(file), int(path.name.rpartition("@")[2]), file.name)
     if path != PIPE:
         return load(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -44,6 +45,12 @@ def read_saved(path: Path) -> Graph | Training | TrainingStep:
             return load(copy)
         except ValueError as error:
             raise ValueError(str(error).replace(str(copy), "stdin")) from None
+
+
+def on_disk(path: Path) -> Path:
+    """The file itself: "run.json.gz" of "run.json.gz@10"."""
+    name, mark, number = path.name.rpartition("@")
+    return path.with_name(name) if mark and number.isdecimal() and not path.exists() else path
 
 
 def _step(saved: Graph | Training, number: int, name: str) -> TrainingStep:
@@ -79,13 +86,15 @@ def beside(file: Path, suffix: str) -> Path:
 
 
 def colored(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
-    """A text for `file`: where that is a terminal, and NO_COLOR is not set, with colours.
+    """A text for `file`: with colours where that is a terminal, or FORCE_COLOR is set; never where
+    NO_COLOR is.
 
     Args:
         colors: pattern -> number of the ANSI colour of all that it finds.
     """
     old = sys.platform == "win32" and "WT_SESSION" not in os.environ  # it would show the escapes
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or old or not file.isatty():
+    shows = file.isatty() and os.environ.get("TERM") != "dumb" and not old
+    if os.environ.get("NO_COLOR") or not (shows or os.environ.get("FORCE_COLOR", "0") != "0"):
         return text
     for pattern, color in colors.items():
         text = re.sub(pattern, f"\x1b[{color}m\\g<0>\x1b[0m", text, flags=re.M)

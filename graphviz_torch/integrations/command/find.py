@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ... import Training
 from ...graph.units import count_text
+from ..excerpt import Files, Lines, no_lines
 from .baseline import write_baseline
-from .files import read_saved
-from .reports import add_report, judged, known_findings, print_report
+from .files import PIPE, on_disk, read_saved
+from .reports import add_report, go_on, judged, known_findings, print_report
 
 
 def add_find(parser: argparse.ArgumentParser) -> None:
@@ -31,5 +32,15 @@ def _find(parsed: argparse.Namespace) -> int:
         write_baseline(parsed.write_baseline, found)
     if isinstance(last, Training) and last.turns and parsed.format in (None, "text"):
         print(f"{count_text(len(last.steps), 'step')}, {last.turns}")
-    print_report(parsed, new)
+    print_report(parsed, new, _source(parsed.files[-1]))
+    if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
+        print(f"See it: {go_on(str(parsed.files[-1]))}")
     return code
+
+
+def _source(file: Path) -> Lines:
+    """The lines of the program, if it is where the recording is, or below the current folder."""
+    if file == PIPE:
+        return no_lines
+    file = on_disk(file)
+    return Files((file.parent, Path.cwd()), file.stat().st_mtime)

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from ... import __version__
+from ...graph.terminal import in_shell
 from .forms import FORMS
 
 _DONE, _FAILED = 0, 2
@@ -49,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = parser(next((word for word in given if word in COMMANDS), "")).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        return run(parsed)
+        if given[:1] == ["run"]:  # what a script prints is not the answer to a command
+            return run(parsed)
+        with in_shell():
+            return run(parsed)
     except BrokenPipeError:  # the reader, a pager say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _DONE

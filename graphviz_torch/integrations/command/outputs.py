@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,17 +25,19 @@ from typing import Any
 
 from ... import Finding, Training, TrainingStep, load
 from ...graph.files.replacement import replacement
+from ...graph.terminal import in_shell
 from ...graph.text import ranks_text
 from ...graph.training.file import TrainingFile
 from ...graph.training.findings import RunFindings, steps_text
 from ...graph.training.turns import Turns
 from ...graph.units import count_text
+from ..excerpt import Files
 from ..ranks import WAIT, RankReport, Ranks, one_list, one_step
 from .baseline import write_baseline
 from .files import colored
 from .forms import form_of
 from .main import sentence
-from .reports import FORMATS, judged, known_findings, to_lines, to_sarif
+from .reports import FORMATS, go_on, judged, known_findings, to_lines, to_sarif, totals
 from .script import Children
 
 _ORDER = ("error", "warning", "info")
@@ -56,6 +59,8 @@ class Outputs:
         self._known = known_findings(parsed)
         # The script may go to another folder, and may take another stderr.
         self._root, self._stderr = Path.cwd(), sys.stderr
+        script = Path(parsed.script).absolute().parent
+        self._source = Files((script, self._root), time.time(), loaded=True)
         self._files: list[Path] = [*parsed.out]
         if parsed.write_baseline is not None:
             self._files.append(parsed.write_baseline)
@@ -74,6 +79,7 @@ class Outputs:
         self._recorded = 0  # steps, one that failed at once among them
         self._news: list[Finding] = []  # not said yet
         self._said: list[Finding] = []  # while the script ran
+        self._at_step = 0  # when it was said last
         self._ranks = Ranks.of_environment()
         self._stall: Any = None
         if self._ranks is not None:
@@ -124,10 +130,10 @@ class Outputs:
             if last or (not wanted and self._news):
                 news = [each for each in self._found if _is_among(each, self._news)]
                 new, _ = judged(self._parsed, _sorted(news), self._known)
-                lines = to_lines(new, wide=self._parsed.wide, steps=self._recorded)
-                lines += "" if new else " so far"
+                lines = self._text(new) + ("" if new else " so far")
                 self._say(f"{self._count()}, and the script goes on", lines)
                 self._said += new
+                self._at_step = self._recorded
                 self._news = []
 
     def experiment(self, recording: Any) -> None:
@@ -176,37 +182,54 @@ class Outputs:
         if self._run is None:
             missed = "no backward ran" if begun else "the script could not be read"
             said = f"nothing was recorded: {missed}"
-        said += met + children.said(alone=self._run is None)
+        said += met + (apart := children.said(alone=self._run is None))
+        if self._run is None and begun and not apart:
+            said += "; pass the script that calls loss.backward()"
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # the script may make errors of them
             errors = self._write(pictures=True)
         shown = self._parsed.format is None and self._run is not None
-        self._say(said, *[self._lines(new)] * shown)
+        self._say(said, *self._lines(new) * shown)
         for path in self._files:
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
         for error in errors:
             self._say(error)
+        if shown and self._parsed.hint:
+            self._say(self._how_to_go_on())
         if self._parsed.format == "sarif":
             _print(to_sarif(new, self._root))
         elif self._parsed.format is not None:
             _print(FORMATS[self._parsed.format](new))
         return code or (2 if errors else 0)
 
-    def _lines(self, found: list[Finding]) -> str:
-        """What is to be said at the end: what is new, and in short what was said before."""
+    def _text(self, found: list[Finding]) -> str:
+        wide, source = self._parsed.wide, self._source
+        with in_shell():
+            return to_lines(found, wide=wide, steps=self._recorded, source=source)
+
+    def _lines(self, found: list[Finding]) -> list[str]:
+        """What is to be said at the end: what is new, and a line for what was said before."""
         said = [each for each in found if _is_among(each, self._said)]
         new = [each for each in found if not _is_among(each, self._said)]
         lines = []
         if new or not said:
-            lines.append(to_lines(new, wide=self._parsed.wide, steps=self._recorded))
+            lines.append(self._text(new))
         if not found:
             lines[-1] += "" if self._experimented else " (no experiment)"
-        for each in said:
+        for each in said if self._recorded > self._at_step else ():  # it may have ended since
             steps = steps_text(each, self._recorded)
-            head = f"{each.severity}, as said above: {each.rule}"
-            lines.append(", ".join(filter(None, (f"{head} {each.where}".rstrip(), steps))))
-        return "\n".join(lines)
+            lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
+        if said:
+            lines.append(f"{totals(said)}: see above")
+        return lines
+
+    def _how_to_go_on(self) -> str:
+        """What to type next, to see what was recorded."""
+        for path in self._growing:
+            if path not in self._stale:
+                return f"see it: {go_on(os.path.relpath(path, self._root))}"
+        return f"to see the graph, run with -o run.json.gz, then: {go_on('run.json.gz')}"
 
     def _report(self, rank: int) -> RankReport:
         found = tuple(self._found)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from textwrap import wrap
 from typing import Any
 
 from ... import Finding, __version__, rules
-from ...graph.terminal import PIPED, line_width
+from ...graph.terminal import PIPED, cut, line_width, option
 from ...graph.training.findings import steps_text
 from ...graph.units import count_text
+from ..excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
 from .baseline import fingerprint, new_findings, read_baseline
 from .files import colored
 
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_MOST_FOLDERS = 5000  # to look through for a source file
 
 
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
@@ -59,37 +58,71 @@ def judged(
     return new, int(any(each.severity in bad for each in new))
 
 
-def print_report(parsed: argparse.Namespace, found: Sequence[Finding]) -> None:
+def print_report(
+    parsed: argparse.Namespace, found: Sequence[Finding], source: Lines = no_lines
+) -> None:
     """Print the report in the format that was asked for."""
     if parsed.format in (None, "text"):
-        print(colored(to_lines(found, wide=parsed.wide), sys.stdout))
+        print(colored(to_lines(found, wide=parsed.wide, source=source), sys.stdout))
     else:
         print(FORMATS[parsed.format](found))
 
 
-def to_lines(found: Sequence[Finding], *, wide: bool = False, steps: int = 1) -> str:
-    """For a terminal: each finding with its advice, and how many there are.
+def to_lines(
+    found: Sequence[Finding], *, wide: bool = False, steps: int = 1, source: Lines = no_lines
+) -> str:
+    """For a terminal: each finding with the line that it speaks of, what to do last; and how many
+    there are.
 
     Args:
         found: of one recording, or of a run.
         wide: does a line go beyond the terminal.
         steps: how many steps the run has: a finding tells which of them have it.
+        source: the lines of a file by its name.
 
-    >>> print(to_lines([Finding("nan", "error", "loss is NaN.", "Lower the rate.")]))
-    error: loss is NaN. [nan]
-        Lower the rate.
+    >>> loss = Finding("nan", "error", "loss is NaN.", "Lower the rate.", where="train.py:2")
+    >>> print(to_lines([loss], source=lambda _: ["", "loss.backward()"]))
+    error[nan]: loss is NaN.
+     --> train.py:2
+      |
+    2 | loss.backward()
+      | ^^^^
+      = help: Lower the rate.
+    <BLANKLINE>
     1 error
     """
-    lines = []
-    for each in found:
-        lines.append(f"{each.severity}: {_plain(each.message)} [{each.rule}]")
-        if each.advice:
-            lines.append(f"    {_plain(each.advice)}")
-        if said := steps_text(each, steps):
-            lines.append(f"    {said[0].upper()}{said[1:]}.")
-    if not wide:
-        lines = [part for line in lines for part in _fitted(line)]
+    width = None if wide else line_width() or PIPED
+    lines = [line for each in found for line in _finding_lines(each, width, steps, source)]
     return "\n".join([*lines, totals(found)])
+
+
+def _finding_lines(finding: Finding, width: int | None, steps: int, source: Lines) -> Iterator[str]:
+    """A finding as rustc prints one."""
+    shown = excerpt(finding, source)
+    message, advice = (
+        _plain(without_place(text, finding.where, shown.names))
+        for text in (finding.message, finding.advice)
+    )
+    yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
+    yield from (line if width is None else cut(line, width) for line in shown.lines)
+    if option("compiled", "eager").startswith("--"):
+        advice = advice.replace('record(compiled="eager")', "--compiled eager")
+    gutter = " " * shown.margin
+    for name, text in (("note", steps_text(finding, steps)), ("help", advice)):
+        if text:
+            head = f"{gutter}= {name}: "
+            yield from _fitted(head + text, width, " " * len(head))
+    yield ""
+
+
+def go_on(file: str) -> str:
+    """What to type next, to see what a recording has.
+
+    >>> print(go_on("a run.json.gz"))
+    graphviz-torch view 'a run.json.gz', or graphviz-torch app 'a run.json.gz'
+    """
+    name = quote(file)
+    return f"graphviz-torch view {name}, or graphviz-torch app {name}"
 
 
 def totals(found: Sequence[Finding]) -> str:
@@ -172,30 +205,21 @@ class _Files(dict[str, str]):
     def _search(self, name: str) -> str:
         if (self._root / name).is_file():
             return name
-        for count, (folder, folders, files) in enumerate(os.walk(self._root)):
-            folders[:] = sorted(
-                each
-                for each in folders
-                if not each.startswith(".") and each not in ("node_modules", "site-packages")
-            )
-            relative = os.path.relpath(folder, self._root)
-            if Path(name).name in files and (Path(folder) / Path(name).name).as_posix().endswith(
-                f"/{name}"
-            ):
-                return (Path(relative) / Path(name).name).as_posix()
-            if count >= _MOST_FOLDERS:
-                break
-        return name
+        path = next(files_below(self._root, name), None)
+        return name if path is None else path.relative_to(self._root).as_posix()
 
 
-def _fitted(text: str) -> Iterator[str]:
+def _fitted(text: str, width: int | None, indent: str) -> Iterator[str]:
     """Lines that fit the terminal, each after the first further in."""
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
+    if width is None:
+        yield text.replace("\n", f"\n{indent}")
+        return
+    for i, line in enumerate(text.split("\n")):
         yield from wrap(
             line,
-            line_width() or PIPED,
-            subsequent_indent=indent or "    ",
+            width,
+            initial_indent=indent * bool(i),
+            subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -203,11 +227,4 @@ def _fitted(text: str) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Text of a program's own, with escapes for what a terminal would obey."""
-    lines = text.split("\n")
-    return "\n    ".join(
-        line if line.isprintable() else re.sub(r"[^ -~]", _escape, line) for line in lines
-    )
-
-
-def _escape(match: re.Match[str]) -> str:
-    return match[0] if match[0].isprintable() else repr(match[0])[1:-1]
+    return "\n".join(escaped(line) for line in text.split("\n"))

@@ -48,6 +48,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     says = "record what each result's values are like, for `diff --values`"
     parser.add_argument("--values", action="store_true", help=says)
     add_report(parser, fail_on="never")
+    how = argparse.BooleanOptionalAction
+    parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
     parser.add_argument("script", metavar="SCRIPT")
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
     arguments.required = False  # before Python 3.12, a missing SCRIPT missed ARGS too

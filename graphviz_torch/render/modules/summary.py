@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...graph import GraphLike, ModuleRow, graph_of
 from ...graph.column import Column, columns_in
-from ...graph.terminal import TableColumn, line_width, table, width_of
+from ...graph.terminal import TableColumn, hidden, line_width, table, width_of
 from ...graph.units import bytes_text, number_text, seconds_text
 from ..labels import count
 from .lines import LINES, Line, module_lines
@@ -78,7 +78,7 @@ class Summary:
         rule = "-" * max(map(width_of, rows))
         notes = list(self._notes())
         if missing:
-            notes.append(f"no room for {', '.join(missing)}: to_text(wide=True) shows all")
+            notes.append(hidden(missing, width))
         if width is not None:
             notes = [line for note in notes for line in wrap(note, width, subsequent_indent="  ")]
         modules = [*rows[1:-1], rule] if lines[1:] else []

@@ -1,0 +1,191 @@
+"""The lines of a program that a finding speaks of, as compilers print them: names underlined.
+
+     --> train.py:16
+      |
+   16 |     features = self.encoder(x).detach()
+      |                     ^^^^^^^    ^^^^^^
+
+A line is read from the file only if exactly one file has the name, and nobody has changed it since
+the program ran. Nothing else tells that a file is the one that ran: a line is left out where its
+file has gone, and never made up.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..graph import Finding
+from ..graph.terminal import width_of
+
+Lines = Callable[[str], Sequence[str]]  # of the file that a finding calls "train.py"
+
+_MOST_FOLDERS = 5000  # to look through for a file
+_MOST_PLACES = 3
+_SKIPPED = ("node_modules", "site-packages", "__pycache__")
+_PLACE = re.compile(r"(?:[\w./-]+\.py|In\[\d+\]):\d+")
+_WORD = re.compile(r"[^\W\d]\w*")
+# Words of a sentence that a line may have as well, where they mean something else.
+_WORDS = """
+a an the of at by to no on it its was were be been are that this these those all so than then when
+where which who has have had do does did into out up down over got only one two each nothing what
+how i s t e g self
+"""
+_ENGLISH = {*keyword.kwlist, *_WORDS.split()}
+
+
+def no_lines(_: str) -> Sequence[str]:
+    """What knows no file."""
+    return ()
+
+
+class Files:
+    """The lines of files, by the names that findings have for them.
+
+    Args:
+        folders: where to look first; below the last one is looked at last.
+        unchanged_since: seconds since the epoch; a file that was changed later is not read.
+        loaded: does this process run the program: its modules tell where their files are.
+    """
+
+    def __init__(
+        self, folders: Sequence[Path], unchanged_since: float, *, loaded: bool = False
+    ) -> None:
+        self._folders, self._since, self._loaded = folders, unchanged_since, loaded
+        self._known: dict[str, Sequence[str]] = {}
+
+    def __call__(self, name: str) -> Sequence[str]:
+        if name not in self._known:
+            self._known[name] = self._read(name)
+        return self._known[name]
+
+    def _read(self, name: str) -> Sequence[str]:
+        try:
+            path = self._path(name)
+            if path is None or path.stat().st_mtime > self._since:
+                return ()
+            return path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return ()
+
+    def _path(self, name: str) -> Path | None:
+        if Path(name).is_absolute() or ".." in Path(name).parts:  # a recording may come from anyone
+            return None
+        for folder in self._folders:
+            if (folder / name).is_file():
+                return folder / name
+        found: Iterable[Path] = loaded_files(name) if self._loaded else ()
+        different = {path.resolve() for path in found or files_below(self._folders[-1], name)}
+        return different.pop() if len(different) == 1 else None
+
+
+def loaded_files(name: str) -> list[Path]:
+    """The files of loaded modules whose paths end in `name`."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return [Path(file) for file in files if isinstance(file, str) and _ends(file, name)]
+
+
+def files_below(root: Path, name: str) -> Iterator[Path]:
+    """The files below a folder whose paths end in `name`; hidden folders are left out."""
+    for count, (folder, folders, files) in enumerate(os.walk(root)):
+        folders[:] = sorted(
+            each for each in folders if not each.startswith(".") and each not in _SKIPPED
+        )
+        path = Path(folder) / Path(name).name
+        if path.name in files and _ends(path.as_posix(), name):
+            yield path
+        if count >= _MOST_FOLDERS:
+            return
+
+
+def _ends(file: str, name: str) -> bool:
+    return file.replace(os.sep, "/").endswith(f"/{name}")
+
+
+class Excerpt(NamedTuple):
+    """Lines to print, and the names that they underline."""
+
+    lines: list[str]
+    names: frozenset[str]
+    margin: int  # characters before the "|"
+
+
+def excerpt(finding: Finding, lines: Lines) -> Excerpt:
+    """The place of a finding, its line with the names of the message underlined, and the other
+    places that its message names, where their lines are known.
+
+    >>> found = Finding("cut", "warning", "x was cut by detach().", where="train.py:2")
+    >>> program = ["import torch", "y = f(x).detach()  # x"]
+    >>> print("\\n".join(excerpt(found, lambda _: program).lines))
+     --> train.py:2
+      |
+    2 | y = f(x).detach()  # x
+      |       ^  ^^^^^^
+    """
+    places = [each for each in _PLACE.findall(finding.message) if each != finding.where]
+    read = {
+        place: text
+        for place in dict.fromkeys([finding.where, *places])
+        if (text := _line(place, lines))
+    }
+    shown = [finding.where] * bool(finding.where)
+    shown += [each for each in read if each != finding.where][: _MOST_PLACES - len(shown)]
+    margin = max([len(place.rpartition(":")[2]) for place in shown if place in read], default=1) + 1
+    words = frozenset(_WORD.findall(finding.message)) - _ENGLISH
+    rows, names = [], set[str]()
+    for place in shown:
+        rows.append(f"{' ' * (margin - 1)}{'-->' if place == finding.where else ':::'} {place}")
+        if place not in read:
+            continue
+        text = read[place]
+        below, found = _underline(text, words)
+        number = place.rpartition(":")[2]
+        rows += [f"{' ' * margin}|", f"{number:>{margin - 1}} | {text}"]
+        rows += [f"{' ' * margin}| {below}"] * bool(below)
+        names |= found
+    return Excerpt(rows, frozenset(names), margin)
+
+
+def _line(place: str, lines: Lines) -> str:
+    """The line at "train.py:16", on one line, with escapes for what a terminal would obey."""
+    name, _, number = place.rpartition(":")
+    read = lines(name) if name and number.isdecimal() else ()
+    text = read[int(number) - 1] if 0 < int(number or 0) <= len(read) else ""
+    return escaped(text.expandtabs(4).rstrip())
+
+
+def escaped(text: str) -> str:
+    """A line of text, with escapes for what a terminal would obey.
+
+    >>> escaped("loss\\x1b[2J")
+    'loss\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
+    """Signs below the words that a line has, as far as its comment, and which these are."""
+    below, names = "", set[str]()
+    for match in _WORD.finditer(text.partition("  #")[0]):
+        if match[0] in words:
+            below += " " * (width_of(text[: match.start()]) - len(below))
+            below += "^" * width_of(match[0])
+            names.add(match[0])
+    return below, names
+
+
+def without_place(text: str, where: str, names: frozenset[str]) -> str:
+    """A sentence without " at train.py:16" behind what is underlined in that line.
+
+    >>> without_place("x was cut by detach() at a.py:2, not at a.py:21.", "a.py:2", {"detach"})
+    'x was cut by detach(), not at a.py:21.'
+    """
+    behind = re.compile(rf"\b(\w+)(\(\))? at {re.escape(where)}(?![\w:]|\.\w| and| or)")
+    return behind.sub(lambda m: m[1] + (m[2] or "") if m[1] in names else m[0], text)

@@ -1,0 +1,88 @@
+"""The line of source under a finding: the one that ran, underlined and escaped."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from graphviz_torch import Finding
+from graphviz_torch.integrations.command.reports import to_lines
+from graphviz_torch.integrations.excerpt import Files
+
+FOUND = Finding(
+    "cut-gradient",
+    "warning",
+    "w got no gradient: a result was cut by detach() at train.py:2.",
+    "Remove the detach() at train.py:2.",
+    where="train.py:2",
+)
+REPORT = """\
+warning[cut-gradient]: w got no gradient: a result was cut by detach().
+ --> train.py:2
+  |
+2 |     y = f(w).detach()
+  |           ^  ^^^^^^
+  = help: Remove the detach().
+
+1 warning"""
+
+
+def source(folder: Path, **options: bool) -> Files:
+    return Files((folder,), time.time() + 1, **options)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n    y = f(w).detach()\n")
+    return path
+
+
+def test_the_line_stands_under_its_finding_and_its_place_is_said_once(train: Path) -> None:
+    assert to_lines([FOUND], source=source(train.parent)) == REPORT
+
+
+def test_a_file_that_was_changed_since_is_not_quoted(train: Path) -> None:
+    unknown = to_lines([FOUND])
+    assert "by detach() at train.py:2." in unknown.replace("\n    ", " ")
+    os.utime(train, (time.time() + 60,) * 2)
+    assert to_lines([FOUND], source=source(train.parent)) == unknown
+
+
+def test_of_two_files_with_the_name_neither_is_quoted(train: Path) -> None:
+    (train.parent / "src").mkdir()
+    moved = train.rename(train.parent / "src" / "train.py")
+    assert to_lines([FOUND], source=source(train.parent)) == REPORT
+    (train.parent / "old").mkdir()
+    (train.parent / "old" / "train.py").write_text(moved.read_text())
+    assert to_lines([FOUND], source=source(train.parent)) == to_lines([FOUND])
+
+
+@pytest.mark.parametrize("name", ["../train.py", "{}/train.py", "train.py:2", "nowhere.py"])
+def test_only_files_below_the_folders_are_read(name: str, train: Path) -> None:
+    (train.parent / "inner").mkdir()
+    assert not source(train.parent / "inner")(name.format(train.parent))
+
+
+def test_what_a_terminal_would_obey_is_escaped_and_letters_that_are_wide_move_the_signs(
+    train: Path,
+) -> None:
+    train.write_text("import torch\n\ty = '损\x1b[2J' + detach(w)\n")
+    lines = to_lines([FOUND], source=source(train.parent)).splitlines()
+    line, below = lines[3:5]
+    assert line == "2 |     y = '损\\x1b[2J' + detach(w)"
+    assert below.index("^") == line.index("detach") + 1  # 损 takes two cells
+
+
+def test_the_other_lines_that_a_message_names_follow(train: Path) -> None:
+    found = Finding("nan", "error", "log at train.py:2 got 0 from relu at train.py:1.")
+    train.write_text("x = w.relu()\ny = x.log()\n")
+    lines = to_lines([found], source=source(train.parent)).splitlines()
+    assert [line.strip() for line in lines if "::: " in line] == [
+        "::: train.py:2",
+        "::: train.py:1",
+    ]
+    assert "2 | y = x.log()" in lines
