@@ -20,6 +20,7 @@ html_theme = "furo"
 html_title = "graphviz_torch"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_theme_options = {
     "source_repository": "https://github.com/graphviz-torch/graphviz_torch",
     "source_branch": "main",

@@ -162,8 +162,10 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
         if those:
             moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
             number = "1 copy" if len(those) == 1 else f"{len(those):,} copies"
-            where = f"to come in {phase}" if phase == "backward" and not ran else f"in {phase}"
-            parts.append(f"**{number}** {where} ({moved})")
+            if phase == "backward" and not ran:
+                parts.append(f"**{len(those):,} more** expected in backward ({moved})")
+            else:
+                parts.append(f"**{number}** in {phase} ({moved})")
     if parts:
         return ", ".join(parts) + "."
     if any(node.grad_outputs or node.order is not None for node in graph.nodes):

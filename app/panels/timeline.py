@@ -95,7 +95,7 @@ def events(
 
 
 def _says(transfer: Transfer, ran: bool) -> str:
-    when = "to come in backward" if transfer.phase == "backward" and not ran else transfer.phase
+    when = "expected in backward" if transfer.phase == "backward" and not ran else transfer.phase
     what = (transfer.label or str(transfer.tensor))[:80]
     ends = f"{transfer.source} → {transfer.target}"
     return f"Copy of {what}, {ends}, {size(transfer.nbytes)}, {when}"

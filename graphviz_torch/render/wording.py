@@ -249,7 +249,7 @@ def omissions(drawing: Drawing, cuts: int = 0) -> str:
     if drawing.closed:
         parts.append(_closed(drawing))
     if drawing.tree.repeated:
-        parts.append("of blocks alike only the first is drawn (fold=False draws each)")
+        parts.append("identical blocks are drawn once (fold=False draws each)")
     if cuts:
         parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
     return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""

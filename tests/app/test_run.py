@@ -42,7 +42,7 @@ def test_before_any_click_the_program_is_there_its_copy_is_made_and_backwards_is
     assert column(app, "run transfers", "phase") == ["forward", "to come"]
     assert drawn(app, "run transfers")["announced"] == [1]
     said = " ".join(text.value for text in app.markdown)
-    assert "**1 copy** in forward (12 B), **1 copy** to come in backward (12 B)." in said
+    assert "**1 copy** in forward (12 B), **1 more** expected in backward (12 B)." in said
 
 
 def test_run_backward_shows_autograds_gradient_and_the_two_copies() -> None:

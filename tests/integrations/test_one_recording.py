@@ -194,8 +194,8 @@ def test_a_layer_that_is_never_called_is_told_alike_in_each_step(
 ) -> None:
     said = told(SPARE, tmp_path, capsys)
     assert said.count("got no gradient") == 1
-    assert "parts.spare was never called. [never-called]" in said
-    assert "In each of 3 steps." in said
+    assert "warning[never-called]: parts.spare.weight and parts.spare.bias got no" in said
+    assert "= note: in each of 3 steps" in said
 
 
 PLAYERS = """\

@@ -217,7 +217,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
     assert code == 2
     [line] = [line for line in said.splitlines() if "missing" in line]
     assert line.startswith("graphviz-torch: g.json was not written: ")
-    assert line.endswith("missing/g.json: No such file or directory.")
+    assert "missing/g.json: the folder '" in line
+    assert line.endswith("/missing' does not exist; make it first.")
     assert "addmm" in (training / "g.txt").read_text()
 
 

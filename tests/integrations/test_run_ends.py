@@ -152,7 +152,7 @@ def test_a_script_that_is_stopped_leaves_report_and_files(tmp_path: Path) -> Non
         said = (ours / "err").read_text()
         assert (bare / "out").read_text() == (ours / "out").read_text() == ""  # not flushed
         assert SAID_EARLY.sub("", said) == "on stderr\n" + (bare / "err").read_text(), end
-        assert "a result was cut by detach() at train.py:10." in " ".join(said.split())
+        assert "a result was cut by detach(). --> train.py:10 |" in " ".join(said.split())
         assert {*os.listdir(ours / "folder")} == {"g.json", "found.sarif"}, end
         assert node_counts(ours / "folder" / "g.json") == [NODES] * 3
         [result] = json.loads((ours / "folder" / "found.sarif").read_text())["runs"][0]["results"]

@@ -98,8 +98,8 @@ def data_replaced(reading: Reading) -> Iterator[Finding]:
 
 @rule(of=(StrayParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
-    """Parameters got a gradient that no module of the model owns and no optimizer holds: a layer in
-    a plain list or dict, or one made in forward."""
+    """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
+    in a plain list or dict, or one made in forward."""
     nodes, failure = reading.graph.nodes, reading.graph.failure
     for event in reading.events(StrayParameters):
         if not event.nodes and failure is not None and NO_PARAMETERS in failure.message:
@@ -119,18 +119,18 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
         if event.holder == "forward":
-            message = f"{event.name}{at(line)} is made anew in each forward: its parameters "
-            message += "get a gradient, but no optimizer holds them, and the next call drops them."
+            message = f"{event.name}{at(line)} is made anew in each forward: no optimizer updates "
+            message += "its parameters, and the next call drops them."
             advice = "Make the layer in __init__, as an attribute of the module."
         elif event.holder == "outside":
-            message = f"{names} got a gradient{at(line)}, but no optimizer holds them: "
+            message = f"No optimizer updates {names}, which got a gradient{at(line)}: "
             message += f"{event.name} is not in the model."
             advice = f"Pass {event.name}.parameters() to an optimizer too, if it should learn."
         else:
             count = len(event.nodes)
-            message = f"{count} parameter{'' if count == 1 else 's'} in {event.name} got a "
-            message += f"gradient{at(line)}, but no optimizer holds them: {event.name}"
-            message += f"{_set(event)} is a plain {event.holder}, so they are not registered."
+            message = f"No optimizer updates {count} parameter{'' if count == 1 else 's'} in "
+            message += f"{event.name}, which got a gradient{at(line)}: {event.name}"
+            message += f"{_set(event)} is a plain {event.holder}, so it is not registered."
             advice = _container(event)
         yield finding(
             "info" if event.holder == "outside" else "warning",

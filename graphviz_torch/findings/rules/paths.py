@@ -110,7 +110,7 @@ def _replaced(reading: Reading) -> set[str]:
 
 @rule(of=(Parameter,))
 def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
-    """A parameter gets a gradient, but no optimizer holds it."""
+    """A parameter gets a gradient, but no optimizer updates it."""
     told = {event.owner for event in reading.events(AttributeAssignment)}  # they were to be frozen
     strange = [e for e in reading.events(StrayParameters) if e.holder != "outside"]
     lost = {node for event in strange for node in event.nodes}
@@ -137,21 +137,18 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     advice += f"{names} with requires_grad_(False) to save the work."
     nodes = reading.graph.nodes
     uses = (nodes[e.target].source for i in nodes_of(idle) for e in reading.users[i])
-    message = f"{names} got a gradient{at(next(filter(None, uses), ''))}, but no optimizer holds "
-    message += f"{them}."
-    if step is not None:
-        message = f"{message[:-1]}: {step.optimizer}, which steps{at(step.where)}, does not."
+    message = f"No optimizer updates {names}"
+    if step is None:
+        message += f", which got a gradient{at(next(filter(None, uses), ''))}."
+    else:
+        message += f". {step.optimizer}, stepped{at(step.where)}, was not given {them}."
     if others and any(p.stepped for p in reading.graph.parameters):
-        message = (
-            f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: was "
-        )
-        message += "a layer replaced after the optimizer was made?"
+        message = f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: "
+        message += "was a layer replaced after the optimizer was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
     elif others and not _has_strangers(reading):
         step = others[0]
-        message = (
-            f"{names} got a gradient, but {step.optimizer}, which steps{at(step.where)}, holds "
-        )
+        message = f"No optimizer updates {names}. {step.optimizer}, stepped{at(step.where)}, holds "
         message += f"{step.foreign} other parameters: was the model replaced after that was made?"
         advice = "Make the optimizer after the model is complete, from its parameters()."
     yield finding(

@@ -33,7 +33,7 @@ COMMANDS = {
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
     "find": ("find", "Say what is wrong in a recording; exit code 1 if there is an error."),
-    "explain": ("explain", "Say which way the gradient took to one parameter or node."),
+    "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
     "diff": ("diff", "Say how two graphs differ; exit code 1 if they do."),
     "app": ("app", "Open the app in a browser, on this machine only."),
     "completion": ("main", "Print what makes a shell complete this command."),

@@ -328,6 +328,8 @@ def _is_one(graph: Graph, groups: Groups, one: Group) -> bool:
         return False
     every = (groups.groups[number].nodes for number in groups.below(one.id))
     inside = [graph.nodes[i] for nodes in every for i in nodes]
+    if any(node.leaf and node.leaf not in ("parameter", "buffer") for node in inside):
+        return False  # an input has a box of its own
     computing = [node for node in inside if not node.leaf and node.operation not in RESHAPING]
     return len(computing) == 1
 

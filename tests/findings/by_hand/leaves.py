@@ -49,8 +49,8 @@ CASES: dict[str, Case] = {
             told(event(StrayParameters, name="layers", holder="list", nodes=(0,))), parameters=()
         ).annotate(source={1: "net.py:3"}),
         "warning",
-        "1 parameter in layers got a gradient at net.py:3, but no optimizer holds them: layers, "
-        "set at train.py:7, is a plain list, so they are not registered.",
+        "No optimizer updates 1 parameter in layers, which got a gradient at net.py:3: layers, "
+        "set at train.py:7, is a plain list, so it is not registered.",
         [told()],
     ),
 }

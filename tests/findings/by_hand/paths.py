@@ -34,7 +34,7 @@ CASES: dict[str, Case] = {
     "not-in-optimizer": Case(
         model(parameter("head.weight", stepped=False)),
         "warning",
-        "head.weight got a gradient, but no optimizer holds it.",
+        "No optimizer updates head.weight, which got a gradient.",
         [model(parameter("head.weight")), model(lost("head.weight", stepped=False))],
     ),
 }

@@ -44,6 +44,9 @@ def test_a_parameter_is_written_in_the_operation_that_uses_it(opened: Open) -> N
     page = opened(graph)
     parameters = {n.id for n in graph.nodes if n.leaf == "parameter"}
     assert len(parameters) == 4
+    assert page.locator(".inside").count() == 4  # in the boxes of the two layers
+    page.get_by_role("button", name="Open all groups").click()
+    expect(page.locator(".frame")).to_have_count(2)
     assert cards(page) == {n.id for n in graph.nodes} - parameters
     assert page.locator(".inside").count() == 4
     page.locator('.inside:has-text("weight")').first.click()
@@ -207,11 +210,52 @@ def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: O
     title = page.locator(".wire.severed title").text_content() or ""
     assert title.startswith("Cut by detach() at test_browser.py:")
     assert "✂ detach()" in page.locator(".wire-label").all_text_contents()
-    frames = page.locator(".frame .strong").all_text_contents()
-    top = [page.locator(".ground").nth(i).bounding_box() for i in range(2)]
-    names = [frame.split(" ")[0] for frame in frames]  # the class of the module follows
-    boxes = {name: box["y"] for name, box in zip(names, top, strict=True) if box is not None}
-    assert boxes["encoder"] < boxes["head"]
+    [encoder_box, head_box] = [
+        page.locator(f'.card:has-text("{name} · Linear(2, 2)")').bounding_box()
+        for name in ("encoder", "head")
+    ]
+    assert encoder_box is not None
+    assert head_box is not None
+    assert encoder_box["y"] < head_box["y"]
+
+
+def test_a_layer_is_one_box_that_leads_with_the_module_until_it_is_opened(opened: Open) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8))
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    page = opened(recording.graph)
+    lines = [card.locator("text").all_text_contents()[:2] for card in page.locator(".card").all()]
+    assert sorted(lines) == [
+        ["0 · Linear(4, 8)", "f32[2, 8]"],
+        ["1 · ReLU", "relu"],
+        ["2 · LayerNorm(8)", "native_layer_norm"],
+        ["sum", "f32[]  cpu"],
+    ]
+    page.locator('.card:has-text("Linear") [data-act=open]').click()
+    expect(page.locator(".frame .strong")).to_have_text("0 · Linear(4, 8)")
+
+
+def test_a_marked_box_says_why_it_is_marked_although_the_mark_is_of_a_parameter_inside(
+    opened: Open,
+) -> None:
+    norm = nn.LayerNorm(4)
+    with record(norm) as recording:
+        norm(torch.ones(2, 4)).sum().backward()
+    weight = next(node.id for node in recording.graph.nodes if node.label == "weight")
+    told = Finding("zero-gradient", "warning", "weight got zeros.", nodes=(weight,))
+    page = opened(recording.graph, findings=[told])
+    page.locator('.card:has-text("LayerNorm") .first').click()
+    assert "weight got zeros." in page.locator(".panel .finding").inner_text()
+
+
+def test_a_frame_has_its_own_modules_class_and_not_that_of_one_around_it(opened: Open) -> None:
+    block = nn.Sequential(nn.Tanh(), nn.Sigmoid())
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"a": block})])})
+    with record(model) as recording:  # the input, which is of no module, is drawn inside
+        block(torch.ones(2, requires_grad=True)).sum().backward()
+    page = opened(recording.graph)
+    expect(page.locator(".frame .strong").last).to_have_text("0 · Tanh")
+    expect(page.locator(".frame .strong").nth(-2)).to_have_text("a · Sequential")
 
 
 def test_a_cut_without_a_finding_is_quiet_and_one_in_a_circle_is_left_out(opened: Open) -> None:

@@ -68,7 +68,7 @@ def test_an_edge_through_frames_is_lit_from_card_to_card(opened: Open) -> None:
     page.locator(f'.card[data-item="{node.id}"]').click()
     page.wait_for_selector(".card.selected")
     near = page.locator(".card.near .strong").all_text_contents()
-    assert {"tanh", "sigmoid", "gelu"} <= set(near)
+    assert {"0 · Tanh", "1 · Sigmoid", "0 · GELU"} <= set(near)
     # From tanh out of the frame around it; out of a frame, to the next, into it.
     assert page.locator(".wire.near").count() == 2 + 3
 
@@ -122,6 +122,7 @@ def test_a_click_picks_whose_influence_the_bars_tell(opened: Open) -> None:
     assert (
         names.all_text_contents() == [*lanes] == [*map("sample {}".format, range(4)), "input input"]
     )
+    page.get_by_role("button", name="Open all groups").click()
     linear = find(recording.graph, operation="addmm")
     bar = page.locator(f'.card[data-item="{linear.id}"] .gauge')
     for name, share in (("sample 0", 1 / 4), ("input input", 1.0), ("sample 3", 1 / 4)):

@@ -6,9 +6,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import pytest
+import torch
 from playwright.sync_api import FloatRect, Page
+from torch import nn
 
-from graphviz_torch.graph import Graph
+from graphviz_torch import record, trace
+from graphviz_torch.graph import Finding, Graph
 from tests.support.models import gpt2, tokens
 from tests.support.viewed import Open, mlp, worked
 from tests.support.zoo import step
@@ -102,6 +105,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(
     page.locator(".card").first.click()
     page.wait_for_selector(".card.selected")
     parts = [".bar", ".crumbs", "svg.drawing", ".panel", ".legend", ".player"]
+    parts = [name for name in parts if page.locator(name).is_visible()]  # a phone has no legend
     found = {name: box(page, name) for name in parts}
     if page.locator(".minimap").is_visible():
         found[".minimap"] = box(page, ".minimap")
@@ -110,7 +114,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(
     assert all(view.holds(each) for each in found.values())
     overlaps = [pair for pair in combinations(found, 2) if not found[pair[0]].apart(found[pair[1]])]
     assert overlaps == []
-    for name in (".bar", ".legend", ".player", ".panel"):
+    for name in {".bar", ".legend", ".player", ".panel"} & found.keys():
         assert page.locator(name).evaluate("one => one.scrollWidth - one.clientWidth") == 0, name
     for button in boxes(page, ".bar button:visible"):
         assert found[".bar"].holds(button)
@@ -120,8 +124,9 @@ def test_nothing_overlaps_and_nothing_is_cut_off(
 def test_details_never_cover_their_node(opened: Open, size: tuple[int, int]) -> None:
     page = opened(mlp(), size=size)
     page.get_by_role("button", name="See all").click()
-    for card in page.locator(".card").all():
-        item = card.get_attribute("data-item")
+    items = [card.get_attribute("data-item") for card in page.locator(".card").all()]
+    for item in items:
+        page.get_by_role("button", name="See all").click()  # what is out of sight is not drawn
         page.evaluate(
             "item => document.querySelector('#view').firstChild.shadowRoot"
             ".querySelector(`.card[data-item='${item}']`).dispatchEvent(new MouseEvent('click', "
@@ -164,6 +169,33 @@ def test_a_panel_that_changes_its_width_keeps_the_graph_in_the_middle(opened: Op
               return Math.abs(middle(card) - middle(view.querySelector("svg.drawing"))) < 4;
             }"""
         )
+
+
+def test_a_graph_that_can_be_read_whole_opens_whole(opened: Open) -> None:
+    blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(9)]
+    model = nn.Sequential(*blocks)
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    page = opened(recording.graph)
+    canvas = box(page, "svg.drawing")
+    assert all(canvas.holds(card) for card in boxes(page, ".card > .form"))
+
+
+def test_a_graph_that_cannot_opens_at_what_is_wrong(opened: Open) -> None:
+    y = torch.ones(2, requires_grad=True)
+    for _ in range(400):
+        y = y.tanh()
+    graph = trace(y, names={})
+    told = Finding("nonfinite-gradient", "error", "NaN", nodes=(397,))
+    page = opened(graph, findings=[told])
+    assert box(page, "svg.drawing").holds(box(page, ".card:has(.badge) > .form"))
+
+
+def test_a_phone_gives_its_height_to_the_graph(opened: Open) -> None:
+    page = opened(worked(), size=(320, 568))
+    assert box(page, "svg.drawing").bottom - box(page, "svg.drawing").top > 0.78 * 568
+    page.get_by_role("button", name="More buttons").click()
+    assert page.locator(".legend").is_visible()
 
 
 def test_buttons_that_have_no_room_come_out_at_a_press(opened: Open) -> None:

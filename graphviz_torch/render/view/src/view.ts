@@ -79,9 +79,12 @@ export class View implements Keyed, Actions {
   ) {
     this.tree = new Tree(model);
     const cards = new Cards(model, this.tree);
-    this.wrong = model.findings.find(({ severity, nodes }) => severity !== "info" && nodes.length)?.nodes[0] ?? null;
+    const told = model.findings.find(({ severity, nodes }) => severity !== "info" && nodes.length);
+    this.wrong = told?.nodes[0] ?? null;
     const first = model.difference?.marks.map(([node]) => node) ?? (this.wrong === null ? [] : [this.wrong]);
-    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, first);
+    // As in a still, what differs and what has failed is not hidden in the box of a layer.
+    const open = model.difference !== null || told?.severity === "error";
+    this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, first, open);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
     this.colors = new Colors(model, this.tree, cards, this.themes);
     this.playback = new Playback(model, this.tree);

@@ -72,23 +72,24 @@ export class Scenes {
     private readonly slicer: Slicer,
     private readonly arranger: Arranger,
     first: Iterable<number>,
+    inUnits: boolean,
   ) {
     // A small graph opens whole; of a larger one groups that are alike open at the first.
     const small = tree.drawn <= OPEN_AT_START;
     // What is one box in a still is one box here, until it is opened.
     this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
-    this.openAround(first);
+    this.openAround(first, inUnits);
   }
 
   /** Open the groups around these nodes as far as a first picture can hold them. */
-  private openAround(nodes: Iterable<number>): void {
+  private openAround(nodes: Iterable<number>, inUnits: boolean): void {
     let seen = this.visible().size;
     const wanted = new Set([...nodes].flatMap((node) => this.tree.around(node)));
     for (const group of [...wanted].sort((a, b) => this.tree.depthOf(a) - this.tree.depthOf(b))) {
       const [outer] = this.tree.around(group);
       const more = this.tree.items(group).length - 1;
-      if (this.open.has(group) || this.tree.isUnit(group) || (outer !== undefined && !this.open.has(outer)) || seen + more > MOST_AT_START) continue;
+      if (this.open.has(group) || (this.tree.isUnit(group) && !inUnits) || (outer !== undefined && !this.open.has(outer)) || seen + more > MOST_AT_START) continue;
       this.open.add(group);
       seen += more;
     }

@@ -220,27 +220,32 @@ export class Tree {
 
 /** The class of the module that a group is a call of; "" where it was not recorded. */
 export function classOf(model: Model, tree: Tree, group: number): string {
-  const [node] = tree.nodes(group);
+  const node = calledFor(model, tree, group);
   return node === undefined || !tree.isModule(group) ? "" : model.classOf(node, namesOf(tree, group));
 }
 
 /** What was recorded of the module that a group is a call of: names and texts. */
 export function recordedOf(model: Model, tree: Tree, group: number): readonly [string, string][] {
-  const [node] = tree.nodes(group);
+  const node = calledFor(model, tree, group);
   return node === undefined || !tree.isModule(group) ? [] : model.recorded(node, namesOf(tree, group));
 }
 
 /** The path of the module that a group is a call of; "" for any other group. */
 export function pathOf(model: Model, tree: Tree, group: number): string {
-  const [node] = tree.nodes(group);
+  const node = calledFor(model, tree, group);
   if (node === undefined || !tree.isModule(group)) return "";
   return model.text("module", node).split(".").slice(0, namesOf(tree, group)).join(".");
 }
 
-/** How many names the path of a group's module has: "blocks.0.a", a group alone in what is around it, has three. */
+/** A node that a group's module computes: an input beside it may have no module. */
+function calledFor(model: Model, tree: Tree, group: number): number | undefined {
+  const nodes = tree.nodes(group);
+  return nodes.find((node) => model.text("module", node) !== "") ?? nodes[0];
+}
+
+/** How many names the path of a group's module has. */
 function namesOf(tree: Tree, group: number): number {
-  const modules = [group, ...tree.around(group).filter((one) => tree.isModule(one))];
-  return modules.reduce((sum, one) => sum + tree.name(one).split(".").length, 0);
+  return tree.around(group).filter((one) => tree.isModule(one)).length + 1;
 }
 
 /** What is wrong at what an item shows: in a group, at a node, at the parameters that are written inside it. */
