@@ -34,7 +34,7 @@ def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--browser", action=how, default=True, help="open a browser")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     add_compiled(parser)
-    says = "run this first, as `run` does, and open what it recorded; or a recording, .json.gz"
+    says = "a script to run first, as `run` does, or a recording (.json, .json.gz) to open"
     parser.add_argument("script", metavar="SCRIPT", nargs="?", help=says)
     parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER)
     parser.set_defaults(run=_app)

@@ -15,9 +15,9 @@ from .reports import add_report, go_on, judged, known_findings, print_report
 
 def add_find(parser: argparse.ArgumentParser) -> None:
     """Arguments of `find`."""
-    says = "saved graphs; those before the last are the steps before it; - reads what comes in"
+    says = "a saved graph, after those of the steps before it; - reads stdin"
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=says)
-    parser.add_argument("--ranks", action="store_true", help="the files are one for each rank")
+    parser.add_argument("--ranks", action="store_true", help="each file is one rank's")
     add_report(parser, fail_on="error")
     parser.set_defaults(run=_find)
 

@@ -23,20 +23,20 @@ _DONE, _FAILED = 0, 2
 
 # Each command: the file that has it, and what it does.
 COMMANDS = {
-    "run": ("run", "Run a script as it is, record its training steps, and say what is wrong."),
+    "run": ("run", "Run a script unchanged, record its training steps, and report what is wrong."),
     "rehearse": (
         "rehearsal.rehearse",
-        "Say what a script's step would take on each of many ranks, without GPU and network.",
+        "Estimate what a script's step needs on each of many ranks, without GPUs or a network.",
     ),
     **{name: ("pictures", form.says) for name, form in FORMS.items()},
     "view": ("pictures", "Open the interactive view of a graph in a browser."),
     "summary": ("summary", "Print a table by module: parameters, FLOPs, memory, gradients, time."),
     "tensorboard": ("pictures", "Write a graph for TensorBoard's Graphs tab."),
-    "find": ("find", "Say what is wrong in a recording; exit code 1 if there is an error."),
+    "find": ("find", "List what is wrong in a recording; exit code 1 if there is an error."),
     "explain": ("explain", "Trace the gradient's path to a parameter or a node."),
-    "diff": ("diff", "Say how two graphs differ; exit code 1 if they do."),
+    "diff": ("diff", "Compare two graphs; exit code 1 if they differ."),
     "app": ("app", "Open the app in a browser, on this machine only."),
-    "completion": ("main", "Print what makes a shell complete this command."),
+    "completion": ("main", "Print a shell's completion script for this command."),
 }
 
 

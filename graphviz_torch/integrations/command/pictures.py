@@ -19,7 +19,7 @@ from .options import add_options, given
 
 FILE = (
     "a graph or a training, .json or .json.gz; run.json.gz@10: its step 10, else the last; "
-    "- reads what comes in"
+    "- reads stdin"
 )
 
 

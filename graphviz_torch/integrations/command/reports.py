@@ -26,13 +26,13 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def add_report(parser: argparse.ArgumentParser, fail_on: str) -> None:
     """Options of every command that reports findings."""
-    parser.add_argument("--format", choices=FORMATS, help="of the report, on stdout")
-    parser.add_argument("--wide", action="store_true", help="a line for each, however long")
+    parser.add_argument("--format", choices=FORMATS, help="format of the report on stdout")
+    parser.add_argument("--wide", action="store_true", help="do not wrap lines")
     choices = ("error", "warning", "never")
-    says = f"exit with 1 for a finding of this severity or worse (default {fail_on})"
+    says = f"exit with 1 if a finding has this severity or a worse one (default {fail_on})"
     parser.add_argument("--fail-on", choices=choices, default=fail_on, help=says)
-    parser.add_argument("--baseline", type=Path, help="findings in this file are known: left out")
-    says = "write this file with what is found now, and exit with 0"
+    parser.add_argument("--baseline", type=Path, help="leave out the findings in this file")
+    says = "write the current findings to this file, and exit with 0"
     parser.add_argument("--write-baseline", type=Path, metavar="BASELINE", help=says)
 
 

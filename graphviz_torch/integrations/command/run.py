@@ -36,16 +36,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "without the script's output: .sarif; repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=says)
-    says = "record so many steps (default 3; 0: all)"
+    says = "number of steps to record (default 3; 0: all)"
     parser.add_argument("--steps", type=int, default=3, metavar="N", help=says)
-    says = "record every N-th step (default 1)"
+    says = "record every Nth step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
     add_compiled(parser)
     says = (
-        "when the script has ended, run its first forward again, with one thing changed each time"
+        "after the script, run its first forward again, changing one thing each time"
     )
     parser.add_argument("--experiment", action="store_true", help=says)
-    says = "record what each result's values are like, for `diff --values`"
+    says = "record a fingerprint of each result's values, for `diff --values`"
     parser.add_argument("--values", action="store_true", help=says)
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
@@ -58,10 +58,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_compiled(parser: argparse.ArgumentParser) -> None:
     """The option of every command that records a script."""
-    says = "what torch.compile made is shown inside (open, the default), is one node (closed), or "
-    says += (
-        "is not used in recorded steps, which run as written, and nothing is hidden (eager), or "
-    )
+    says = "a compiled region is shown with its inside (open, the default), as one node (closed), "
+    says += "is not used, so that recorded steps run as written, with nothing hidden (eager), or "
     says += "has its backward run once more, for the gradients inside (gradients)"
     choices = ("open", "closed", "eager", "gradients")
     parser.add_argument("--compiled", choices=choices, default="open", help=says)

@@ -21,7 +21,8 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
     add_options(parser, summary)
-    parser.add_argument("--wide", action="store_true", help="however long a line of the table is")
+    says = "show every column, however long the lines"
+    parser.add_argument("--wide", action="store_true", help=says)
     says = "a table, JSON rows or comma-separated values, on stdout (default text)"
     parser.add_argument("--format", choices=("text", *FORMATS), default="text", help=says)
     parser.set_defaults(run=_summary)

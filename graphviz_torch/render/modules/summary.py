@@ -140,7 +140,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
 
     Args:
         graph: a Graph, a recording, or what `trace` takes.
-        depth: how many names of a module's path are told apart: 1 is the model's children. None:
+        depth: how many levels of modules to show: 1 is the model's children. None:
             as many as fit 40 lines, where blocks alike share one.
 
     The columns: the module with its class and how often it was called; the shape of its output;

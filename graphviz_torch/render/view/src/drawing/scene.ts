@@ -57,6 +57,8 @@ export const MOST_CARDS = 1500;
 const OPEN_AT_START = 60;
 /** Fewer cards than this show nothing: then groups open at the start until there are more. */
 const FEW_CARDS = 8;
+/** So many cards stay at least where groups close so that the picture is seen whole. */
+const LEAST_CARDS = 4;
 const MOST_AT_START = 150;
 const MOST_BOWS = 8; // of one level
 const HEADER = 24;
@@ -128,7 +130,7 @@ export class Scenes {
     const deepest = Math.max(...closable.map((group) => tree.depthOf(group)));
     const before = [...this.open];
     for (const group of closable) if (tree.depthOf(group) === deepest) this.open.delete(group);
-    if (closable.length && this.visible().size >= FEW_CARDS) return true;
+    if (closable.length && this.visible().size >= LEAST_CARDS) return true;
     this.reopen(before);
     return false;
   }
