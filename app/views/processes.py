@@ -69,8 +69,8 @@ def draw() -> None:
         columns = st.columns(2, gap="medium")
         for number, (name, one) in enumerate(ranks[start : start + 2], start):
             with columns[number % 2]:
-                start = None if difference is None else difference.apart[number]
-                _draw_rank(name, one, key=f"rank {number}", start=start)
+                apart = None if difference is None else difference.apart[number]
+                _draw_rank(name, one, key=f"rank {number}", start=apart)
 
 
 def _draw_rank(name: str, opened: Opened, *, key: str, start: int | None) -> None:

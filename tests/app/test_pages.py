@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from streamlit.testing.v1 import AppTest
 from torch.utils.flop_counter import FlopCounterMode
 
 from app.jobs import checkpoints as checkpointing
@@ -130,6 +131,15 @@ def test_the_ranks_of_the_sample_differ_and_the_page_says_how() -> None:
     start = [app.session_state[f"rank {number} node"] for number in range(2)]
     at = [graph.nodes[node] for graph, node in zip(found, start, strict=True)]
     assert [node.module for node in at] == ["extra", "last"]  # which rank 1 has not, and what reads
+
+
+def test_the_charts_stand_there_before_the_first_step_has_ended() -> None:
+    program = "from app.views import training\n\ntraining._draw_steps([])\n"
+    app = AppTest.from_string(program, default_timeout=60)
+    app.run()
+    assert not app.exception
+    assert [metric.label for metric in app.metric][:1] == ["Loss"]
+    assert len(app.get("vega_lite_chart")) == 2
 
 
 def test_a_training_that_has_ended_is_drawn_again() -> None:
