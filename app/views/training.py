@@ -176,7 +176,9 @@ def _draw_steps(steps: list[Step]) -> None:
     left, right = st.columns(2)
     step = alt.X("step:Q", title="step", axis=alt.Axis(tickMinStep=1))
     losses = [{"step": each.step, "loss": each.loss} for each in steps]
-    chart = alt.Chart({"values": losses}).mark_line(strokeWidth=2, color="#3a94d0")
+    chart = alt.Chart({"values": losses}).mark_line(
+        strokeWidth=2, color="#3a94d0", aria=bool(steps)
+    )
     left.altair_chart(
         chart.encode(
             x=step,
@@ -193,7 +195,7 @@ def _draw_steps(steps: list[Step]) -> None:
     axis = alt.Axis(format="~e", tickCount=6)
     right.altair_chart(
         alt.Chart({"values": rows})
-        .mark_line(interpolate="monotone", strokeWidth=2)
+        .mark_line(interpolate="monotone", strokeWidth=2, aria=bool(steps))
         .encode(
             x=step,
             y=alt.Y("norm:Q", title="gradient norm", scale=alt.Scale(type="log"), axis=axis),

@@ -59,6 +59,8 @@ const OPEN_AT_START = 60;
 const FEW_CARDS = 8;
 /** So many cards stay at least where groups close so that the picture is seen whole. */
 const LEAST_CARDS = 4;
+/** A group with a larger part of all nodes is not closed for that: its box would say nothing. */
+const MOST_HIDDEN = 0.8;
 const MOST_AT_START = 150;
 const MOST_BOWS = 8; // of one level
 const HEADER = 24;
@@ -126,7 +128,8 @@ export class Scenes {
   closeInnermost(node: number | null): boolean {
     const { tree } = this;
     const around = new Set(node === null ? [] : tree.around(node));
-    const closable = [...this.open].filter((group) => !around.has(group));
+    const hides = (group: number) => tree.nodes(group).length / tree.count;
+    const closable = [...this.open].filter((group) => !around.has(group) && hides(group) <= MOST_HIDDEN);
     const deepest = Math.max(...closable.map((group) => tree.depthOf(group)));
     const before = [...this.open];
     for (const group of closable) if (tree.depthOf(group) === deepest) this.open.delete(group);
