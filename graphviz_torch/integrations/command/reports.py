@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +107,7 @@ def _finding_lines(finding: Finding, width: int | None, steps: int, source: Line
     yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
     yield from (line if width is None else cut(line, width) for line in shown.lines)
     if option("compiled", "eager").startswith("--"):
-        advice = advice.replace('record(compiled="eager")', "--compiled eager")
+        advice = re.sub(r'record\(compiled="(\w+)"\)', r"--compiled \1", advice)
     gutter = " " * shown.margin
     for name, text in (("note", steps_text(finding, steps)), ("help", advice)):
         if text:

@@ -41,9 +41,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     says = "record every Nth step (default 1)"
     parser.add_argument("--every", type=int, default=1, metavar="N", help=says)
     add_compiled(parser)
-    says = (
-        "after the script, run its first forward again, changing one thing each time"
-    )
+    says = "after the script, run its first forward again, changing one thing each time"
     parser.add_argument("--experiment", action="store_true", help=says)
     says = "record a fingerprint of each result's values, for `diff --values`"
     parser.add_argument("--values", action="store_true", help=says)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphviz_torch import Finding
+from graphviz_torch.graph.terminal import in_shell
 from graphviz_torch.integrations.command.reports import to_lines
 from graphviz_torch.integrations.excerpt import Files
 
@@ -86,3 +87,11 @@ def test_the_other_lines_that_a_message_names_follow(train: Path) -> None:
         "::: train.py:1",
     ]
     assert "2 | y = x.log()" in lines
+
+
+def test_in_a_shell_an_advice_names_the_flag() -> None:
+    advice = 'Record the step with record(compiled="eager"): it says which.'
+    found = Finding("nan", "error", "NaN.", advice)
+    assert advice in to_lines([found])
+    with in_shell():
+        assert "= help: Record the step with --compiled eager: it says which." in to_lines([found])
