@@ -175,7 +175,7 @@ def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) 
     actor, critic, spare = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(1, 1)
     optimizers = [SGD(m.parameters(), lr=0.1) for m in (actor, critic)]
     with record():
-        spare(critic(actor(torch.ones(4, 3)))).mean().backward()  # used
+        spare(critic(actor(torch.ones(4, 3)))).mean().backward()
         optimizers[0].step()  # cause
 
 
