@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from graphviz_torch import find, record
+from tests.findings.by_hand.lost import passed
 from tests.support.recorded import only, serious, trained
 
 pytestmark = pytest.mark.usefixtures("the_same_numbers")
@@ -181,6 +184,42 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
     graph = trained(torch.compile(model, backend="aot_eager"), torch.randn(8, 4))
     assert "spare was never called" in only("never-called", graph).message
     assert "a ran, but the loss does not depend" in only("unused-result", graph).message
+
+
+class TwoResults(nn.Module):
+    """Two heads, of which a loss may leave one out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+def test_a_result_that_the_loss_leaves_out_is_not_laid_to_ddps_own_node() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(TwoResults(), find_unused_parameters=True)
+        with record(model) as recording:
+            model(torch.randn(3, 4))[0].sum().backward()
+    finally:
+        dist.destroy_process_group()
+    graph = recording.graph
+    sink = next(node for node in graph.nodes if node.name == "_DDPSinkBackward")
+    assert len(sink.outputs) == 2  # and one of them has no gradient
+    found = find(graph)
+    assert "second ran, but the loss does not depend" in only("unused-result", graph).message
+    assert "DDPSink" not in " ".join(each.message + each.advice for each in found)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_nobody_is_told_to_mend_a_function_of_torchs_own(ours: bool) -> None:
+    name = "ScaleBackward" if ours else "CheckpointFunctionBackward"
+    graph = passed(None, 1.0, 1.0)
+    leaf, step, loss = graph.nodes
+    graph = replace(graph, nodes=(leaf, step._replace(name=name), loss))
+    assert bool(only("dropped-gradient", graph).advice) is ours
 
 
 @pytest.mark.filterwarnings("ignore:.*global hooks.*")
