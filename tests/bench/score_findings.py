@@ -3,6 +3,7 @@
     python -m tests.bench.score_findings            totals of each set, and what is not named
     python -m tests.bench.score_findings NAME ...   these rows, with all that was found
     python -m tests.bench.score_findings --run      recorded as `graphviz-torch run` does
+    python -m tests.bench.score_findings --rules    in how many bugs each rule speaks, by both
 
 A bug earns 1 where one of the first two findings names its cause and its line, 0.5 where one of
 both.
@@ -26,11 +27,28 @@ def show(findings: list[cases.Finding], limit: int) -> None:
         print(f"      {finding.severity} {finding.rule} [{finding.where}] {finding.message}")
 
 
+def rules() -> None:
+    """For each rule the bugs in which it speaks: recorded whole, as run does, and by one alone."""
+    spoken: dict[str, tuple[set[str], set[str]]] = {}
+    for name, row in cases.REPORTED.items():
+        for run in (False, True):
+            for each in cases.play(row.program, row.raises, run=run):
+                spoken.setdefault(each.rule, (set(), set()))[run].add(name)
+    print("| rule | record | run | record alone | run alone |\n|---|---|---|---|---|")
+    for rule, (whole, stepwise) in sorted(spoken.items()):
+        alone = (", ".join(sorted(names)) for names in (whole - stepwise, stepwise - whole))
+        print(f"| {rule} | {len(whole)} | {len(stepwise)} | {' | '.join(alone)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="rows to print with all findings")
     parser.add_argument("--run", action="store_true", help="step by step, without a model's name")
+    parser.add_argument("--rules", action="store_true", help="a table of the rules, both ways")
     chosen = parser.parse_args()
+    if chosen.rules:
+        rules()
+        return
     for name in chosen.names:
         row = cases.REPORTED.get(name)
         program = row.program if row else cases.HEALTHY[name]
