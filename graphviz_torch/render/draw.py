@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from .view.difference import Difference, summed_up
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_OF_TWO = frozenset(("add", "sub", "rsub", "mul", "div"))
 
 
 @drawing_options
@@ -62,11 +65,29 @@ def draw_graph(
     if isinstance(graphs, list) and len(graphs) > 1 and graph is graphs[-1]:
         said = f"The last of {len(graphs):,} backwards from one line; recording.graphs has each."
 
+    elif not said and not isinstance(graphs, list) and _lacks_constants(graph):
+        said = (
+            "What needs no gradient, such as the 2 of x + 2, is not in this graph: record() has it."
+        )
+
     def write(note: str = "", **coarser: Any) -> str:
         both = " ".join(text for text in (said, note) if text)
         return to_dot(graph, note=both, **{**options, **coarser})
 
     return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
+
+
+def _lacks_constants(graph: Graph) -> bool:
+    """Was something added or multiplied that a trace of a tensor does not know?"""
+    if any(node.source or node.order is not None for node in graph.nodes):
+        return False
+    reads = Counter([edge.target for edge in graph.edges])
+    return any(
+        node.operation in _OF_TWO
+        and reads[node.id] == 1
+        and not any(text.startswith("other=") for text in node.attributes)
+        for node in graph.nodes
+    )
 
 
 def make_dot(

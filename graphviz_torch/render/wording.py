@@ -58,13 +58,28 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
         copied: what `copies` gives of the graph.
     """
     found = [*copied.get(node.id, ()), *sent(drawing, node.id)]
-    found += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
+    found += gradients(drawing, node)
+    found += [drawing.handed[node.id]] if node.id in drawing.handed else []
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
     found += labels.details(node)
     if node.id in many:
         found.append(f"written inside its {many[node.id]:,} users")
     return found
+
+
+def gradients(drawing: Drawing, node: Node) -> list[str]:
+    """A line for each output's gradient; of the steps of a loop with its range over them."""
+    alike = [drawing.graph.nodes[i].grad_outputs for i in drawing.alike(node.id)]
+    if len(alike) < 2:
+        return [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
+    said = []
+    for column in zip(*alike, strict=False):
+        norms = [stats.norm for stats in column if stats is not None]
+        if norms:
+            low, high = labels.number(min(norms)), labels.number(max(norms))
+            said.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
+    return said
 
 
 def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
@@ -95,7 +110,8 @@ def unit(drawing: Drawing, number: int, unit: Unit) -> tuple[list[str], list[str
     if drawing.groups.groups[number].kind == "module":
         names.append(drawing.described(number))
     said = [called(drawing, unit), labels.tensors(node.outputs)]
-    said += [labels.gradient(stats) for stats in node.grad_outputs if stats is not None]
+    said += gradients(drawing, node)
+    said += [drawing.handed[~number]] if ~number in drawing.handed else []
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
     return names, said + sent(drawing, ~number)

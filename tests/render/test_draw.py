@@ -306,3 +306,15 @@ def test_the_size_the_dots_per_inch_and_the_format_are_those_of_the_picture(tmp_
     small.format = "png"
     assert small.render(tmp_path / "small") == str(tmp_path / "small.png")
     assert [path.name for path in tmp_path.iterdir()] == ["small.png"]
+
+
+def test_a_trace_says_where_record_would_show_more_and_a_recording_has_it() -> None:
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    said = "record() has it"
+    assert said in draw_graph((x + 2).sum()).source
+    assert said not in draw_graph((x + w).sum()).source
+    with record() as recording:
+        (x + 2).sum().backward()
+    drawn = draw_graph(recording).source
+    assert said not in drawn
+    assert "add 2<" in drawn

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ...graph import Edge
-from ..groups.keys import Keys
+from ..groups.keys import Keys, is_loop
 from .drawing import Drawing, Line
 from .tree import Leaf, Open, Path
 
@@ -24,6 +24,9 @@ class _Found:
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))  # by family
+    # Keys of what a step of a loop hands on, and of what reads it.
+    sent: dict[int | None, None] = field(default_factory=dict)
+    received: dict[int | None, None] = field(default_factory=dict)
 
 
 def connect(drawing: Drawing) -> Drawing:
@@ -45,6 +48,7 @@ def connect(drawing: Drawing) -> Drawing:
         edges=tuple(edges),
         lines=tuple(lines),
         linked={family: _linked(family, pairs, keys) for family, pairs in found.links.items()},
+        handed=_handed(found),
         before={end: list(names) for end, names in found.before.items()},
         behind={end: list(names) for end, names in found.behind.items()},
     )
@@ -70,6 +74,9 @@ def _sorted_out(drawing: Drawing, keys: Keys) -> _Found:
             families = keys.between(edge.source, edge.target)
             for family, pair in families.items():
                 found.links[family].add(pair)
+                if is_loop([keys.tree.groups[n] for n in keys.repeated[family]]):
+                    found.sent[keys.of(edge.source)] = None
+                    found.received[keys.of(edge.target)] = None
             if families or (start in hidden and end in hidden):
                 continue  # the group that is drawn has an edge of its own for it
         source, target = keys.of(edge.source), keys.of(edge.target)
@@ -104,6 +111,17 @@ def _lines(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[Line]]:
             shapes = {nodes[node].outputs[nr : nr + 1] for node, nr in passing}
             lines.append(Line(source, target, edge, len(passing), len(shapes) == 1))
     return edges, lines
+
+
+def _handed(found: _Found) -> dict[int, str]:
+    """By key, what a step of a loop hands the next one, or reads of the one before."""
+    texts: dict[int, str] = {}
+    for key in {**found.sent, **found.received}:
+        if key is not None:
+            says = ["↑ reads the step before"] if key in found.received else []
+            says += ["↓ goes on to the next step"] if key in found.sent else []
+            texts[key] = ", ".join(says)
+    return texts
 
 
 def _linked(family: int, pairs: set[_Ends], keys: Keys) -> str:

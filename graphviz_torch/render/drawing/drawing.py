@@ -167,6 +167,7 @@ class Drawing:
     linked: Mapping[int, str] = field(
         default_factory=dict
     )  # group drawn for several -> how these are linked
+    handed: Mapping[int, str] = field(default_factory=dict)  # key -> what a step hands the next one
     before: Mapping[int, list[int]] = field(
         default_factory=dict
     )  # key -> keys or ids named above it
@@ -233,6 +234,10 @@ class Drawing:
             return host
         key = self.keys.of(host)
         return self.keys.users.get(host, host) if key is None else key
+
+    def alike(self, node: int) -> list[int]:
+        """The nodes that one is drawn for, in each step of a loop; itself where there is none."""
+        return self.keys.alike(node) if self.keys is not None and self.tree.repeated else [node]
 
     def itself(self, node: int) -> int | None:
         """The key of a node that is drawn, or the closed group around it.

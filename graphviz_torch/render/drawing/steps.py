@@ -27,6 +27,7 @@ from .shorten import shorten_edges
 from .units import find_units
 
 _FEW_JUMPS = 4
+_WHOLE = 12  # things, of a drawing in one column that is taken for one which parts a skip
 Step = Callable[[Drawing], Drawing]
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters,)
@@ -55,14 +56,19 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 def _level(start: Drawing) -> Drawing:
     """The first level that fits a page, shows enough and has few jumps.
 
+    Where these part a skip from the road that it joins, as in the U of a U-Net, a coarser one in
+    one column is taken, if there is one: there the skip is an arrow.
     Else of those that fit the first that shows enough, or the one that shows much more. The last
     one where none fits.
     """
     tried, best, most = start, None, 0
     enough: Drawing | None = None
+    parted: Drawing | None = None
     known = set()
     for level in levels(start):
-        if (enough is not None and level.cut) or (most >= LIMITS[-1] and level.rows is None):
+        if ((enough or parted) is not None and level.cut) or (
+            most >= LIMITS[-1] and level.rows is None
+        ):
             continue  # cutting everything small is for what shows next to nothing in another way
         grouped = group_nodes(start.having(size=level.size, rows=level.rows, fold=level.fold))
         # Another size may cut nothing else.
@@ -77,19 +83,28 @@ def _level(start: Drawing) -> Drawing:
                 continue  # there was room for more, and nothing more to open
             tried = _taken(grouped.having(limit=limit), LEVEL)
             shown = len(tried.nodes) + len(tried.boxes)
+            if parted is not None:
+                if shown < _WHOLE:
+                    break
+                if tried.columns.fits and len(tried.columns.parts) < 2:
+                    return tried
+                continue
             told = _tells_all(tried)
             if not tried.columns.fits or (level.whole and not told):
                 continue
             if shown >= ENOUGH or told:
                 if _jumps(tried) <= _FEW_JUMPS and (enough is None or _in_modules(tried)):
-                    return tried
+                    if not _parts_a_skip(tried):
+                        return tried
+                    parted = tried
+                    continue
                 enough = enough or tried
             elif shown > 2 * most:
                 best, most = tried, shown
                 break
             else:
                 break
-    return enough or best or tried
+    return parted or enough or best or tried
 
 
 def _tells_all(drawing: Drawing) -> bool:
@@ -111,6 +126,18 @@ def _jumps(drawing: Drawing) -> int:
         return 0
     column = {key: at for at, part in enumerate(columns) for key in part}
     return len({source for source, target in drawing.ends if column[source] != column[target]})
+
+
+def _parts_a_skip(drawing: Drawing) -> bool:
+    """Does what joins two results read one of them from another column, and one from its own?"""
+    columns = drawing.columns.parts
+    if len(columns) < 2:
+        return False
+    column = {key: at for at, part in enumerate(columns) for key in part}
+    far = {target for source, target in drawing.ends if column[source] != column[target]}
+    return any(
+        target in far and column[source] == column[target] for source, target in drawing.ends
+    )
 
 
 def _taken(drawing: Drawing, steps: tuple[Step, ...]) -> Drawing:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .groups import Groups
+from .groups import Group, Groups
+
+
+def is_loop(alike: Sequence[Group]) -> bool:
+    """Are groups that are alike the steps of a loop, not blocks with parameters of their own?"""
+    return bool(alike) and (alike[0].kind == "run" or "#" in alike[-1].name)
 
 
 class Keys:
@@ -56,6 +61,18 @@ class Keys:
         if node in self.shown:
             return node
         return ~self.box[number] if number in self.box else None
+
+    def alike(self, node: int) -> list[int]:
+        """The nodes that one is drawn for, itself first: its like in each step of a loop."""
+        found = [node]
+        groups = self.tree.groups
+        for outer in self.tree.around(self.tree.of[node]):
+            alike = self.repeated.get(outer, ())
+            if node in self.position and is_loop([groups[n] for n in alike]):
+                shifts = [groups[n].span[0] - groups[outer].span[0] for n in alike]
+                places = [self.position[i] for i in found]
+                found = [self.tree.operations[p + shift] for shift in shifts for p in places]
+        return found
 
     def between(self, source: int, target: int) -> dict[int, tuple[int, int]]:
         """Families of groups drawn as one, in which an edge goes from one to another: from, to."""

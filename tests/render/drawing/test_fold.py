@@ -220,3 +220,40 @@ def test_a_closed_box_in_a_block_drawn_for_others_says_that_its_figures_are_thos
         ]
         saved = sum(node.saved_bytes for node in nodes)
         assert colored.shading.values[~box] == f"saved {bytes_text(saved)}"
+
+
+def test_a_loop_says_the_range_over_its_steps_and_what_goes_from_one_to_the_next() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.RNNCell(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state, made = torch.zeros(2, 4), []
+            self.states = []
+            for at in x:
+                state = self.cell(at, state)
+                state.retain_grad()
+                self.states.append(state)
+                made.append(self.head(state))
+            return torch.stack(made)
+
+    torch.manual_seed(0)
+    net = Net()
+    with record(net) as recording:
+        net(torch.randn(20, 2, 3)).square().sum().backward()
+    norms = [state.grad.norm().item() for state in net.states]
+    span = f"grad norm {labels.number(min(norms))} to {labels.number(max(norms))}"
+    dot = to_dot(recording)
+    [tanh] = [line for line in dot.splitlines() if "↓ goes on to the next step" in line]
+    assert "tanh<" in tanh
+    assert span in tanh
+    assert dot.count("↓ goes on") == 1
+    [reader] = [line for line in dot.splitlines() if "↑ reads the step before" in line]
+    assert "weight_hh" in reader
+
+
+def test_blocks_with_parameters_of_their_own_have_the_figures_of_the_first() -> None:
+    dot = to_dot(blocks(30))
+    assert labels.TIMES in dot
+    assert "goes on to the next step" not in dot

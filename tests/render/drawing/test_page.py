@@ -18,7 +18,8 @@ from graphviz_torch.render.page.sizes import sizes
 from graphviz_torch.render.wording import omissions
 from tests.support.drawn import Drawn
 from tests.support.models import Transformer, tokens
-from tests.support.zoo import ZOO, DenseNet121
+from tests.support.recorded import trained
+from tests.support.zoo import ZOO, DenseNet121, DoubleConv
 
 F32 = (TensorMeta((2, 8), "float32", "cpu"),)
 _TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP")
@@ -206,3 +207,35 @@ def test_the_legend_explains_the_numbers_and_the_scissors_of_a_picture_that_has_
         assert ("style=dashed arrowhead=none" in dot) == (SIGNS["cut"] in dot) == cut
     small = to_dot(Graph(graph.nodes[:3], graph.edges[:2], ((2, 0),)))
     assert not any(text in small for text in SIGNS.values())
+
+
+class SmallUNet(nn.Module):
+    """Two levels, each with a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.mid = DoubleConv(3, 4), DoubleConv(4, 8), DoubleConv(8, 16)
+        self.pool = nn.MaxPool2d(2)
+        self.up_two, self.back_two = nn.ConvTranspose2d(16, 8, 2, 2), DoubleConv(16, 8)
+        self.up_one, self.back_one = nn.ConvTranspose2d(8, 4, 2, 2), DoubleConv(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = self.one(x)
+        two = self.two(self.pool(one))
+        mid = self.mid(self.pool(two))
+        two = self.back_two(torch.cat([two, self.up_two(mid)], 1))
+        return self.back_one(torch.cat([one, self.up_one(two)], 1))
+
+
+def test_the_skips_of_a_unet_are_arrows_in_one_column() -> None:
+    drawn = draw(trained(SmallUNet(), torch.randn(2, 3, 16, 16)), {})
+    assert drawn.columns.fits
+    assert len(drawn.columns.parts) == 1
+    long = [ends for ends in drawn.ends if len(_road(drawn, *ends)) > 3]
+    assert len(long) == 2
+
+
+def _road(drawn: Drawing, start: int, end: int) -> list[int]:
+    """The longest way from one thing to another, which an arrow between them passes."""
+    ways = [_road(drawn, target, end) for one, target in drawn.ends if one == start != end]
+    return [start, *max(ways, key=len, default=[])] if start == end or any(ways) else []
