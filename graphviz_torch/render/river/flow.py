@@ -83,7 +83,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
         for panel in panels:
             panel.fit(_WIDE / 2, 1)
     else:
-        columns = min(_COLUMNS, ceil(len(panels[0].rows) / _LONG))
+        columns = max(1, min(_COLUMNS, ceil(len(panels[0].rows) / _LONG)))
         width = _WIDE if columns > 1 else _NARROW
         panels[0].fit(width, columns)
     height = max(panel.height for panel in panels) + _FOOT

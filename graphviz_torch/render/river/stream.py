@@ -25,6 +25,7 @@ MOST_PLACES: Final = 110  # on a sheet, where no level has some that are easier 
 _SOME: Final = range(8, 67)
 _DEPTHS = (6, 5, 4, 3, 2, 1)
 _CALL = re.compile(r"#\d+")  # of a module that is called again
+_AGAIN = re.compile(r"'+(?=[.#]|$)")  # of a module that an earlier backward has, too
 _NAMES = 1  # of parameters in the sentence
 _MOST_DAMS = 12
 _MOST_DRY = 8  # places of parameters that the graph does not have
@@ -80,7 +81,7 @@ class River(NamedTuple):
     streams: tuple[Stream, ...]
     dams: tuple[Dam, ...]
     sentence: str
-    frozen: int  # parameters that require no gradient
+    frozen: int  # parameters that require no gradient, beside others that do
     starves: bool  # does any parameter learn nothing
 
 
@@ -106,13 +107,15 @@ def river_of(graph: Graph, findings: tuple[Finding, ...]) -> River:
     shift = len(above)
     made = [_place(drawing, home, key, tributaries.get(key, [])) for key in order]
     moved = [s._replace(source=s.source + shift, target=s.target + shift) for s in streams.values()]
+    states = [*_states(graph).values()]
+    frozen = states.count("frozen")
     return River(
         (*above, *made),
         tuple(sorted(moved)),
         tuple(_dams(drawing, home, number, shift)),
         _sentence(graph, findings),
-        sum(not p.requires_grad for p in graph.parameters),
-        any(state_of(p, graph) == "starves" for p in graph.parameters),
+        frozen if frozen < len(states) else 0,
+        "starves" in states,
     )
 
 
@@ -123,6 +126,15 @@ def state_of(parameter: Parameter, graph: Graph) -> State:
     norm = norm_of(parameter, graph)
     fed = parameter.got_gradient if norm is None else norm != 0
     return "learns" if fed and parameter.in_optimizer is not False else "starves"
+
+
+def _states(graph: Graph) -> dict[str, State]:
+    """By name: of several backwards of a step, one that feeds a parameter is enough."""
+    found: dict[str, State] = {}
+    for parameter in graph.parameters:
+        if found.get(parameter.name) != "learns":
+            found[parameter.name] = state_of(parameter, graph)
+    return found
 
 
 def norm_of(parameter: Parameter, graph: Graph) -> float | None:
@@ -138,15 +150,16 @@ def norm_of(parameter: Parameter, graph: Graph) -> float | None:
 
 def _sentence(graph: Graph, findings: Iterable[Finding]) -> str:
     """What learns, and by which line the rest does not, or else what that is."""
-    parameters = [p for p in graph.parameters if p.requires_grad]
-    starving = [p for p in parameters if state_of(p, graph) == "starves"]
+    states = _states(graph)
+    parameters = [name for name, state in states.items() if state != "frozen"]
+    names = [name for name in parameters if states[name] == "starves"]
     if not parameters:
         none = "No parameters were recorded: record(model) watches those of a model."
         return "All parameters are frozen." if graph.parameters else none
-    if not starving:
+    if not names:
         one = len(parameters) == 1
         return "The parameter learns." if one else f"All {len(parameters):,} parameters learn."
-    nodes, names = {p.node for p in starving} - {None}, [p.name for p in starving]
+    nodes = {p.node for p in graph.parameters if p.name in names} - {None}
     wrong = [f for f in findings if f.severity in ("error", "warning") and f.where]
     lines = dict.fromkeys(
         f.where
@@ -154,8 +167,8 @@ def _sentence(graph: Graph, findings: Iterable[Finding]) -> str:
         if f.rule in _RULES and (nodes & set(f.nodes) or any(n in f.message for n in names))
     )
     where = listing(lines) if lines else listing(names, _NAMES)
-    verb = "learns" if len(starving) == 1 else "learn"
-    count = f"{len(starving):,} of {count_text(len(parameters), 'parameter')}"
+    verb = "learns" if len(names) == 1 else "learn"
+    count = f"{len(names):,} of {count_text(len(parameters), 'parameter')}"
     return f"{count} {verb} nothing: {where}"
 
 
@@ -278,7 +291,7 @@ def _place(drawing: Drawing, home: dict[int, int], key: int, tributaries: list[T
     part = _part(drawing, key)
     if path and drawing.groups is not None:
         group = next(g for g in drawing.groups.groups if g.path == path)
-        shown = path.removeprefix(f"{part}.") if part else path
+        shown = _AGAIN.sub("", path.removeprefix(f"{part}.")) if part else path
         return Place(shown, group.module_class, norm, part, tuple(tributaries), bool(ends))
     node = named or (graph.nodes[key] if key >= 0 else None)
     if node is None:

@@ -19,7 +19,7 @@ from graphviz_torch.graph import Cut, Edge, GradientStats, Graph, Node, Paramete
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.render.river.lanes import courses
 from tests.support.drawn import F32, HOSTILE
-from tests.support.zoo import UNet
+from tests.support.zoo import UNet, gan
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -127,6 +127,25 @@ def test_a_step_in_which_all_learns_says_so() -> None:
     with record(model) as recording:
         model(torch.ones(4, 2)).sum().backward()
     assert texts(draw_flow(recording))[0] == "All 2 parameters learn."
+
+
+def test_a_parameter_of_two_backwards_counts_once_and_learns_from_either() -> None:
+    recording = gan()
+    [graph, *_] = recording.graphs
+    names = {p.name for p in graph.parameters}
+    shown = texts(draw_flow(recording))
+    assert shown[0] == f"All {len(names)} parameters learn."
+    assert not [text for text in shown if "'" in text]
+
+
+def test_a_step_in_which_all_is_frozen_and_a_graph_without_nodes_have_a_sheet_too() -> None:
+    model = nn.Linear(2, 1).requires_grad_(False)
+    with record(model) as recording:
+        model(torch.ones(4, 2, requires_grad=True)).sum().backward()
+    head, about, *_ = texts(draw_flow(recording))
+    assert head == "All parameters are frozen."
+    assert "more" not in about
+    assert "No parameters were recorded" in texts(draw_flow(Graph(())))[0]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
