@@ -25,7 +25,7 @@ from ..graph.nodes import INSIDE
 Kind = TypeVar("Kind", bound=Occurrence)
 
 _SINK = "_DDPSinkBackward"
-_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def averages(graph: Graph) -> dict[str, Collective]:
@@ -33,7 +33,7 @@ def averages(graph: Graph) -> dict[str, Collective]:
     return {
         name: each
         for each in graph.collectives
-        if each.kind in _REDUCING and each.gradients
+        if each.kind in REDUCING and each.gradients
         for name in each.parameters
     }
 
@@ -44,7 +44,7 @@ def largest_unnamed_average(graph: Graph) -> int:
         (
             each.nbytes
             for each in graph.collectives
-            if each.kind in _REDUCING and each.phase != "forward" and not each.parameters
+            if each.kind in REDUCING and each.phase != "forward" and not each.parameters
         ),
         default=0,
     )

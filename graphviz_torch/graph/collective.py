@@ -73,6 +73,9 @@ class Collective:
     peer: int | None = None  # the one rank that gives, takes or reduces, by its global number
     change: str = ""  # of a DTensor's placements: "Shard(0) -> Replicate"
     gradients: bool | None = None  # did gradients of `parameters` go over, and not their values
+    own: bool = (
+        False  # did the backward of this graph ask for it; a step's graphs all have them all
+    )
     # Of each rank that is known. Collectives that differ in it alone are equal.
     times: tuple[RankTime, ...] = field(default=(), compare=False)
 

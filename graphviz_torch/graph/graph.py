@@ -52,7 +52,8 @@ class Graph:
     # before the first is in none.
     parts: tuple[tuple[int, str], ...] = ()
     modules: tuple[ModuleRow, ...] = ()  # of those that ran; what was recorded of the whole block
-    collectives: tuple[Collective, ...] = ()  # what this rank sent to others, in order
+    # What this rank sent to others, in order; each graph of a step has all of the step.
+    collectives: tuple[Collective, ...] = ()
 
     def __repr__(self) -> str:
         counts = [

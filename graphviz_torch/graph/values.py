@@ -125,6 +125,24 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """A parameter or a buffer of which several ranks have the same, as they should.
+
+    Equal bits have equal checksums. They are 32 bits long: of four thousand million tensors that
+    differ one is taken for the same.
+    """
+
+    name: str
+    kind: Literal["parameter", "buffer"]
+    ranks: tuple[int, ...]  # that have it all, or the same part of it
+    wrapper: str = ""  # what promises that it is equal there: "DistributedDataParallel", "DTensor"
+    # At each of `Step.summed`; None where it was not there yet, or could not be read.
+    checksums: tuple[int | None, ...] = ()
+
+    __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True)
 class RetainedGraphs:
     """Graphs of steps before, run by the same line, that were still alive at this backward.
 
@@ -152,6 +170,10 @@ class Step:
     # Position of the recording's first graph with a parameter's gradient that was NaN or Inf, if
     # that is a graph before this one.
     nonfinite_since: int | None = None
+    # Of several ranks, in the last graph of a step: what they should have alike, and the numbers of
+    # the steps at whose end its checksums were taken. The first ones were taken before that step.
+    replicas: tuple[Replica, ...] = ()
+    summed: tuple[int, ...] = ()
 
     __repr__ = short_repr
 

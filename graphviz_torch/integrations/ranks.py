@@ -233,9 +233,13 @@ def one_list(reports: Sequence[RankReport]) -> list[Finding]:
         else replace(finding, message=f"{ranks_text(ranks[key]).capitalize()}: {finding.message}")
         for key, finding in first.items()
     ]
-    same = len({report.step.number for report in reports}) == 1  # else one ended before the others
-    if same and all(report.graph.nodes for report in reports):
-        found += find_across([report.graph for report in sorted(reports, key=lambda r: r.rank)])
+    if all(report.graph.nodes for report in reports):
+        ordered = sorted(reports, key=lambda report: report.rank)
+        across = find_across([report.graph for report in ordered])
+        skipped = [each for each in across if each.rule == "skipped-step"]
+        same = len({report.step.number for report in reports}) == 1
+        # Where one has ended before the others, or makes one step of two, no more can be said.
+        found += across if same and not skipped else skipped
     return found
 
 

@@ -118,6 +118,7 @@ class Steps:
                 self._recording.__enter__()
             else:
                 self._recording.resume()
+            self._recording.number_step(step)
 
     def end(self, error: BaseException | None = None) -> None:
         """Close the recording, if there is one, and tell what was found.

@@ -85,6 +85,20 @@ def part(tensor: Any) -> tuple[int, int] | None:
     return index, count
 
 
+def replicas(tensor: Any) -> tuple[int, ...]:
+    """The ranks that have the same part of a DTensor as this one, by their global numbers.
+
+    None for other tensors, and where each rank has a summand.
+    """
+    spec: Any = getattr(tensor, "_spec", None)
+    at = None if spec is None else spec.mesh.get_coordinate()
+    if at is None or any(each.is_partial() for each in spec.placements):
+        return ()
+    pairs = zip(spec.placements, at, strict=True)
+    alike = tuple(slice(None) if each.is_replicate() else mine for each, mine in pairs)
+    return tuple(spec.mesh.mesh[alike].flatten().tolist())
+
+
 def _of_group(frame: FrameType) -> Asker | None:
     [members] = variables(frame, "fsdp_params")
     if not members:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .collectives.collectives import Collectives
 from .collectives.placements import Placements
+from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .compiled.gradients import InnerGradients
 from .cuts.cuts import Cuts
@@ -46,6 +47,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Collectives,
     Placements,
     Wrappers,
+    Replicas,
     ResultValues,
     InnerGradients,
     FirstCall,

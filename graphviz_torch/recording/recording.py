@@ -250,6 +250,14 @@ class Recording:
         session = self._open_session()
         return session.program.remarks.attempt(session.idle_calls) or []
 
+    def number_step(self, number: int) -> None:
+        """The step that goes on has this number; the first has 0, each next one is one more.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        self._open_session().program.step = number
+
     def pause(self) -> None:
         """Watch nothing until `resume()`, at no cost. Call it between two steps of a run.
 

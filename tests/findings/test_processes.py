@@ -12,10 +12,11 @@ from tests.support.processes.launch import launched
 
 if not dist.is_available():
     pytest.skip("torch without distributed", allow_module_level=True)
+from tests.support.processes.apart import APART, TOGETHER
 from tests.support.processes.healthy import HEALTHY
 from tests.support.processes.mistakes import ROWS
 
-FAMILIES = ("processes", "steps_and_ranks")
+FAMILIES = ("processes", "steps_and_ranks", "replicas")
 OURS = {each.id for each in RULES if each.find.__module__.rpartition(".")[2] in FAMILIES}
 OURS |= {"clipped-in-vain"}
 Reports = dict[str, list[dict[str, Any]]]
@@ -25,6 +26,12 @@ Reports = dict[str, list[dict[str, Any]]]
 def reports() -> Reports:
     """What two ranks report together of each program."""
     return launched("tests.support.processes.reports", ranks=2)
+
+
+@pytest.fixture(scope="module")
+def trainings() -> Reports:
+    """What two ranks report together of each training whose steps are recorded."""
+    return launched("tests.support.processes.reports", "apart", ranks=2)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -46,3 +53,26 @@ def test_of_a_program_that_follows_the_advice_nothing_is_said(reports: Reports, 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_the_nearest_program_without_the_mistake_is_left_alone(reports: Reports, name: str) -> None:
     assert OURS.isdisjoint(each["rule"] for each in reports[name])
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_training_whose_ranks_come_apart_is_told_since_when_and_why(
+    trainings: Reports, name: str
+) -> None:
+    row = APART[name]
+    [told] = [each for each in trainings[name] if each["rule"] in OURS]
+    assert told["rule"] == row.rule
+    assert not [words for words in row.words if words not in told["message"]]
+    assert (told["where"] in row.lines) is row.line
+
+
+def test_of_sixteen_trainings_at_least_twelve_are_told_with_their_line() -> None:
+    assert len(APART) == 16
+    assert sum(row.line for row in APART.values()) >= 12
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_of_a_training_whose_ranks_stay_together_nothing_is_said(
+    trainings: Reports, name: str
+) -> None:
+    assert OURS.isdisjoint(each["rule"] for each in trainings[name])

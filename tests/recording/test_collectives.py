@@ -12,7 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from graphviz_torch import Collective, Graph, collectives, load, record, save, summary, to_text
+from graphviz_torch import (
+    Collective,
+    Graph,
+    TrainingStep,
+    collectives,
+    load,
+    record,
+    save,
+    summary,
+    to_text,
+)
 from graphviz_torch.internals.hooks import collectives as seam
 from graphviz_torch.render.groups.whole import whole_of
 from tests.support.processes.launch import launched
@@ -286,3 +296,25 @@ def test_an_engine_trains_as_without_and_ddp_sends_one_bucket_a_step(
         assert rank["sent"]["all_reduce in backward"] == steps
         assert rank["sent"]["broadcast in forward"] == 2  # of the first forward
         assert rank["findings"] == []
+
+
+def test_a_step_of_several_backwards_has_each_collective_once() -> None:
+    with alone("fake", 2), record() as recording:
+        x = torch.ones(3, requires_grad=True)
+        x.register_hook(lambda grad: dist.all_reduce(grad.clone()) and None)
+        for _ in range(3):
+            (x * 2).sum().backward()
+    step = TrainingStep(0, tuple(recording.graphs))
+    assert len(step.collectives) == 3
+    own = [[each.own for each in graph.collectives] for graph in step.graphs]
+    assert own == [[i == j for i in range(3)] for j in range(3)]
+
+
+def test_a_gradient_is_known_after_a_collective_between_forward_and_backward() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    with alone("fake", 2), record(model) as recording:
+        y = model(torch.ones(2, 3)).sum()
+        dist.all_reduce(y.detach())
+        y.backward()
+        dist.all_reduce(model.weight.grad)
+    assert [each.parameters for each in recording.graph.collectives] == [(), ("weight",)]

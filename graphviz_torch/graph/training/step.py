@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..collective import Collective
 from ..doors import shown
 from ..graph import Graph
 from ..units import count_text
@@ -37,3 +38,8 @@ class TrainingStep:
     def graph(self) -> Graph:
         """The graph of the last backward."""
         return self.backwards[-1]
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What this rank sent in the step, each once: every graph of a step has all of it."""
+        return self.graph.collectives

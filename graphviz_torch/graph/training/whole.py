@@ -77,10 +77,19 @@ def _merged(known: list[Collective], more: Sequence[Collective]) -> list[Collect
 
     Every part has all of them, in the same order; graphs of other recordings have their own.
     """
-    if [replace(each, node=None) for each in known] != [replace(each, node=None) for each in more]:
+    if list(map(_of_no_part, known)) != list(map(_of_no_part, more)):
         return [*known, *more]
     pairs = zip(known, more, strict=True)
-    return [with_times([old, new] if new.node is None else [new, old]) for old, new in pairs]
+    return [with_times([new, old] if _has(new) else [old, new]) for old, new in pairs]
+
+
+def _of_no_part(collective: Collective) -> Collective:
+    return replace(collective, node=None, own=False)
+
+
+def _has(collective: Collective) -> bool:
+    """Is it of the part that lists it."""
+    return collective.own or collective.node is not None
 
 
 def _after(node: Node, ran: int) -> Node:

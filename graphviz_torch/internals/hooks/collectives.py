@@ -64,6 +64,7 @@ class Sent(NamedTuple):
     group: Group
     given: list[Tensor]  # by this rank; what it takes, where it only takes
     made: list[Tensor]  # of a functional one: what is there when it has been waited for
+    filled: list[Tensor]  # of another one: what the program gave it for the result
     asynchronous: bool
     peer: int | None  # the one rank that gives or takes
     number: int  # of this thread's next node
@@ -226,11 +227,13 @@ def _sent(
     # It is counted among the ranks of the group.
     peer = None if root is None or not 0 <= root < len(group.ranks) else group.ranks[root]
     given = tensors(args[at.inputs]) or tensors(args[0])  # scatter, at a rank that only takes
-    made = [] if operator.startswith("c10d::") else tensors(result)
+    made, filled = (
+        ([], tensors(args[0])) if operator.startswith("c10d::") else (tensors(result), [])
+    )
     # A default at the end is left out by who calls the kernel.
     waits = at.asynchronous is not None and args[at.asynchronous :][:1] == (False,)
     kind, number = kinds()[operator], sequence_number()
-    return Sent(call, kind, group, given, made, not waits, peer, number, begin, end)
+    return Sent(call, kind, group, given, made, filled, not waits, peer, number, begin, end)
 
 
 def _group(given: Any) -> Group:

@@ -73,6 +73,7 @@ class Collectives(Listener):
 
     def backward_ended(self, event: Ended) -> None:
         self._live = None
+        self._owners.end_backward()
 
     def sent(self, event: Sent) -> None:
         live, fn = self._live, running_node()
@@ -150,6 +151,7 @@ class Collectives(Listener):
                 each.peer,
                 owner.change,
                 owner.gradients,
+                each.run == backward.position + 1,
                 () if each.times is None else (each.times,),
             )
             made.append(collective)

@@ -52,6 +52,10 @@ class Owners:
         """Gradients come anew."""
         self._bucketed = set()
 
+    def end_backward(self) -> None:
+        """Parameters have gradients that they had not."""
+        self._names, self._moment = {}, -1
+
     def close(self) -> None:
         """Forget ids of tensors that may be gone."""
         self._names, self._moment = {}, -1

@@ -1,7 +1,7 @@
 """How the ranks divide what each node computes: read of DTensors as calls take and return them.
 
 Not known: of what lies between two redistributions, which no call takes or returns; and where the
-process group is made inside the block.
+process group of a process that torchrun has not started is made inside the block.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Noted is what an optimizer steps with, for until then a program may average by hand, or let DDP do
 it in a later backward. A wrapper is known once its forward is called; or where a variable holds it,
-as the code names it that calls a module inside.
+as the code names it that calls a module inside; else it is looked for among all objects, once for
+each module that is called.
 
     forward of the wrapper        it averages in the backward that follows, but for no_sync()
     forward of a module inside    it does not
@@ -20,9 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...graph import Graph
 from ...graph.events import AwaitedGradient, WrapperBypass
-from ...internals.frames import user_frame
+from ...internals.frames import local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
+from ...internals.tensors.heap import modules_of_class
 from ..backward import Backward
 from ..events.events import Events
 from ..listener import Ended, Listener
@@ -60,6 +62,7 @@ class Wrappers(Listener):
         self._events = Events()
         self._wrappers: dict[int, _Wrapper] = {}  # by id() of it, and of each module inside
         self._running: Module | None = None  # the outermost module whose forward does
+        self._looked_for: set[int] = set()  # id() of modules that nothing wraps, as far as is known
 
     def module_began(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None
@@ -138,6 +141,12 @@ class Wrappers(Listener):
             if id(module) in self._wrappers:
                 return frame, self._wrappers[id(module)]
             frame = frame.f_back
+        if id(module) not in self._looked_for:
+            self._looked_for.add(id(module))
+            for wrapper in modules_of_class(DistributedDataParallel):
+                if any(each is module for each in wrapper.modules()):
+                    self._looked_for.discard(id(module))
+                    return _outside(wrapper, called), self._take(wrapper, "")
         return called, None
 
     def _take(self, module: DistributedDataParallel, name: str) -> _Wrapper:
@@ -152,6 +161,15 @@ class Wrappers(Listener):
             known = _Wrapper(module, name, parameters)
             self._wrappers |= {id(each): known for each in module.modules()}
         return known
+
+
+def _outside(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
+    """Where a method of what a wrapper holds is called, which leads to this call; or the call."""
+    inside = {id(each) for each in wrapper.modules()}
+    frame: FrameType | None = user_frame(called)
+    while frame is not None and id(local_variables(frame).get("self")) in inside:
+        called, frame = frame, user_frame(frame.f_back)
+    return called if frame is None else frame
 
 
 def _waits(module: DistributedDataParallel) -> bool:

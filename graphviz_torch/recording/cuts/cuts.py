@@ -2,7 +2,8 @@
 
 Noted: `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), results
 that are integers or booleans (`argmax`, `long`, the indices of `topk`, a comparison), and every
-call under `no_grad` or `inference_mode`. A cut is reported where its result, or what was computed
+call under `no_grad` or `inference_mode`; and an `all_gather`, in the part that it copies of what
+this rank gave. A cut is reported where its result, or what was computed
 from it, came back into the graph, or where it hides a parameter that the graph does not reach in
 another way. What a number that was read into Python is used for is not known: one that was read of
 a loss before another loss ran backward is reported with that one, unless an earlier backward
@@ -22,6 +23,7 @@ go. `_take`, before a backward, follows the trails from their uses to the cuts, 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
@@ -36,6 +38,7 @@ from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
+from ...internals.hooks.collectives import Sent
 from ...internals.hooks.modes import others
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
@@ -81,6 +84,17 @@ class Cuts(Listener):
 
     def raised(self, event: Raised) -> None:
         self._detached = {}
+
+    def sent(self, event: Sent) -> None:
+        """An all_gather copies what this rank gives, too, and the copy has no gradient."""
+        operands = [tensor for tensor in event.given if tensor.requires_grad]
+        whole = len(event.filled) == len(event.group.ranks) > 1  # into a tensor for each rank
+        if event.kind != "all_gather" or len(operands) != 1 or not whole:
+            return
+        if self.program.is_here() and torch.is_grad_enabled():
+            own = [event.filled[event.group.ranks.index(event.group.rank)]]
+            made_by = [_leaf_or_maker(operands[0])]
+            self._lead(own, self._new("all_gather", made_by, operands, own, sys._getframe(1)), {})
 
     def called(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event

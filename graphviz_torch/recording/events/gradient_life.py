@@ -216,7 +216,8 @@ def _clipper(frame: FrameType | None) -> str:
     """ "clip_grad_norm_": the outermost function of that file."""
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
-        if frame.f_code.co_name.startswith("clip_"):
-            name = frame.f_code.co_name
+        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is another name
+        if own.startswith("clip_"):
+            name = own
         frame = frame.f_back
     return name

@@ -50,6 +50,7 @@ class Program:
 
     def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
         self.frame = frame
+        self.step = 0  # its number, for who counts steps
         self.options = options
         self.origins: Origins[Source] = Origins(sequence_number())
         self.table = ParameterTable(model)
@@ -109,6 +110,7 @@ class Program:
     def step_ended(self, event: None) -> None:
         """A step of a run is over: the next one names modules, nodes and lines anew."""
         self.ends = []
+        self.step += 1
         self.remarks.missed = {}
         self.table.clear(self._model)
         self.stack.name_running()

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 from graphviz_torch.graph import (
     Collective,
+    Cut,
     Edge,
     Failure,
     Graph,
     ModuleRow,
     Node,
+    Replica,
+    Step,
     TensorMeta,
     Transfer,
 )
@@ -86,7 +89,56 @@ HALF = replace(AVERAGE, group="dp", group_size=1)
 VALUES = replace(AVERAGE, gradients=False)
 ONE, OTHERS = rank(AVERAGE, gradient=1.0), rank(AVERAGE, gradient=2.0)
 
+
+def summed(graph: Graph, *checksums: int, kind: Any = "parameter", wrapper: str = "") -> Graph:
+    """The checksums of body.weight before three steps and after each."""
+    name = "body.weight" if kind == "parameter" else "body.mean"
+    replica = Replica(name, kind, (0, 1), wrapper, checksums)
+    return replace(graph, step=Step(replicas=(replica,), summed=(0, 0, 1, 2)))
+
+
+ALONE, STEPPED = rank(), event(OptimizerStep, optimizer="optimizer")
+SAME, LATE, ONCE = (5, 6, 7, 8), (5, 6, 7, 9), (5, 0, 7, 9)
+DDP = "DistributedDataParallel"
+
+
 RANKS: dict[str, RankCase] = {
+    "parted-ranks": RankCase(
+        [summed(ALONE, *SAME, wrapper=DDP), summed(ALONE, *LATE, wrapper=DDP)],
+        "error",
+        "body.weight differs between the ranks since step 2: DistributedDataParallel wraps the "
+        "model, and nothing averages the gradients.",
+        [
+            twice(summed(ALONE, *SAME, wrapper=DDP)),
+            [summed(ALONE, *SAME), summed(ALONE, 1, 2, 3, 4)],  # never the same: stages
+            [summed(ALONE, *SAME), summed(ALONE, *ONCE)],  # averaged now and then
+            [summed(ALONE, *ONCE), summed(ALONE, *SAME[:3], 9)],  # equal at the end
+            [summed(ALONE, *SAME), summed(ALONE, *LATE), ALONE],  # another step
+            [summed(rank(AVERAGE), *SAME), failed(summed(rank(AVERAGE), *LATE))],
+        ],
+    ),
+    "skipped-step": RankCase(
+        [replace(rank(AVERAGE), events=(STEPPED,)), rank(AVERAGE, gradient=2)],
+        "error",
+        "Rank 1 did not step after the last backward, and rank 0 did at train.py:7, while all "
+        "average the gradients.",
+        [
+            twice(rank(AVERAGE)),  # the last micro-batch is to come
+            [replace(rank(), events=(STEPPED,)), rank()],  # each trains a model of its own
+            [replace(rank(AVERAGE), events=(STEPPED,)), failed(rank(AVERAGE))],
+        ],
+    ),
+    "parted-buffers": RankCase(
+        [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, LATE)],
+        "warning",
+        "body.mean differs between the ranks, which train one model: each rank evaluates with its "
+        "own, and a file has those of one rank.",
+        [
+            [summed(rank(AVERAGE), *SAME, kind="buffer")] * 2,
+            [summed(rank(), *sums, kind="buffer") for sums in (SAME, LATE)],
+            [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, ONCE)],
+        ],
+    ),
     "skipped-parameter": RankCase(
         [model(parameter("head.weight")), model(lost("head.weight", module_called=False))],
         "error",
@@ -215,7 +267,7 @@ NORMS = replace(
     module_class=dict.fromkeys((0, 1), "Net/BatchNorm1d(8)"),
     outputs={1: (TensorMeta((2, 8), "float32", "cpu"),)},
 )
-BY_DDP = replace(AVERAGE, phase="backward", node=0, where="train.py:8")
+BY_DDP = replace(AVERAGE, phase="backward", node=0, own=True, where="train.py:8")
 CELLS = tuple(f"{i}.weight" for i in range(4))
 
 CASES: dict[str, Case] = {
@@ -250,6 +302,16 @@ CASES: dict[str, Case] = {
             sending(BY_DDP, VALUES),  # the weights are averaged
             sending(BY_DDP, replace(AVERAGE, group="tp")),  # summed over other ranks
             sending(BY_DDP, LOSS),
+        ],
+    ),
+    "cut-collective": Case(
+        model(cuts=(Cut("all_gather", META, 0, (1,), "train.py:9", label="features"),)),
+        "warning",
+        "all_gather at train.py:9 gives no gradient, and the loss uses its copy of features: no "
+        "gradient comes back through it.",
+        [
+            model(cuts=(Cut("all_gather", META, 0, (), "train.py:9"),)),  # for a log
+            model(cuts=(Cut("detach", META, 0, (1,), "train.py:9"),)),
         ],
     ),
     "gathered-again": Case(
@@ -306,7 +368,9 @@ def micro_batches(*, synced: int, stepped: bool = True, size: int = 2048) -> lis
     """Two backwards of one recording, so many of which average; the optimizer steps after them."""
     sent = replace(AVERAGE, nbytes=size, phase="backward")
     rows = [[0, None], [None, 0]] if synced == 2 else [[None], [0]]
-    graphs = [sending(*(replace(sent, node=node) for node in row)) for row in rows]
+    graphs = [
+        sending(*(replace(sent, node=node, own=node is not None) for node in row)) for row in rows
+    ]
     graphs[1] = replace(graphs[1], events=(STEP,) * stepped)
     return graphs
 

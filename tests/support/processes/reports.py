@@ -1,6 +1,6 @@
-"""What ranks on gloo report together of each program of mistakes.py and healthy.py, as JSON.
+"""What ranks on gloo report of each program of mistakes.py and healthy.py, or apart.py, as JSON.
 
-    torchrun --nproc-per-node 2 -m tests.support.processes.reports
+    torchrun --nproc-per-node 2 -m tests.support.processes.reports [apart]
 
 Each run has a process group of its own; of a mistake there are two, as written and repaired.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,10 +20,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from graphviz_torch import TrainingStep, find
+from graphviz_torch import Finding, TrainingStep, find
 from graphviz_torch.graph.files.file import text_of, value_of
 from graphviz_torch.integrations.ranks import RankReport, one_list
+from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from tests.findings.corpus.cases import Recorder
+from tests.support.processes.apart import APART, TOGETHER
 from tests.support.processes.healthy import HEALTHY
 from tests.support.processes.mistakes import ROWS
 
@@ -31,17 +34,24 @@ TIMEOUT = timedelta(seconds=5)  # of a collective that a rank does not ask for
 MINUTE = timedelta(minutes=1)
 
 
-def runs() -> Iterator[tuple[str, Callable[..., object]]]:
-    """Every run by its name."""
+def runs() -> Iterator[tuple[str, Callable[[], RankReport]]]:
+    """What makes this rank's part of the report on each program, by its name."""
     for name, row in ROWS.items():
         program: Any = row.program
-        yield name, partial(program, repaired=False)
-        yield f"{name}, repaired", partial(program, repaired=True)
-    yield from HEALTHY.items()
+        yield name, partial(block, partial(program, repaired=False))
+        yield f"{name}, repaired", partial(block, partial(program, repaired=True))
+    for name, one in HEALTHY.items():
+        yield name, partial(block, one)
 
 
-def report(program: Callable[..., object]) -> RankReport:
-    """This rank's part of the report on a program."""
+def trainings() -> Iterator[tuple[str, Callable[[], RankReport]]]:
+    """The same of each training of apart.py."""
+    for name, training in ({name: row.program for name, row in APART.items()} | TOGETHER).items():
+        yield name, partial(steps, training)
+
+
+def block(program: Callable[..., object]) -> RankReport:
+    """Of a program that records a block."""
     recorder = Recorder()
     with suppress(RuntimeError):
         program(recorder)
@@ -52,15 +62,30 @@ def report(program: Callable[..., object]) -> RankReport:
     )
 
 
+def steps(program: Callable[[], object]) -> RankReport:
+    """Of a program whose steps are recorded, as `graphviz-torch run` does."""
+    told: list[TrainingStep] = []
+    findings: list[Finding] = []
+
+    def take(step: TrainingStep, found: list[Finding]) -> None:
+        told.append(step)
+        findings.extend(each for each in found if each not in findings)
+
+    loop = LoopSteps(due_steps(), take, notes=False)
+    program()
+    loop.close()
+    return RankReport(dist.get_rank(), len(told), tuple(findings), told[-1])
+
+
 def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store: Any = dist.TCPStore(*address, is_master=False, timeout=MINUTE)
     reports = {}
-    for name, program in runs():
+    for name, make in trainings() if sys.argv[1:] == ["apart"] else runs():
         own: Any = dist.PrefixStore(name, store)
         dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=TIMEOUT)
-        own.set(f"report {rank}", text_of(report(program)))
+        own.set(f"report {rank}", text_of(make()))
         dist.destroy_process_group()
         if rank == 0:
             texts = [own.get(f"report {i}").decode() for i in range(size)]

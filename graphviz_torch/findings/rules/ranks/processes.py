@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...graph import Collective, Finding, Graph, Node, Severity
-from ...graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
-from ...graph.text import listing
-from ...graph.units import bytes_text
-from ..graph_reading import Reading, averages
-from ..rule import finding, rule
-from ..words import at
+from ....graph import Collective, Cut, Finding, Graph, Node, Severity
+from ....graph.events import AwaitedGradient, OptimizerStep, WrapperBypass
+from ....graph.text import listing
+from ....graph.units import bytes_text
+from ...graph_reading import REDUCING, Reading, averages
+from ...rule import finding, rule
+from ...words import at
 
 MIB = 1 << 20
 _LITTLE = MIB  # sent for nothing
@@ -74,14 +74,17 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     if not again:
         return
     vain = [c for sent in rounds[:-1] for c in sent if not times.keys().isdisjoint(c.parameters)]
-    size = sum(each.nbytes for each in vain)
+    size, sharded = sum(each.nbytes for each in vain), vain[0].kind == "reduce_scatter"
     yield finding(
-        _severity(size),
-        f"The gradients of {listing(again)} are averaged {max(times.values())} times"
-        f"{at(vain[0].where)} before an optimizer steps with them: {bytes_text(size)} are sent for "
-        "nothing.",
+        "info" if sharded else _severity(size),
+        f"The gradients of {listing(again)} are {'reduced' if sharded else 'averaged'} "
+        f"{max(times.values())} times{at(vain[0].where)} before an optimizer steps with them: "
+        f"{bytes_text(size)} are sent {'more than once would' if sharded else 'for nothing'}.",
         cause="averaged in every backward",
-        advice="Run the forward and the backward of all but the last micro-batch inside "
+        advice="Call model.set_requires_gradient_sync(False) before all but the last micro-batch: "
+        "each rank then keeps whole gradients until that one, which takes memory."
+        if sharded
+        else "Run the forward and the backward of all but the last micro-batch inside "
         "`with model.no_sync():`; the backward alone is not enough.",
         where=vain[0].where,
     )
@@ -116,12 +119,52 @@ def averaged_again(reading: Reading) -> Iterator[Finding]:
 
 def _is_average(collective: Collective) -> bool:
     """Does it average gradients in the backward of the graph that has its node."""
-    return (
-        collective.kind == "all_reduce"
-        and collective.phase == "backward"
-        and collective.node is not None
-        and bool(collective.gradients)
-    )
+    return collective.kind in REDUCING and collective.own and bool(collective.gradients)
+
+
+@rule(reads="steps")
+def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """The program divides the loss by the number of ranks, and what averages the gradients divides
+    them by it again: they are too small."""
+    last = graphs[-1]
+    steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
+    sent = [c for c in last.collectives if _is_average(c) and c.group_size > 1]
+    if not (sent and all(steps) and len(last.outputs) == 1):
+        return  # several backwards in a step may be what it is divided by
+    node, reading = last.nodes[last.outputs[0][0]], Reading(last)
+    ranks, inputs = sent[0].group_size, reading.inputs[node.id]
+    mean_of_terms = any(last.nodes[edge.source].title == "add" for edge in inputs)
+    if node.title == "div" and f"other={ranks}" in node.attributes and not mean_of_terms:
+        yield finding(
+            "info",
+            f"The loss is divided by {ranks}{at(node.line)}, and {ranks} ranks train: what "
+            f"averages the gradients{at(sent[0].where)} divides them by the number of ranks, too.",
+            cause="divided twice",
+            advice="Where that number is the number of ranks, leave the division out; it changes "
+            "nothing but the size of the gradients.",
+            where=node.line,
+            nodes=(node.id,),
+        )
+
+
+@rule(of=(Cut,))
+def cut_collective(reading: Reading) -> Iterator[Finding]:
+    """The loss uses what all_gather copied of this rank's own tensor, and a copy has no gradient:
+    what the tensor has to do with the others is not learned."""
+    for cut in reading.graph.cuts:
+        if cut.how == "all_gather" and cut.after:
+            name = cut.label or "this rank's tensor"
+            yield finding(
+                "warning",
+                f"all_gather{at(cut.where)} gives no gradient, and the loss uses its copy of {name}"
+                f"{at(reading.graph.nodes[cut.after[0]].line)}: no gradient comes back through "
+                "it.",
+                cause="all_gather without gradient",
+                advice="Use torch.distributed.nn.functional.all_gather, which sends gradients "
+                "back, or put the rank's own tensor in the place of its copy.",
+                where=cut.where,
+                nodes=cut.after,
+            )
 
 
 @rule(reads="end", of=(Collective,))

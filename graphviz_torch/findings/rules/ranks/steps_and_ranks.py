@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...graph import Collective, Finding, GradientStats, Graph, Parameter
-from ...graph.text import listing, ranks_text
-from ...graph.units import bytes_text, count_text
-from ..graph_reading import averages, largest_unnamed_average
-from ..rule import finding, rule
-from ..words import at
+from ....graph import Collective, Finding, GradientStats, Graph, Parameter
+from ....graph.text import listing, ranks_text
+from ....graph.units import bytes_text, count_text
+from ...graph_reading import averages, largest_unnamed_average
+from ...replica_reading import parted
+from ...rule import finding, rule
+from ...words import at
 
 # Two sizes are a difference, three a trend.
 STEPS = 3
@@ -186,11 +187,12 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The ranks average the gradients of a parameter whose values differ from rank to rank: each
     trains another model with the mean of gradients that do not fit it."""
     names = []
+    later = {each.name for each in parted(graphs, "parameter") if each.since}
     for name, copies in _averaged(graphs):
         norms = [each.norm for each in copies]
         known = [norm for norm in norms if norm is not None]
         whole = len(known) == len(norms) and not any(each.extent for each in copies)
-        if whole and max(known) - min(known) > _SAME * max(known):
+        if whole and name not in later and max(known) - min(known) > _SAME * max(known):
             names.append(name)
     if not names:
         return
@@ -248,9 +250,24 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """A parameter is the same on every rank and its gradients are not, and nothing averages them,
     as it does those of others: from this step on the copies drift apart."""
+    names = unaveraged(graphs)
+    if names:
+        yield finding(
+            "error",
+            f"{listing(names)} got another gradient on each rank and nothing averages it, while "
+            f"the gradients of {listing(averages(graphs[0]))} are averaged: the ranks' copies "
+            "drift apart.",
+            cause="not averaged",
+            advice="Give the parameter to what averages the others: fully_shard(model) after its "
+            "blocks, or one DistributedDataParallel around the whole model.",
+        )
+
+
+def unaveraged(graphs: Sequence[Graph]) -> list[str]:
+    """The parameters of replicas whose gradients differ, while those of others are averaged."""
     reduced = [averages(graph) for graph in graphs]
     if len(graphs) < 2 or not all(reduced):
-        return
+        return []
     unnamed = max(map(largest_unnamed_average, graphs))
     names = []
     for name, copies in _copies(graphs):
@@ -263,15 +280,7 @@ def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
         learned = all(each.stepped for each in copies) and None not in gradients
         if replicas and learned and not _equal(gradients):
             names.append(name)
-    if names:
-        yield finding(
-            "error",
-            f"{listing(names)} got another gradient on each rank and nothing averages it, while "
-            f"the gradients of {listing(reduced[0])} are averaged: the ranks' copies drift apart.",
-            cause="not averaged",
-            advice="Give the parameter to what averages the others: fully_shard(model) after its "
-            "blocks, or one DistributedDataParallel around the whole model.",
-        )
+    return names
 
 
 def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:

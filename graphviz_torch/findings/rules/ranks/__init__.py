@@ -1,0 +1,1 @@
+"""Rules of programs of many ranks, and of many steps."""

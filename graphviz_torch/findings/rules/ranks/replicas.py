@@ -1,0 +1,234 @@
+"""Ranks that had the same weights and have not any more, and buffers that each has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ....graph import Finding, Graph, Severity
+from ....graph.events import AwaitedGradient, GradientClip, OptimizerStep, WrapperBypass
+from ....graph.text import listing, ranks_text
+from ...graph_reading import REDUCING, averages
+from ...replica_reading import Parted, parted
+from ...rule import finding, rule
+from ...words import at
+from .steps_and_ranks import unaveraged
+
+_DDP = "DistributedDataParallel"
+
+
+class _Reason(NamedTuple):
+    """Why the ranks came apart, as far as that is known."""
+
+    severity: Severity
+    text: str  # behind "differ between the ranks since step 2"
+    advice: str
+    where: str
+    cause: str
+
+
+@rule(reads="ranks")
+def parted_ranks(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """The ranks had the same values of a parameter, and have others since a step: from then on each
+    trains a model of its own."""
+    if any(_has_other_reason(graph) for graph in graphs) or _still(graphs):
+        return
+    known = set(unaveraged(graphs))
+    found = [each for each in parted(graphs, "parameter") if each.since and each.name not in known]
+    groups: dict[tuple[str, _Reason], list[str]] = {}
+    for each in found:
+        reason = None if each.again else _reason(graphs, each)
+        if reason is not None:
+            groups.setdefault((each.since, reason), []).append(each.name)
+    for (since, reason), names in groups.items():
+        verb = "differs" if len(names) == 1 else "differ"
+        yield finding(
+            reason.severity,
+            f"{listing(names)} {verb} between the ranks since {since}{reason.text}.",
+            cause=reason.cause,
+            advice=reason.advice,
+            where=reason.where,
+        )
+
+
+def _has_other_reason(graph: Graph) -> bool:
+    """Does another rule say why."""
+    ends = WrapperBypass, AwaitedGradient
+    return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
+
+
+def _reason(graphs: Sequence[Graph], found: Parted) -> _Reason | None:
+    reduced = [averages(graph) for graph in graphs]
+    if found.wrapper == "DTensor" or all(found.name in each for each in reduced):
+        own = [each[found.name].where for each in reduced if found.name in each]
+        return _of_averaged(graphs, own[0] if own else "")
+    if any(found.name in each for each in reduced):
+        return None  # ranks that do not send the same are told of
+    used = _used(graphs, found.name)
+    if found.wrapper:
+        return _Reason(
+            "error",
+            f": {found.wrapper} wraps the model, and nothing averages the gradients",
+            f"{_DDP} averages after forwards of its own, outside of no_sync(): call the wrapper, "
+            "not what it holds, and leave no_sync() for the last micro-batch.",
+            used,
+            "not averaged",
+        )
+    if any(reduced):
+        others = reduced[0] or next(filter(None, reduced))
+        first = next(iter(others.values()))
+        by_hand = first.phase != "backward"
+        return _Reason(
+            "error",
+            f": nothing averages the gradients, as it does those of {listing(others)}"
+            f"{at(first.where)}",
+            "Average these gradients with the others."
+            if by_hand
+            else f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
+            first.where if by_hand else used,
+            "not averaged",
+        )
+    return _of_nothing(graphs, found, used)
+
+
+def _of_nothing(graphs: Sequence[Graph], found: Parted, used: str) -> _Reason:
+    """Why, where no gradient is averaged that is known."""
+    sizes = {p.name: p.tensor.nbytes or 0 for p in graphs[0].parameters}
+    sent = [c for c in graphs[0].collectives if c.kind in REDUCING and not c.parameters]
+    by_hand = [c for c in sent if c.phase == "other"]
+    if any(4 * each.nbytes >= sizes.get(found.name, 0) for each in by_hand):
+        where = max(by_hand, key=lambda each: each.nbytes).where
+        return _Reason(
+            "warning",
+            f": nothing averages the gradients. What is reduced{at(where)} is not the .grad of a "
+            "parameter, and is not put back there",
+            "Reduce parameter.grad itself, or copy the result into it before the optimizer steps.",
+            where,
+            "not averaged",
+        )
+    others = [c.where for c in sent if c.phase == "backward"]
+    if others:
+        return _Reason(
+            "error",
+            f": no {_DDP} wraps the model, while one averages gradients{at(others[0])}",
+            f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
+            used,
+            "not averaged",
+        )
+    return _Reason(
+        "info",
+        ": they began with the same, and nothing averages gradients",
+        f"Wrap the model in {_DDP}, or average the gradients by hand. Where each rank is to train "
+        "by itself, or weights are averaged now and then, it is as it should be.",
+        used,
+        "not averaged",
+    )
+
+
+def _of_averaged(graphs: Sequence[Graph], average: str) -> _Reason:
+    """Why, where the gradients are averaged."""
+    steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
+    lines = [step.where for row in steps for step in row]
+    where = lines[0] if lines else ""
+    averaged = f", though the gradients are averaged{at(average)}"
+    rates = [[step.learning_rates for step in row] for row in steps]
+    if all(steps) and len({len(row) for row in steps}) == 1 and rates[0] != rates[-1]:
+        own = [f"{row[-1][0]:.6g} on rank {rank}" for rank, row in _first_and_last(rates)]
+        return _Reason(
+            "error",
+            f"{averaged}: the learning rate is {listing(own)}",
+            "Give the optimizer the same learning rate on every rank.",
+            where,
+            "other learning rates",
+        )
+    clips = [e.where for g in graphs for e in g.events if _clips_by_given_norm(e)]
+    if clips:
+        return _Reason(
+            "error",
+            f"{averaged}: clip_grads_with_norm_(){at(clips[0])} clips by a norm that each rank "
+            "gives it",
+            "Average the gradients first, and compute the norm of what comes of it.",
+            clips[0],
+            "clipped by each rank's own norm",
+        )
+    return _Reason(
+        "error",
+        averaged,
+        "Look for what a rank does by itself between that average and the next step: an "
+        "optimizer's state or weights that one rank alone loads, a step that one rank skips, "
+        "gradients that it changes.",
+        where,
+        "other weights on a rank",
+    )
+
+
+def _first_and_last(rates: Sequence[Any]) -> list[tuple[int, Any]]:
+    other = next(rank for rank, row in enumerate(rates) if row != rates[0])
+    return [(0, rates[0]), (other, rates[other])]
+
+
+def _clips_by_given_norm(event: object) -> bool:
+    if not isinstance(event, GradientClip):
+        return False
+    return event.function == "clip_grads_with_norm_" and event.moment == "in time"
+
+
+def _used(graphs: Sequence[Graph], name: str) -> str:
+    """The line at which the forward uses a parameter."""
+    for graph in graphs:
+        node = next((p.node for p in graph.parameters if p.name == name), None)
+        for edge in graph.edges if node is not None else ():
+            if edge.source == node and graph.nodes[edge.target].line:
+                return graph.nodes[edge.target].line
+    return ""
+
+
+@rule(reads="ranks")
+def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Some ranks stepped with the gradients that all have averaged, and others did not: from then
+    on each trains a model of its own."""
+    steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
+    stood = _still(graphs)
+    if not stood:
+        return
+    first = next(rank for rank, row in enumerate(steps) if row)
+    yield finding(
+        "error",
+        f"{ranks_text(stood).capitalize()} did not step after the last backward, and rank {first} "
+        f"did{at(steps[first][-1].where)}, while all average the gradients.",
+        cause="a step that some ranks skip",
+        advice="Decide on all ranks alike: reduce what decides (dist.all_reduce(flag)) before the "
+        "step.",
+        where=steps[first][-1].where,
+    )
+
+
+def _still(graphs: Sequence[Graph]) -> list[int]:
+    """The ranks that did not step, where others did, and all average."""
+    if any(graph.failure is not None or not averages(graph) for graph in graphs):
+        return []
+    steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
+    return [rank for rank, stepped in enumerate(steps) if any(steps) and not stepped]
+
+
+@rule(reads="ranks")
+def parted_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
+    """Ranks that train one model have other buffers, such as BatchNorm's averages, and nothing
+    makes them equal: each rank evaluates another model, and a file has that of one rank."""
+    together = all(map(averages, graphs))
+    names = [each.name for each in parted(graphs, "buffer") if together and not each.again]
+    if not names:
+        return
+    owner = names[0].rpartition(".")[0]
+    lines = [node.line for node in graphs[0].nodes if node.module == owner and node.line]
+    where = lines[0] if lines else ""
+    verb = "differs" if len(names) == 1 else "differ"
+    yield finding(
+        "warning",
+        f"{listing(names)} {verb} between the ranks, which train one model{at(where)}: each "
+        "rank evaluates with its own, and a file has those of one rank.",
+        cause="buffers of each rank",
+        advice=f"Leave {_DDP}(broadcast_buffers=True) as it is, convert BatchNorm to "
+        "SyncBatchNorm, or broadcast the buffers before the model is evaluated or saved.",
+        where=where,
+    )

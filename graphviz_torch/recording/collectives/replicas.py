@@ -1,0 +1,142 @@
+"""Do the ranks still have the same: checksums of parameters and buffers around each step.
+
+    plain        of every module called: all ranks may have it alike, or none
+    DDP          it promises that, but for what it ignores; its buffers it broadcasts itself
+    DTensor      the ranks along the dimensions of the mesh on which it is replicated have it alike
+
+What a rank has alone is left out, and buffers that are in no state dict, or that DDP broadcasts.
+The first checksums are taken when the first backward begins, the others when a step has ended.
+Whether those of several ranks are equal is asked where their graphs come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ...graph import Graph
+from ...graph import Replica as Value
+from ...internals.sharding import replicas
+from ...internals.tensors.checksums import Checksums
+from ...internals.tensors.heap import modules_of_class
+from ...internals.tensors.memory import PLAIN
+from ..backward import Backward
+from ..listener import Began, Listener
+from ..program import Program
+
+_MOST = 8  # checksums of a tensor: those in the middle of a long run go
+
+
+class _Copy(NamedTuple):
+    """A tensor that several ranks have alike."""
+
+    tensor: Tensor
+    kind: Any
+    ranks: tuple[int, ...]
+    wrapper: str
+
+
+class Replicas(Listener):
+    """What several ranks of a program have alike."""
+
+    needs = ("every_call", "with_gradients", "distributed")
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._summed: list[tuple[int, dict[str, int]]] = []  # after these steps; before the first
+        self._now: tuple[int, dict[str, int]] | None = None
+        self._found: dict[str, _Copy] = {}
+        self._last = -1  # position of the last backward that this step has had
+        self._promises: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = None
+
+    def backward_began(self, event: Began) -> None:
+        """Read what they are before the first step of the run."""
+        if not self._summed and dist.is_initialized():
+            self._summed.append((self.program.step, self._sums()))
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        """Read what they are now: the step is over."""
+        if self._summed and backwards and dist.is_initialized():
+            self._now, self._last = (self.program.step, self._sums()), backwards[-1].position
+
+    def step_ended(self, event: None) -> None:
+        if self._now is not None:
+            self._summed.append(self._now)
+            del self._summed[_MOST // 2 : -(_MOST // 2)]
+        self._now, self._found = None, {}
+
+    def complete(self, graph: Graph, backward: Backward) -> Graph:
+        if self._now is None or backward.position != self._last:
+            return graph
+        moments = [*self._summed, self._now]
+        found = tuple(
+            Value(name, copy.kind, copy.ranks, copy.wrapper, tuple(s.get(name) for _, s in moments))
+            for name, copy in self._found.items()
+        )
+        summed = tuple(number for number, _ in moments)
+        return replace(graph, step=replace(graph.step, replicas=found, summed=summed))
+
+    def close(self) -> None:
+        self._found, self._promises = {}, None
+
+    def _sums(self) -> dict[str, int]:
+        self._found = self._replicas()
+        sums = Checksums({name: each.tensor for name, each in self._found.items()})
+        return sums.fetch()
+
+    def _replicas(self) -> dict[str, _Copy]:
+        """By name: what this rank should have as others have it."""
+        table, found = self.program.table, {}
+        everybody = tuple(range(dist.get_world_size()))
+        promised, broadcast = self._promised()
+        for name, tensor in table.listed():
+            if type(tensor) in PLAIN:
+                ranks = promised.get(id(tensor))
+                wrapper = "" if ranks is None else DistributedDataParallel.__name__
+                found[name] = _Copy(tensor, "parameter", ranks or everybody, wrapper)
+            elif len(ranks := replicas(tensor)) > 1:
+                found[name] = _Copy(tensor, "parameter", ranks, "DTensor")
+        for module, path in table.called():
+            for name, buffer in module._buffers.items():
+                local = name in module._non_persistent_buffers_set
+                if buffer is None or local or type(buffer) not in PLAIN or id(buffer) in broadcast:
+                    continue
+                found.setdefault(
+                    f"{path}.{name}" if path else name, _Copy(buffer, "buffer", everybody, "")
+                )
+        return {name: each for name, each in found.items() if len(each.ranks) > 1}
+
+    def _promised(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
+        """The ranks that DDP keeps alike, by id() of the parameter, and id() of its own buffers.
+
+        Asked anew where other parameters than before are there.
+        """
+        known = frozenset(id(tensor) for _, tensor in self.program.table.listed())
+        if self._promises is None or self._promises[0] != known:
+            promised: dict[int, tuple[int, ...]] = {}
+            broadcast: set[int] = set()
+            for wrapper in modules_of_class(DistributedDataParallel):
+                try:
+                    ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
+                except Exception:  # of a group that was destroyed
+                    continue
+                ignored = wrapper.parameters_to_ignore
+                if not _averages_now_and_then(wrapper):
+                    named = wrapper.module.named_parameters()
+                    promised |= {id(p): ranks for name, p in named if name not in ignored}
+                if wrapper.broadcast_buffers:
+                    buffers = wrapper.module.named_buffers()
+                    broadcast |= {id(buffer) for name, buffer in buffers if name not in ignored}
+            self._promises = known, promised, broadcast
+        return self._promises[1:]
+
+
+def _averages_now_and_then(wrapper: Any) -> bool:
+    """Does it average weights in place of gradients: local SGD."""
+    hooks = getattr(wrapper, "_comm_hooks", ())
+    return any("localSGD" in getattr(hook, "__name__", "") for hook, _ in hooks)

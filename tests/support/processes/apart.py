@@ -1,0 +1,424 @@
+"""Trainings of several steps whose ranks come apart or send the wrong thing, and healthy ones.
+
+Written before the rules that tell them. The line to be named ends with `# cause`; where two can
+rightly be named, both do.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+from torch.optim import SGD, Optimizer
+
+from tests.support.processes.mistakes import Policy, average, batch, net
+
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A training with a mistake, and what tells it."""
+
+    program: Callable[[], object]
+    rule: str
+    words: tuple[str, ...]
+    inside: Callable[..., object] | None  # of the program, which has the line
+    line: bool  # is the line told, too
+
+    @property
+    def lines(self) -> frozenset[str]:
+        """Those that may be named: "apart.py:41"."""
+        text, first = inspect.getsourcelines(self.inside or self.program)
+        path = Path(inspect.getfile(self.program)).name
+        marked = (i for i, line in enumerate(text) if line.rstrip().endswith("# cause"))
+        return frozenset(f"{path}:{first + i}" for i in marked)
+
+
+APART: dict[str, Apart] = {}
+TOGETHER: dict[str, Callable[[], object]] = {}
+
+
+def says(
+    rule: str,
+    *words: str,
+    inside: Callable[..., object] | None = None,
+    line: bool = True,
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    """Enter a program of which a rule says these words."""
+
+    def enter(program: Callable[[], object]) -> Callable[[], object]:
+        APART[program.__name__] = Apart(program, rule, words, inside, line)
+        return program
+
+    return enter
+
+
+def healthy(program: Callable[[], object]) -> Callable[[], object]:
+    """Enter a program of which nothing is said."""
+    TOGETHER[program.__name__] = program
+    return program
+
+
+def loop(loss: Callable[[], Tensor], optimizer: Optimizer, average_of: nn.Module | None) -> None:
+    """Some steps; the gradients of a model are averaged by hand."""
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss().backward()
+        average(() if average_of is None else average_of.parameters())
+        optimizer.step()
+
+
+REGISTRY: list[nn.Module] = []
+
+
+class Agent:
+    """Trains what it is given, and has no wrapper."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.optimizer = SGD(policy.parameters(), lr=0.1)
+
+    def update(self) -> None:
+        self.optimizer.zero_grad()
+        self.objective().backward()
+        self.optimizer.step()
+
+    def objective(self) -> Tensor:
+        return self.policy.loss(batch())  # cause
+
+
+def ddp_agent() -> Agent:
+    """An agent of what a wrapper holds, which stays in a list."""
+    REGISTRY[:] = [DDP(Policy())]
+    policy = REGISTRY[0].module
+    assert isinstance(policy, Policy)
+    return Agent(policy)
+
+
+@says("bypassed-wrapper", "went past the wrapper", "nothing averaged", inside=Agent.objective)
+def method_past_a_wrapper_that_no_variable_holds() -> None:
+    agent = ddp_agent()
+    for _ in range(STEPS):
+        agent.update()
+
+
+@says("parted-ranks", "3.bias", "since step 0", "nothing averages")
+def parameter_forgotten_in_the_average() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for parameter in [*model.parameters()][:-1]:
+            dist.all_reduce(parameter.grad)  # cause
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+@says("parted-buffers", "1.running_mean", "1.running_var")
+def buffers_that_nobody_broadcasts() -> None:
+    model = DDP(net(nn.BatchNorm1d(8)), broadcast_buffers=False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch(32)).square().mean().backward()  # cause
+        optimizer.step()
+
+
+@says("parted-ranks", "since step 0")
+def clipped_by_the_norm_before_the_average() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        norm = get_total_norm([p.grad for p in model.parameters()])
+        average(model.parameters())
+        clip_grads_with_norm_(model.parameters(), 0.001, norm)  # cause
+        optimizer.step()
+
+
+@says("different-weights", "The values of 0.weight", "average the gradients")
+def weights_of_another_seed_averaged_by_hand() -> None:
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)  # cause
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+@says("parted-ranks", "since step 2", "nothing averages")
+def model_made_anew_without_its_wrapper() -> None:
+    model: nn.Module = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        if step == 2:
+            model = copy.deepcopy(model.module)
+            optimizer = SGD(model.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()  # cause
+        optimizer.step()  # cause
+
+
+@says("parted-ranks", "since step 0")
+def momentum_that_one_rank_has_loaded() -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if dist.get_rank() == 0:
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()  # cause
+
+
+@says("parted-ranks", "since step 0", "learning rate")
+def learning_rate_of_each_rank() -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1 * (1 + dist.get_rank()))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()  # cause
+
+
+@says("skipped-step", "Rank 1 did not step", "rank 0 did")
+def step_that_one_rank_skips() -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        if step < 2 or dist.get_rank() == 0:
+            optimizer.step()  # cause
+
+
+@says("parted-ranks", "since step 1", line=False)
+def weights_that_one_rank_loads_on_the_way() -> None:
+    model = DDP(net())
+    state = copy.deepcopy(model.module.state_dict())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        if step == 2 and dist.get_rank() == 0:
+            model.module.load_state_dict(state)  # cause
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+
+
+@says("parted-ranks", "since step 0", "nothing averages", "is not the .grad")
+def average_of_copies() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for parameter in model.parameters():
+            gradient = parameter.grad / dist.get_world_size()
+            dist.all_reduce(gradient)  # cause
+        optimizer.step()
+
+
+@says("cut-collective", "all_gather")
+def features_gathered_without_gradient() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        features = model(batch())
+        every = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, features)  # cause
+        scores = features @ torch.cat(every).t()
+        nn.functional.cross_entropy(scores, torch.arange(len(scores))).backward()
+        average(model.parameters())
+        optimizer.step()
+
+
+@says("divided-twice", "divided by 2", "divides them")
+def loss_and_gradients_both_divided() -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean() / dist.get_world_size()  # cause
+        loss.backward()  # cause
+        optimizer.step()
+
+
+@says("repeated-average", "2 times")
+def shards_reduced_in_every_micro_batch() -> None:
+    model = net()
+    fully_shard(model)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(2):
+            (model(batch()).square().mean() / 2).backward()  # cause
+        optimizer.step()
+
+
+@says("parted-ranks", "since step 0", "nothing averages")
+def never_synchronised() -> None:
+    model = DDP(net())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with model.no_sync():
+            for _ in range(2):
+                (model(batch()).square().mean() / 2).backward()  # cause
+        optimizer.step()  # cause
+
+
+@says("parted-ranks", "critic.weight and critic.bias", "since step 0", line=False)
+def player_without_a_wrapper() -> None:
+    torch.manual_seed(0)
+    generator, critic = DDP(nn.Linear(4, 4)), nn.Linear(4, 1)
+    first, second = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        second.zero_grad()
+        made = generator(batch())
+        critic(made.detach()).square().mean().backward()  # cause
+        second.step()  # cause
+        first.zero_grad()
+        critic(made).mean().backward()
+        first.step()
+
+
+@healthy
+def batch_norm_under_ddp() -> None:
+    model = DDP(net(nn.BatchNorm1d(8)))
+    loop(lambda: model(batch(32)).square().mean(), SGD(model.parameters(), lr=0.1), None)
+
+
+@healthy
+def weights_averaged_every_second_step() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+        if step % 2:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.detach())
+                parameter.data /= dist.get_world_size()
+
+
+@healthy
+def shards_reduced_in_the_last_micro_batch() -> None:
+    model = net()
+    sharded = fully_shard(model)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for i in range(2):
+            sharded.set_requires_gradient_sync(i == 1)
+            (model(batch()).square().mean() / 2).backward()
+        optimizer.step()
+
+
+@healthy
+def clipped_after_the_average() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        average(model.parameters())
+        clip_grad_norm_(model.parameters(), 0.001)
+        optimizer.step()
+
+
+@healthy
+def features_gathered_with_their_gradient() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def loss() -> Tensor:
+        features = model(batch())
+        every = torch.cat(differentiable.all_gather(features))
+        seen = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        with torch.no_grad():
+            dist.all_gather(seen, features)  # for a log
+        scores = features @ every.t()
+        return nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+
+    loop(loss, optimizer, model)
+
+
+@healthy
+def gathered_with_the_own_put_back() -> None:
+    """CLIP's way without a gradient of what the others have: the own one is in its place."""
+    model = net()
+
+    def loss() -> Tensor:
+        features = model(batch())
+        every = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, features)
+        every[dist.get_rank()] = features
+        scores = features @ torch.cat(every).t()
+        return nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+
+    loop(loss, SGD(model.parameters(), lr=0.1), model)
+
+
+@healthy
+def experts_of_each_rank() -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    torch.manual_seed(10 + dist.get_rank())
+    expert = nn.Linear(4, 2)
+    model = nn.Sequential(shared, expert)
+    loop(lambda: model(batch()).square().mean(), SGD(model.parameters(), lr=0.1), shared)
+
+
+@healthy
+def players_of_two_wrappers() -> None:
+    torch.manual_seed(0)
+    generator, critic = DDP(nn.Linear(4, 4)), DDP(nn.Linear(4, 1))
+    first, second = SGD(generator.parameters(), lr=0.1), SGD(critic.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        second.zero_grad()
+        critic(generator(batch()).detach()).square().mean().backward()
+        second.step()
+        first.zero_grad()
+        critic(generator(batch())).mean().backward()
+        first.step()
+
+
+@healthy
+def stages_of_a_pipeline() -> None:
+    torch.manual_seed(dist.get_rank())
+    stage = nn.Linear(4, 4)
+    optimizer = SGD(stage.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            out, gradient = stage(batch()), torch.empty(6, 4)
+            dist.send(out.detach(), 1)
+            dist.recv(gradient, 1)
+            out.backward(gradient)
+        else:
+            x = torch.empty(6, 4)
+            dist.recv(x, 0)
+            x.requires_grad_()
+            stage(x).square().mean().backward()
+            dist.send(x.grad, 0)
+        optimizer.step()
