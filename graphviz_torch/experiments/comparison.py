@@ -8,6 +8,7 @@ hold them at any place: 6 rows of 3 samples are (3, 2) or (2, 3).
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared
-from ..internals.tensors.memory import elements
+from ..internals.tensors.memory import elements, has_memory
 
 _FIRST = 16  # operators of which it is told how much differs
 
@@ -55,8 +56,10 @@ def difference(first: Tensor, other: Tensor) -> Tensor | None:
 
 def readable(tensor: Tensor) -> Tensor | None:
     """A plain tensor with the values of this one."""
-    found = elements(tensor).tensors
-    return found[0].detach() if len(found) == 1 else None
+    found = [tensor] if has_memory(tensor) else elements(tensor).tensors
+    if len(found) != 1:
+        return None
+    return found[0].detach() if found[0].requires_grad else found[0]
 
 
 def relative(first: Tensor, other: Tensor) -> float:
@@ -64,13 +67,19 @@ def relative(first: Tensor, other: Tensor) -> float:
     a, b = readable(first), readable(other)
     if a is None or b is None or not a.is_floating_point() or not a.numel():
         return 1.0
-    a, b = a.double(), b.double()
-    finite = a.isfinite() & b.isfinite()
-    if not bool(finite.any()):
-        return 1.0
-    most = float((a - b)[finite].abs().max())
-    size = float(torch.maximum(a[finite].abs().max(), b[finite].abs().max()))
+    most, size = _largest(a - b), max(_largest(a), _largest(b))
+    if not isfinite(most) or not isfinite(size):  # some value is infinite, or none
+        a, b = a.double(), b.double()
+        finite = a.isfinite() & b.isfinite()
+        if not bool(finite.any()):
+            return 1.0
+        a, b = a[finite], b[finite]
+        most, size = _largest(a - b), max(_largest(a), _largest(b))
     return most / size if size else 0.0
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, torch.inf))
 
 
 def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
@@ -87,13 +96,17 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
             continue
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
-        along = differs.any(dim=others) if others else differs
-        where = along.nonzero().flatten()
-        ok = torch.tensor(sorted(allowed), device=where.device)
-        for block in _divisors(size // count):
-            if bool(torch.isin((where // block) % count, ok).all()):
+        along = _any(differs, others)
+        for block in reversed(_divisors(size // count)):  # whole samples, as most
+            lanes = _any(along.reshape(-1, count, block), [0, 2]).tolist()
+            if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
     return found
+
+
+def _any(truths: Tensor, dims: list[int]) -> Tensor:
+    """As `truths.any(dims)`, of bytes: its kernel is many times as fast."""
+    return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
 
 def _divisors(number: int) -> list[int]:
@@ -160,8 +173,11 @@ class Comparison:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
-        # It is told of the first operator, and of where lanes are not kept.
-        told = kept is False if self.count else len(self.rows) < _FIRST
+        # It is told of the first operators, and of where lanes are first not kept.
+        told = len(self.rows) < _FIRST
+        if self.count:
+            before = (self.rows.get(maker) for maker in compared.makers)
+            told = kept is False and all(row is None or row.keeps for row in before)
         row = row_of(
             compared,
             kept,
@@ -242,8 +258,7 @@ def _worse(a: Row, b: Row) -> Row:
 
 
 def _share(differs: Tensor) -> float:
-    count = differs.view(torch.uint8).sum(dtype=torch.int64)
-    return float(count) / differs.numel() if differs.numel() else 0.0
+    return float(torch.count_nonzero(differs)) / differs.numel() if differs.numel() else 0.0
 
 
 def _is_zero(tensor: Tensor) -> bool:

@@ -20,7 +20,7 @@ _ADVICE = (
     "way (log_softmax, logsumexp, expm1, var) or in float32."
 )
 
-_EXACT = {torch.float32, torch.float64, torch.complex64, torch.complex128}
+_BLOCK = 1 << 16  # elements
 
 
 class _Digits(Comparison):
@@ -104,22 +104,33 @@ def distance(first: Tensor, other: Tensor) -> float:
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape or not a.numel():
         return 0.0
-    if a.dtype != b.dtype or a.dtype not in _EXACT:
-        wide = torch.complex128 if a.is_complex() else torch.float64
-        a, b = a.to(wide), b.to(wide)
-    size, apart = (float(torch.linalg.vector_norm(t)) for t in (b, b - a))
+    size, apart = _norms(a, b)
     if isfinite(size) and isfinite(apart):
         return min(apart / size, 1.0) if size else float(apart > 0)
-    a, b = (
-        a.to(torch.promote_types(a.dtype, torch.float64)),
-        b.to(torch.promote_types(b.dtype, torch.float64)),
-    )
     finite = a.isfinite()
     if not bool((finite == b.isfinite()).all()):
         return 1.0
-    a, b = a[finite], b[finite]
-    size, apart = (float(torch.linalg.vector_norm(t)) for t in (b, a - b))
+    size, apart = _norms(a[finite], b[finite])
     return 0.0 if not apart else min(apart / size, 1.0) if size else 1.0
+
+
+def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """The norms of `b` and of `b - a`, in float64, in blocks that stay in a CPU's cache."""
+    wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+    blocks = [(a, b)]
+    if a.device.type == "cpu" and a.is_contiguous() and b.is_contiguous():
+        blocks = list(zip(a.view(-1).split(_BLOCK), b.view(-1).split(_BLOCK), strict=True))
+    room = torch.empty_like(blocks[0][1], dtype=wide)
+    sizes, distances = [], []
+    for x, y in blocks:
+        block = room if room.shape == y.shape else room[: len(y)]
+        sizes.append(torch.linalg.vector_norm(block.copy_(y)))
+        distances.append(
+            torch.linalg.vector_norm(block.sub_(x.to(wide) if x.dtype is torch.bool else x))
+        )
+    both = torch.stack([torch.stack(sizes), torch.stack(distances)])
+    size, apart = torch.linalg.vector_norm(both, dim=1).tolist()
+    return size, apart
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:

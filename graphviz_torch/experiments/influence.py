@@ -114,7 +114,7 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
                     found[id(tensor)] = other
         return found
 
-    run = subject.run(comparison, change)
+    run = subject.run(comparison, change, views=True)
     if not done:
         known = ", ".join(f"{n} {list(t.shape)}" for n, t in given)
         asked = f"sample {sample}" if sample is not None else f"position {position}"

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from ..graph import Experiment, Finding
+from ..internals.replay.plain import Plain, run_plainly
 from ..internals.tensors.pytree import flatten
 from .comparison import Comparison
+from .same_values import differ
 from .subject import Input, Subject
 
 _MOST = 3  # inputs: one forward each
+_CHANGED = "all of {} became other values"
+_REACHES = "the output depends on it"
 _MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
 # Their results are alike where they are given large values, which a step may change.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
@@ -24,10 +28,30 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
     """Other values of one input: the output differs."""
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
-    for each in given[:_MOST]:
-        yield _of_input(subject, each)
+    given = given[:_MOST]
+    reach = _reach(subject, given) if len(given) > 1 else set()
+    for each in given:
+        if each.name in reach:
+            yield Experiment("inputs", _CHANGED.format(each.name), True, _REACHES)
+        else:
+            yield _of_input(subject, each)
     if not given:
         yield Experiment("inputs", "", None, "no input has values that vary")
+
+
+def _reach(subject: Subject, given: list[Input]) -> set[str]:
+    """Those of several inputs whose other values give another output, by a forward for each."""
+
+    def run(name: str) -> Plain:
+        return run_plainly(
+            subject.call,
+            lambda args, kwargs: _changed(subject.inputs(args, kwargs), name),
+            budget=0,
+        )
+
+    first = run("")
+    others = ((each.name, run(each.name)) for each in given)
+    return {name for name, other in others if other.error is None and differ(first, other)}
 
 
 def _varies(tensor: Tensor) -> bool:
@@ -39,13 +63,13 @@ def _varies(tensor: Tensor) -> bool:
 
 
 def _of_input(subject: Subject, given: Input) -> Experiment:
-    changed = f"all of {given.name} became other values"
+    changed = _CHANGED.format(given.name)
     comparison = Comparison()
     run = subject.run(comparison, partial(_changed, name=given.name))
     if (unknown := subject.unknown("inputs", changed, run)) is not None:
         return unknown
     if any(run.shadows.of(t) is not None for _, t in flatten(run.output, ask=False)):
-        return Experiment("inputs", changed, True, "the output depends on it")
+        return Experiment("inputs", changed, True, _REACHES)
     rows = comparison.rows
     end = comparison.last_same
     if end is None and rows:

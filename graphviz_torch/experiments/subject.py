@@ -74,6 +74,7 @@ class Subject:
         training: Callable[[Module], bool] | None = None,
         double: bool = False,
         other_seed: int | None = None,
+        views: bool = False,
     ) -> Run:
         """One forward beside a changed one."""
 
@@ -81,7 +82,13 @@ class Subject:
             return {} if change is None else change(self.inputs(args, kwargs))
 
         return run(
-            self.call, changed, compare, training=training, double=double, other_seed=other_seed
+            self.call,
+            changed,
+            compare,
+            training=training,
+            double=double,
+            other_seed=other_seed,
+            views=views,
         )
 
     def leaks(self, run: Run, comparison: Comparison) -> tuple[Row, list[Row]] | None:

@@ -6,6 +6,7 @@ their schema does not say so (2.13).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -22,16 +23,20 @@ _RUNNING = {"running_mean", "running_var"}
 class Kind(NamedTuple):
     """What is known of an operator from its schema."""
 
+    name: str  # "aten::_softmax"
     writes: tuple[tuple[int, str], ...]  # positions and names of arguments that it changes
     is_view: bool
     is_random: bool
     is_unset: bool
 
 
+@lru_cache(1024)
 def kind_of(func: Any) -> Kind:
+    """What is known of an operator."""
     schema = getattr(func, "_schema", None)
+    called = str(func).replace(".", "::", 1).rpartition(".")[0]
     if schema is None:  # a higher-order operator
-        return Kind((), False, False, False)
+        return Kind(called, (), False, False, False)
     writes = tuple(
         (i, argument.name)
         for i, argument in enumerate(schema.arguments)
@@ -44,7 +49,7 @@ def kind_of(func: Any) -> Kind:
     name = schema.name.partition("::")[2]
     generator = any(argument.name == "generator" for argument in schema.arguments)
     is_random = generator or torch.Tag.nondeterministic_seeded in tags
-    return Kind(writes, is_view, is_random, name in _UNSET)
+    return Kind(called, writes, is_view, is_random, name in _UNSET)
 
 
 def written_by(

@@ -12,6 +12,7 @@ storage of its own (sparse, nested, wrappers) has a shadow for each tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -57,7 +58,29 @@ class Shadows:
             found: tuple[Tensor, int] | None = self._others.get(tensor)
             return None if found is None else found[0]
         entry = self._entry(tensor)
-        if entry is None or tensor.is_meta:
+        flat = None if entry is None else self._flat(tensor, entry)
+        if flat is None:
+            return None
+        shadow = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        return shadow.conj() if tensor.is_conj() else shadow
+
+    def makers(self, tensors: Sequence[Tensor]) -> dict[int, int]:
+        """By `id()`, of those that have a shadow: the number of the operator that wrote it last."""
+        found = {}
+        for each in tensors:
+            tensor = _local(each)
+            if not has_storage(tensor):
+                if tensor in self._others:
+                    found[id(each)] = self._others[tensor][1]
+                continue
+            entry = self._entry(tensor)
+            if entry is not None and self._flat(tensor, entry) is not None:
+                found[id(each)] = entry.maker
+        return found
+
+    def _flat(self, tensor: Tensor, entry: _Entry) -> Tensor | None:
+        """All that the shadow of its storage holds, as the tensor's dtype; None: it has none."""
+        if tensor.is_meta:
             return None
         flat, dtype = entry.flat, tensor.dtype
         if dtype is not entry.dtype:
@@ -69,10 +92,7 @@ class Shadows:
                 return None
             else:
                 flat = flat.view(dtype)
-        shadow = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-        if tensor.is_conj():
-            shadow = shadow.conj()
-        return shadow
+        return flat
 
     def maker(self, tensor: Tensor) -> int:
         """The number of the operator that wrote to it last; -1: it came in."""

@@ -5,8 +5,8 @@ run twice, on the first values and on the others, and the two results are compar
 is stored but the other values of tensors that are alive. So the path through the code is that of
 the first run. Where it depends on data that differ, this is told, and no more is compared.
 
-Random operators draw the same numbers for both; with `other_seed` others for the changed run, and
-then nothing else differs.
+Random operators draw the same numbers for both. With `other_seed` others for the changed run; then
+nothing else differs, and what follows from the numbers is not run.
 
 Private: `_should_skip_dynamo`, which else loads the compiler (2.13).
 """
@@ -78,6 +78,7 @@ def run(
     training: Callable[[Module], bool] | None = None,
     double: bool = False,
     other_seed: int | None = None,
+    views: bool = False,
 ) -> Run:
     """Run a module's forward again, beside one in which something is changed.
 
@@ -88,8 +89,9 @@ def run(
         training: the mode of each module meanwhile; None: as it is.
         double: the changed run computes in float64.
         other_seed: the changed run draws from this seed.
+        views: `compare` is told of views, too.
     """
-    return copy_context().run(_run, call, change, compare, training, double, other_seed)
+    return copy_context().run(_run, call, change, compare, training, double, other_seed, views)
 
 
 def _run(
@@ -99,6 +101,7 @@ def _run(
     training: Callable[[Module], bool] | None,
     double: bool,
     other_seed: int | None,
+    views: bool,
 ) -> Run:
     alone()
     world, output, error = World(call.module), None, None
@@ -106,7 +109,7 @@ def _run(
         args, kwargs = copied(call.args), copied(call.kwargs)
         for tensor in tensors(args, kwargs):
             world.own(tensor)
-        mode = SideBySide(world, call.module, compare, double=double, other_seed=other_seed)
+        mode = SideBySide(world, call.module, compare, double, other_seed, views)
         given = {id(t): t for t in tensors(args, kwargs)}
         with torch.no_grad():
             for key, value in change(args, kwargs).items():
@@ -151,9 +154,9 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         world: World,
         module: Module,
         compare: Callable[[Compared], bool],
-        *,
         double: bool,
         other_seed: int | None,
+        views: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shadows = Shadows(double=double)
@@ -165,9 +168,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules = RunningModules(module)
         self._world = world
         self._compare = compare
-        self._double = double
+        self._double, self._views = double, views
         self._other = Streams(other_seed) if other_seed is not None else None
-        self._kinds: dict[Any, Kind] = {}
         self._last = -1  # number of the last node that there was before an operator
 
     def __torch_dispatch__(
@@ -180,37 +182,34 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each.__name__ == "DTensor" for each in types):
             return NotImplemented  # it runs its operators on local tensors, which come here
         kwargs = kwargs or {}
-        kind = self._kinds.get(func)
-        if kind is None:
-            kind = self._kinds[func] = kind_of(func)
+        kind = kind_of(func)
         number = sequence_number() - 1  # autograd makes a node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1
         self._last = number
+        shadows, operands = self.shadows, tensors(*args, *kwargs.values())
+        is_plain_view = kind.is_view and all(map(has_storage, operands))
+        if is_plain_view and not self._views:  # its shadow is the one of what it views
+            return func(*args, **kwargs)
         written = written_by(kind, func, args, kwargs)
         for tensor in written:
             self._world.protect(tensor)
-        shadows, operands = self.shadows, tensors(*args, *kwargs.values())
-        differ = [t for t in operands if shadows.of(t) is not None] if len(shadows) else []
+        differ = shadows.makers(operands) if len(shadows) else {}
         draws = kind.is_random and self._other is not None
         doubled = self._double and any(t.dtype in DOUBLE for t in operands)
-        if self.dependent or self.at >= _MOST or not (differ or draws or doubled):
-            result = func(*args, **kwargs)
-            self._made(func, result, kind)
-            return result
-        if kind.is_unset:
+        rests = self.dependent or self.at >= _MOST or not (differ or draws or doubled)
+        if rests or kind.is_unset:
             result = func(*args, **kwargs)
             self._made(func, result, kind)
             return result
         self.at += 1
-        makers = frozenset(shadows.maker(t) for t in differ)
         for tensor in written:
             shadows.part(tensor)
-        if kind.is_view and all(map(has_storage, operands)):
+        if is_plain_view:
             result = func(*args, **kwargs)
             others: Any = map_tensors(shadows.of, result)
         else:
             # Before the first one runs, which may change its operands.
-            taken = map_tensors(self._taken, (args, kwargs))
+            taken = map_tensors(self._taken, args), map_tensors(self._taken, kwargs)
             if self._double:
                 taken = wide_dtypes(*taken)
             streams = Streams.of(args, kwargs, operands) if kind.is_random else None
@@ -220,7 +219,9 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._double and kind.is_random:
             for tensor in written:
                 self.shadows.put(tensor, self.shadows.widened(tensor))
-        self._tell(func, kind, result, others, makers, operands, differ, written, node)
+        self._tell(kind, result, others, operands, differ, written, node)
+        if self._other is not None:
+            self.shadows.forget()
         return result
 
     def _taken(self, tensor: Tensor) -> Tensor:
@@ -260,13 +261,11 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _tell(
         self,
-        func: Any,
         kind: Kind,
         result: Any,
         others: Any,
-        makers: frozenset[int],
         operands: list[Tensor],
-        differ: list[Tensor],
+        differ: dict[int, int],
         written: list[Tensor],
         node: int,
     ) -> None:
@@ -280,8 +279,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._depends()
             return
         lines = partial(places, sys._getframe(2), _run.__code__)
-        same = {id(t) for t in differ}
-        rest = tuple(t for t in operands if id(t) not in same)
+        makers = frozenset(differ.values())
+        rest = tuple(t for t in operands if id(t) not in differ)
         path, classes = self.modules.now()
         for tensor, changed in zip(first, other, strict=True):
             if tensor.is_meta or (self._double and tensor.dtype not in DOUBLE):
@@ -289,7 +288,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             differs = self._compare(
                 Compared(
                     self.at,
-                    str(func).replace(".", "::", 1).rpartition(".")[0],
+                    kind.name,
                     tensor,
                     changed,
                     makers,

@@ -19,6 +19,7 @@ _PLAIN: frozenset[type] = frozenset((int, float, bool, str, type(None)))
 # Most of what variables hold besides: neither a nesting nor a tensor nor a module.
 ATOMS: frozenset[type] = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
 _FLAT = _TENSORS | _PLAIN
+_LEAVES = _PLAIN | {torch.dtype, torch.device, torch.layout, torch.memory_format}
 
 
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
@@ -121,4 +122,11 @@ def map_tensors(function: Callable[[torch.Tensor], Any], nesting: Any) -> Any:
     >>> map_tensors(torch.neg, {"a": torch.ones(1), "b": 2})
     {'a': tensor([-1.]), 'b': 2}
     """
+    kind = type(nesting)
+    if kind in _TENSORS:
+        return function(nesting)
+    if kind in _LEAVES:
+        return nesting
+    if kind in (tuple, list):  # as the arguments of an operator
+        return kind(map_tensors(function, value) for value in nesting)
     return tree_map_only(torch.Tensor, function, nesting)

@@ -1,10 +1,12 @@
 """What an experiment takes against the forward: `python -m tests.bench.replay.bench_experiments`.
 
-Each runs the forward one to three times, and beside it what differs.
+Each runs the forward one to three times, and beside it what differs. With `--real` the models have
+the sizes of real ones: the kernels take the time there, and with the small ones Python does.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -12,7 +14,7 @@ import torch
 
 from graphviz_torch import experiment, record
 from graphviz_torch.experiments.experiment import EXPERIMENTS
-from tests.support.models import MLP, ResNet, gpt2
+from tests.support.models import MLP, ResNet, gpt2, known
 
 CASES = {
     "GPT-2, 12 layers of width 128": (
@@ -22,31 +24,49 @@ CASES = {
     "ResNet-50 of width 32": (lambda: ResNet(50, 32), lambda: torch.randn(8, 3, 64, 64)),
     "MLP": (lambda: MLP(512, 2048, 512), lambda: torch.randn(256, 512)),
 }
+REAL = {
+    "GPT-2 small, 4 x 256 tokens": (
+        lambda: known("GPT2LMHeadModel", "GPT2Config").train(),
+        lambda: torch.randint(0, 50257, (4, 256)),
+    ),
+    "ResNet-50, 8 images of 224 x 224": (
+        lambda: ResNet(50, 64, 1000),
+        lambda: torch.randn(8, 3, 224, 224),
+    ),
+}
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """The shortest of three runs, in time of computing: a busy machine counts for less."""
-    times = []
-    for _ in range(3):
+def seconds(run: Callable[[], object], times: int = 3) -> float:
+    """The shortest of some runs, in time of computing: a busy machine counts for less."""
+    taken = []
+    for _ in range(times):
         begun = time.process_time()
         run()
-        times.append(time.process_time() - begun)
-    return min(times)
+        taken.append(time.process_time() - begun)
+    return min(taken)
 
 
 def main() -> None:
     """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--real", action="store_true", help="models of the sizes of real ones")
+    parser.add_argument("names", nargs="*", help="of experiments; none for all")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    for name, (make, data) in CASES.items():
+    for name, (make, data) in (REAL if asked.real else CASES).items():
         model, x = make(), data()
         once = seconds(lambda model=model, x=x: model(x))
         with record(model, experiments=True) as recording:
             output = model(x)
             getattr(output, "logits", output).sum().backward()
-        print(f"{name}: forward {once * 1e3:.0f} ms")
-        for each in EXPERIMENTS:
-            took = seconds(lambda each=each, recording=recording: experiment(recording, each))
-            print(f"    {each:<14}{took / once:6.1f} times")
+        model.zero_grad()
+        print(f"{name}: forward {once * 1e3:.0f} ms", flush=True)
+        for each in asked.names or EXPERIMENTS:
+            took = seconds(
+                lambda each=each, recording=recording: experiment(recording, each),
+                1 if asked.real else 3,
+            )
+            print(f"    {each:<14}{took / once:6.1f} times", flush=True)
 
 
 if __name__ == "__main__":
