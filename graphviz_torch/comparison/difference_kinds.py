@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from ..graph import Fingerprint, Node
 from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, alike_in, distance, is_telling
-from .value_pairs import TRANSPOSES, ValuePairs, shape_of, value_of
+from .value_pairs import MOVED, TRANSPOSES, ValuePairs, shape_of, value_of
 
-_MOVED = 1e-2  # from this on elements stand in other places
 _CLEAR = 8  # times as far apart as what it was computed from
 _SAME = 1e-5  # up to this they are the same elements
 _LIKE = 1e-4  # up to this two numbers are one
@@ -81,7 +80,9 @@ class Place:
         ours, theirs = (_formula(near) for near in (self.near_a, self.near_b))
         if not ours or not theirs or ours == theirs:
             return ""
-        if self.value_a is not None and self.value_b is not None:
+        # A constant of one formula, where the other one is an operator, needs no value to tell.
+        by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
+        if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)
             if least > _GELU_ERROR or self.value_a.elements != self.value_b.elements:
                 return ""
@@ -104,7 +105,9 @@ class Place:
 
     def _epsilon(self) -> str:
         """Is it a norm that adds another number before the root."""
-        ours, theirs = (_epsilon(near) for near in (self.near_a, self.near_b))
+        readers = [self.after.here.nodes[i] for i in self.after.readers(self.b.id)]
+        ours = _epsilon(self.before, self.near_a)
+        theirs = _epsilon(self.after, [*self.near_b, *readers])
         if ours and theirs and float(ours) != float(theirs):
             return f"another epsilon: {ours} before, {theirs} after"
         normal = [one is not None and "norm" in one.operation for one in (self.a, self.b)]
@@ -137,9 +140,11 @@ class Place:
             tied = [
                 one.label
                 for one in ours
-                if shape_of(one) == shape_of(leaf) and one.label and self.before.uses(one.id) > 1
+                if shape_of(one) == shape_of(leaf)
+                and one.label
+                and len(self.before.readers(one.id)) > 1
             ]
-            if tied and self.after.uses(leaf.id) == 1:
+            if tied and len(self.after.readers(leaf.id)) == 1:
                 return (
                     f"weights that are tied before ({tied[0]}) and not after: "
                     f"{leaf.label or 'a leaf'} is a weight of its own"
@@ -171,7 +176,7 @@ class Place:
         # has nearly the same elements.
         if distance(self.value_a, self.value_b, places=False) > _SAME:
             return ""
-        if distance(self.value_a, self.value_b, places=True) < _MOVED:
+        if distance(self.value_a, self.value_b, places=True) < MOVED:
             return ""
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
@@ -238,6 +243,8 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
         return rows
     if along and before and not first:
         return "a permutation of rows: the same ones in another order along dimension 0"
+    if not along and before and "pad" in node_b.operation:
+        return f"padding on another side: the same elements further on along dimension {last}"
     if not along and before:
         return f"a permutation of columns: another order along dimension {last}"
     return "the same elements in another order"
@@ -319,6 +326,11 @@ def _formula(near: Sequence[Node]) -> str:
             return _attributes(node).get("approximate", "none")
     if "erf" in names:
         return "none"
+    return _constants(near)
+
+
+def _constants(near: Sequence[Node]) -> str:
+    """The formula of GELU whose constant is among these nodes' operands."""
     constants = {value for node in near for value in _attributes(node).values()}
     if "0.044715" in constants:
         return "tanh"
@@ -334,16 +346,17 @@ def _dropout_of(node: Node) -> str:
     return "in training" if "dropout" in node.operation else ""
 
 
-def _epsilon(near: Sequence[Node]) -> str:
+def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
     """The number that a norm adds before it takes the root."""
     for node in near:
         found = _attributes(node)
         if "eps" in found:
             return found["eps"]
-    if any(node.operation in ("rsqrt", "sqrt") for node in near):
-        for node in near:
-            value = _attributes(node).get("other", "")
-            if node.operation == "add" and _is_small(value):
+    for root in (node for node in near if node.operation in ("rsqrt", "sqrt")):
+        for edge in pairs.inputs[root.id]:
+            source = pairs.here.nodes[edge.source]
+            value = _attributes(source).get("other", "")
+            if source.operation == "add" and _is_small(value):
                 return value
     return ""
 

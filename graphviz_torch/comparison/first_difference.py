@@ -276,7 +276,7 @@ def _partner(before: ValuePairs, after: ValuePairs, place: int, ours: list[int])
     """The node of the first graph that stands for the place."""
     node, other = after.here.nodes[place], after.pairs.get(place)
     value = value_of(node)
-    if other is not None and other in ours:
+    if other is not None and (other in ours or not ours):
         theirs = value_of(before.here.nodes[other])
         if theirs is not None and value is not None and theirs.elements == value.elements:
             return other

@@ -26,6 +26,7 @@ State = Literal["equal", "moved", "other", "unknown"]
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
 _FEW = 16  # elements: of fewer, one is easily like another
 _EXACT = 1e-4  # what is paired by its value alone is paired up to this
+MOVED = 1e-2  # from this on elements stand in other places
 _FAR = 100  # times as far apart as rounding makes them: then elements are in other places
 _SMALL = 64  # elements of what sums up a batch: a loss, an accuracy
 
@@ -79,7 +80,11 @@ class ValuePairs:
                     self.partners[node.id] = other
                     return "equal"
                 unordered = distance(value, theirs, places=False)
-                if unordered <= min(tolerance, _EXACT) and found > _FAR * tolerance:
+                if unordered <= min(tolerance, _EXACT):
+                    if found <= max(
+                        _FAR * tolerance, MOVED
+                    ):  # some elements differ, and sums hide it
+                        return "other"
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
                     return "moved"
@@ -137,9 +142,9 @@ class ValuePairs:
             (self.distances[i] for i in self.known_inputs(node) if i in self.distances), default=0.0
         )
 
-    def uses(self, node: int) -> int:
-        """How many nodes read this one."""
-        return sum(edge.source == node for edge in self.here.edges)
+    def readers(self, node: int) -> list[int]:
+        """The nodes that read this one, once for each edge."""
+        return [edge.target for edge in self.here.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
         """The nearest nodes before one whose state is known, leaves included."""

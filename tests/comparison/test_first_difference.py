@@ -133,6 +133,66 @@ def test_a_changed_program_is_told_the_place_and_the_kind(change: str) -> None:
     assert found.kind.startswith(kind)
 
 
+def normed(epsilon: float) -> Callable[[Tensor, Tensor], Tensor]:
+    def compute(x: Tensor, w: Tensor) -> Tensor:
+        h = x @ w
+        return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + epsilon)
+
+    return compute
+
+
+def activated(approximate: str, weight: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, w: weight * F.gelu(x @ w, approximate=approximate) + x
+
+
+def sigmoid_gelu(x: Tensor, w: Tensor) -> Tensor:
+    h = x @ w
+    return h * torch.sigmoid(1.702 * h) + x
+
+
+PAIRS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str, str]] = {
+    "epsilon by hand": (
+        normed(1e-6),
+        normed(2e-3),
+        "add",
+        "another epsilon: 1e-06 before, 0.002 after",
+    ),
+    "GELU by hand": (
+        activated("none"),
+        sigmoid_gelu,
+        "mul",
+        "another approximation of GELU: none before, sigmoid after",
+    ),
+    "GELU that the loss hardly shows": (
+        activated("none", 1e-3),
+        activated("tanh", 1e-3),
+        "gelu",
+        "another approximation of GELU: none before, tanh after",
+    ),
+    "a side of padding": (
+        lambda x, w: F.pad(x @ w, (2, 0)).cumsum(-1),
+        lambda x, w: F.pad(x @ w, (0, 2)).cumsum(-1),
+        "constant_pad_nd",
+        "padding on another side",
+    ),
+    "a weight whose product is small": (
+        lambda x, w: x + 1e-4 * (x @ w).tanh(),
+        lambda x, w: x + 1e-4 * (x @ w.t()).tanh(),
+        "unsafe_view",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_two_programs_are_told_the_place_and_the_kind(pair: str) -> None:
+    before, after, operation, kind = PAIRS[pair]
+    found = first_difference(step(before), step(after))
+    assert found.after is not None
+    assert found.b.nodes[found.after].operation == operation
+    assert found.kind.startswith(kind)
+
+
 def padded(left: bool) -> Graph:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 8))
