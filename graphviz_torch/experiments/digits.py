@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,7 +120,8 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
     wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     blocks = [(a, b)]
     if a.device.type == "cpu" and a.is_contiguous() and b.is_contiguous():
-        blocks = list(zip(a.view(-1).split(_BLOCK), b.view(-1).split(_BLOCK), strict=True))
+        flat: list[Any] = [a.view(-1), b.view(-1)]
+        blocks = list(zip(*(each.split(_BLOCK) for each in flat), strict=True))
     room = torch.empty_like(blocks[0][1], dtype=wide)
     sizes, distances = [], []
     for x, y in blocks:

@@ -84,9 +84,8 @@ def experiment(recording: Any, *names: str) -> Experiments:
     >>> with record(experiments=True) as recording:
     ...     Net()(torch.randn(8, 4)).sum().backward()
     >>> [found] = experiment(recording, "sample").findings
-    >>> found.message
-    'Sample 0 of x became another (8 samples): the outputs of other samples differ, too, first at \
-softmax'
+    >>> found.rule
+    'sample-leak'
     """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:

@@ -28,6 +28,7 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         if (unknown := subject.unknown("seed", changed, run)) is not None:
             yield unknown
             continue
+        comparison.rows = {number: _named(row) for number, row in comparison.rows.items()}
         first = min(comparison.rows.values(), key=lambda row: row.number, default=None)
         if first is None:
             yield Experiment("seed", changed, True, "no result differs")
@@ -42,6 +43,11 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         else:
             message = "results differ from {operation} on, which draws random numbers"
             yield subject.answer("seed", changed, message, first, run, holds=None)
+
+
+def _named(row: Row) -> Row:
+    """The row by the name of the dropout that it is part of."""
+    return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
 def _dropping(comparison: Comparison) -> Row | None:

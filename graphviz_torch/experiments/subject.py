@@ -158,12 +158,14 @@ class Subject:
         text = message.replace("{operation}", operation)
         found = None
         if rule:
+            line = users_line(where)
+            place = f"{operation} at {line}" if line else operation
             found = Finding(
                 rule,
                 severity,
-                f"{changed[0].upper()}{changed[1:]}: {text}",
+                f"{changed[0].upper()}{changed[1:]}: {message.replace('{operation}', place)}.",
                 advice,
-                where=users_line(where),
+                where=line,
                 nodes=() if node is None else (node,),
             )
         return Experiment(

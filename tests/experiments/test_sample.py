@@ -40,6 +40,15 @@ def lstm_without_batch_first() -> Any:
     return classified(forward, series(), lstm=nn.LSTM(4, 4), fc=nn.Linear(4, 3))
 
 
+def softmax_over_the_batch_after_an_lstm() -> Any:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        hidden = self.lstm(x)[0][:, -1]
+        return self.fc(hidden.softmax(0))
+
+    lstm = nn.LSTM(4, 4, batch_first=True)
+    return classified(forward, series(), lstm=lstm, fc=nn.Linear(4, 3))
+
+
 def hidden_state_viewed_wrongly() -> Any:
     def forward(self: Any, x: Tensor) -> Tensor:
         hidden = self.gru(x)[1]
@@ -64,6 +73,7 @@ def attention_along_the_samples() -> Any:
     [
         (softmax_over_the_batch, "softmax", "x.softmax(0)"),
         (lstm_without_batch_first, "", "self.lstm(x)"),
+        (softmax_over_the_batch_after_an_lstm, "softmax", "hidden.softmax(0)"),
         (hidden_state_viewed_wrongly, "", "hidden.view"),
         (norm_of_the_whole_batch, "linalg_vector_norm", "x.norm()"),
         (attention_along_the_samples, "", "self.attention("),
