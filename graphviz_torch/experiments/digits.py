@@ -116,23 +116,21 @@ def distance(first: Tensor, other: Tensor) -> float:
 
 
 def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """The norms of `b` and of `b - a`, in float64, in blocks that stay in a CPU's cache."""
+    """The norms of `b` and of `b - a`, in float64; of much in blocks that a CPU's cache holds."""
     wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
-    blocks = [(a, b)]
-    if a.device.type == "cpu" and a.is_contiguous() and b.is_contiguous():
-        flat: list[Any] = [a.view(-1), b.view(-1)]
-        blocks = list(zip(*(each.split(_BLOCK) for each in flat), strict=True))
-    room = torch.empty_like(blocks[0][1], dtype=wide)
+    norm = torch.linalg.vector_norm
+    in_order = a.is_contiguous() and b.is_contiguous()
+    if a.numel() <= _BLOCK or a.device.type != "cpu" or not in_order or a.dtype is torch.bool:
+        a, b = a.to(wide), b.to(wide)
+        return float(norm(b)), float(norm(b - a))
+    flat: list[Any] = [a.view(-1), b.view(-1)]
+    room = torch.empty(_BLOCK, dtype=wide)
     sizes, distances = [], []
-    for x, y in blocks:
-        block = room if room.shape == y.shape else room[: len(y)]
-        sizes.append(torch.linalg.vector_norm(block.copy_(y)))
-        distances.append(
-            torch.linalg.vector_norm(block.sub_(x.to(wide) if x.dtype is torch.bool else x))
-        )
-    both = torch.stack([torch.stack(sizes), torch.stack(distances)])
-    size, apart = torch.linalg.vector_norm(both, dim=1).tolist()
-    return size, apart
+    for x, y in zip(*(each.split(_BLOCK) for each in flat), strict=True):
+        block = room[: len(y)]
+        sizes.append(norm(block.copy_(y)))
+        distances.append(norm(block.sub_(x)))
+    return float(norm(torch.stack(sizes))), float(norm(torch.stack(distances)))
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
