@@ -10,7 +10,7 @@ from ..graph import Graph, Names, SavedTensor
 from ..graph.text import shortened, type_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
-from .groups.whole import findings_of, whole_of
+from .groups.whole import findings_of, picture_of, whole_of
 from .options import DrawingOptions, drawing_options
 from .view.difference import Difference, summed_up
 
@@ -60,7 +60,7 @@ def draw_graph(
     if isinstance(target, Difference):
         said, options["marks"] = summed_up(target), target.marks()
         target, found = target.union(), findings_of(target, found)
-    graph, options["findings"] = whole_of(target, *inputs, findings=found, names=names)
+    graph, options["findings"] = picture_of(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
     if isinstance(graphs, list) and len(graphs) > 1 and graph is graphs[-1]:
         said = f"The last of {len(graphs):,} backwards from one line; recording.graphs has each."

@@ -15,7 +15,7 @@ from .drawing.level import LIMITS
 from .drawing.mark import WARNINGS
 from .drawing.steps import draw
 from .drawing.tree import Box, Leaf, Open
-from .groups.whole import whole_of
+from .groups.whole import picture_of
 from .options import DrawingOptions, drawing_options
 from .style import FORMS, Role, palette, pick, role
 
@@ -73,7 +73,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> str:
     n0 --> n1
     <BLANKLINE>
     """
-    graph, options["findings"] = whole_of(graph, findings=options.get("findings", "auto"))
+    graph, options["findings"] = picture_of(graph, findings=options.get("findings", "auto"))
     text = _written(graph, options)
     if options.get("limit") is None and options.get("depth") is None:
         for limit in LIMITS:

@@ -9,7 +9,7 @@ from ...graph import Graph, GraphLike
 from ...graph.gc import uncollected
 from .. import wording
 from ..drawing.steps import draw
-from ..groups.whole import whole_of
+from ..groups.whole import picture_of
 from ..options import Direction, DrawingOptions, drawing_options
 from ..style import FORMS, Theme, palette
 from .clusters import clustered
@@ -47,7 +47,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     >>> "<B>x</B>" in to_dot(Graph((node,)))
     True
     """
-    shown, findings = whole_of(graph, findings=options.get("findings", "auto"))
+    shown, findings = picture_of(graph, findings=options.get("findings", "auto"))
     return _written(shown, {**options, "findings": findings}, note)
 
 

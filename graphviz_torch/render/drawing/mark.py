@@ -30,8 +30,6 @@ def mark(drawing: Drawing) -> Drawing:
         outlines.setdefault(key, color)
 
     for finding in drawing.findings:
-        if finding.severity == "info":  # worth knowing, and nothing to look for: its sentence tells
-            continue
         named = finding.nodes
         if finding.rule == "failed":  # an operation that failed in forward has no node
             named = tuple(n for n in named if failure and n == failure.node)

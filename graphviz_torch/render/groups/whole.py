@@ -66,6 +66,19 @@ def whole_of(
     return graph, tuple([_moved(each, moves, last) for each in findings_of(value, findings)])
 
 
+def picture_of(
+    value: Any, *inputs: Any, findings: FindingsLike = "auto", names: Names = None
+) -> tuple[Graph, tuple[Finding, ...]]:
+    """The same for a still picture: of what `find` says, mere information marks no node.
+
+    Its sentence tells all there is to it. Of findings that are given, each is marked.
+    """
+    graph, found = whole_of(value, *inputs, findings=findings, names=names)
+    if isinstance(findings, str):
+        found = tuple([replace(f, nodes=()) if f.severity == "info" else f for f in found])
+    return graph, found
+
+
 def _moved(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
     """A finding of a recording, with the ids in the whole; of a graph not drawn it has none."""
     by, transfers = moves.get(finding.steps[-1] if finding.steps else last, (None, ()))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphviz_torch import record, to_dot
+from graphviz_torch import find, record, to_dot
 from graphviz_torch.graph import Finding, Graph
 from graphviz_torch.render import labels
 from graphviz_torch.render.drawing.drawing import Drawing
@@ -203,5 +203,12 @@ def test_what_is_only_worth_knowing_opens_no_unit_and_marks_nothing() -> None:
     assert tanh not in visible(graph, findings=[finding]).nodes
     dot = to_dot(graph, findings=[finding])
     assert "It keeps most." in dot
-    assert "most-memory" not in dot
+    assert "most-memory" in dot  # who asks for it has it marked
+    with record(model := nn.Linear(4, 4)) as recording:
+        model(torch.ones(3, 4)).double().sum().backward()
+    (found,) = find(recording)
+    assert (found.severity, len(found.nodes)) == ("info", 1)
+    dot = to_dot(recording)
+    assert found.message.partition(" ")[0] in dot
+    assert found.rule not in dot
     assert "penwidth" not in dot
