@@ -24,6 +24,7 @@ _SEVERITIES = ("error", "warning", "info")
 _KEEPS = ("kept-history", "growing-graph")
 _FOLLOWS = {
     "lost-gradient": ("optimizer-never-stepped",),
+    "ignored-targets": ("nonfinite-value",),
     "vanishing-gradient": _KEEPS,
     "exploding-gradient": _KEEPS,
     "most-memory": (*_KEEPS, "failed", *FAILURE_RULES),

@@ -20,7 +20,26 @@ ClipMoment = Literal[
 Holder = Literal["list", "dict", "forward", "outside"]
 # Dropout in eval mode; a graph that backward keeps for nothing; a scheduler that steps more often
 # than its optimizer, or goes on past its end; an optimizer made for each step; an empty group.
-IdleKind = Literal["dropout", "graph", "scheduler", "past the end", "optimizer", "group"]
+# More: a scheduler whose optimizer never steps; steps with a rate of 0; what decays though another
+# group is there for it; an epsilon that is 0 in the dtype; a parameter of two optimizers; a bound
+# that each gradient is cut to, or none reaches; a module that is called for each sample.
+IdleKind = Literal[
+    "dropout",
+    "graph",
+    "scheduler",
+    "past the end",
+    "optimizer",
+    "group",
+    "lone scheduler",
+    "rate",
+    "decay",
+    "epsilon",
+    "overlap",
+    "low bound",
+    "high bound",
+    "samples",
+]
+TargetKind = Literal["ignored", "constant", "outside"]
 Origin = Literal["operation", "input", "parameter"]
 
 
@@ -33,6 +52,14 @@ class Occurrence:
     times: int = 1  # how often that line did so
 
     __repr__ = short_repr
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AlikeRows(Occurrence):
+    """All rows of some weights have the same values, and get the same gradients.
+
+    `nodes` are those of the weights.
+    """
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,6 +161,7 @@ class IdleCall(Occurrence):
     optimizer: str = ""  # of a scheduler
     count: int = 0  # how often it was called, or which group it is
     among: int = 0  # steps of the optimizer, or groups that it has
+    number: float = 0.0  # an epsilon; or the share of a gradient's norm that clipping leaves
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,6 +178,18 @@ class LossCall(Occurrence):
 
     function: str = ""  # "kl_div"
     operands: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LossTarget(Occurrence):
+    """Targets that a loss ignores, that are all one class, or that it does not take."""
+
+    function: str = ""  # "cross_entropy"
+    what: TargetKind = "outside"
+    target: Operand | None = None
+    value: int = 0  # the class
+    count: int = 0  # targets that are so; of ignored ones: calls, each with all its targets
+    among: int = 0  # targets, or calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -192,6 +232,20 @@ class Recompilation(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class StillParameters(Occurrence):
+    """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
+
+    `nodes` are those of the parameters.
+    """
+
+    dtype: str = ""  # "bfloat16"
+    contiguous: bool = True
+    rate: float = 0.0  # the largest
+    steps: int = 0  # that were looked at
+    share: float = 1.0  # of the elements that were looked at
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StrayParameters(Occurrence):
     """Parameters of what ran inside the model, which does not own them."""
 
@@ -222,7 +276,8 @@ class WrapperBypass(Occurrence):
 
 
 Event = (
-    AttributeAssignment
+    AlikeRows
+    | AttributeAssignment
     | AwaitedGradient
     | Broadcast
     | ConstantTerm
@@ -236,10 +291,12 @@ Event = (
     | IdleCall
     | LeafBackward
     | LossCall
+    | LossTarget
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze
     | Recompilation
+    | StillParameters
     | StrayParameters
     | UnsteppedBackward
     | VainBackward

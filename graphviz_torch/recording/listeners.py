@@ -14,6 +14,7 @@ from .compiled.gradients import InnerGradients
 from .cuts.cuts import Cuts
 from .events.idle_calls import IdleCalls
 from .events.listener import EventListener
+from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .gradients.results import FiniteResults
@@ -22,8 +23,11 @@ from .modules.arguments import Arguments
 from .modules.fast_paths import FastPaths
 from .modules.first_call import FirstCall
 from .modules.modes import Modes
+from .modules.samples import SampleCalls
+from .modules.updates import Updates
 from .modules.weights import Weights
 from .saved_tensors import SavedTensors
+from .steps.clip_bounds import ClipBounds
 from .steps.history import GraphHistory
 from .steps.zero_grad import ClearedGradients
 from .transfers.copies import Copies
@@ -33,6 +37,9 @@ LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     EventListener,
     IdleCalls,
+    Targets,
+    ClipBounds,
+    SampleCalls,
     FiniteResults,
     Arguments,
     Cuts,
@@ -41,6 +48,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     SavedTensors,
     Gradients,
     Weights,
+    Updates,
     Modes,
     GraphHistory,
     Copies,

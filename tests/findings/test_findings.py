@@ -50,7 +50,14 @@ from tests.findings.by_hand.transfers import GPU, moved, read, sent
 from tests.findings.by_hand.values import deep, root, units
 from tests.graph.test_json import graphs
 
-FACTS = {"frozen", "most-memory"}  # they stand alone: what to do depends on what is meant
+FACTS = {
+    "frozen",
+    "most-memory",
+    "constant-targets",
+    "only-vectors-learn",
+    "outside-autocast",
+    "shared-by-optimizers",
+}  # they stand alone: what to do depends on what is meant
 TOLD = Path(__file__).parents[1] / "golden" / "findings.json"
 
 

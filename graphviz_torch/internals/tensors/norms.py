@@ -69,6 +69,19 @@ def is_finite(tensor: Tensor) -> bool:
         return False
 
 
+def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
+    """Of tensors of one dtype and device: are the first two rows the same, but for rounding.
+
+    Args:
+        within: by so much they may differ, of the norm of the first.
+    """
+    firsts, seconds = ([tensor[i] for tensor in tensors] for i in (0, 1))
+    norms = torch._foreach_norm([*torch._foreach_sub(firsts, seconds), *firsts])
+    values = TensorBase.tolist(torch.stack(norms))
+    pairs = zip(values[: len(tensors)], values[len(tensors) :], strict=True)
+    return [apart <= within * size for apart, size in pairs]
+
+
 class Norms:
     """The Euclidean norms of tensors as they are now, on their devices until they are asked for.
 

@@ -2,7 +2,8 @@
 
 Dropout that drops in eval mode, at a line that drops in train mode too; a backward that keeps its
 graph, which no other one runs through; a scheduler that steps more often than its optimizer, or
-goes on past its end; an optimizer made anew for each step; a group of parameters that is empty.
+goes on past its end, or whose optimizer never steps; an optimizer made anew for each step, one that
+steps with a rate of 0, two that hold the same parameter.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,17 +24,19 @@ from ...graph.events import IdleCall
 from ...internals.frames import local_variables, outwards, user_frame
 from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
-from ...internals.hooks.optimizers import Stepped, Stepping
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ..backward import Backward
-from ..listener import Ended, Listener, Resumed
+from ..listener import Ended, Resumed
 from ..program import Program
 from ..program.source_lines import Place
 from .code import called, codes
-from .events import Events
+from .groups import look_at_groups
+from .noting import NotingListener
 from .training import schedulers
 
 _MOST = 64  # optimizers that are remembered
-_FEW = 3  # steps, each of an optimizer without state
+_PARAMETERS = 10_000  # whose optimizers are remembered
+_FEW = 3  # steps: fewer may have a reason
 _GRAPHS = 4  # of a line that keeps them, that are still known
 
 
@@ -50,10 +53,12 @@ class _Schedule:
 class _Optimizer:
     """What is known of an optimizer that steps."""
 
+    optimizer: weakref.ref[Optimizer]
     name: str
     place: Place | None
     schedules: list[_Schedule]
     steps: int = 0
+    rest: int = 0  # of them, with a rate of 0 in all groups
 
 
 @dataclass(slots=True)
@@ -76,10 +81,8 @@ class _RetainedGraphs:
     numbers: deque[frozenset[int]] = field(default_factory=lambda: deque(maxlen=_GRAPHS))
 
 
-class IdleCalls(Listener):
+class IdleCalls(NotingListener):
     """Notes calls that do not do what they are for."""
-
-    needs = ("every_call",)
 
     functions = frozenset(
         (
@@ -93,11 +96,12 @@ class IdleCalls(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._events = Events()
         self._modes: dict[Place | None, set[bool]] = {}  # in which a line has dropped
         self._modules: dict[str, bool] = {}  # by path: does it go by its own mode
         self._root: weakref.ref[Module] | None = None
         self._optimizers: dict[int, _Optimizer] = {}  # by id()
+        self._schedules: dict[int, _Schedule] = {}  # of optimizers that have not stepped, by id()
+        self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
         self._moments: dict[int, _Moments] = {}  # by id() of the first parameter
         self._graphs: dict[Place | None, _RetainedGraphs] = {}  # by the line that runs backward
 
@@ -115,7 +119,7 @@ class IdleCalls(Listener):
         known = self._modes.setdefault(place, set())
         known.add(bool(getattr(root, "training", True)))
         if len(known) == 2:
-            self._events.note(IdleCall(what="dropout", name=event.func.__name__), place)
+            self.events.note(IdleCall(what="dropout", name=event.func.__name__), place)
 
     def _goes_by_its_mode(self, path: str) -> bool:
         """Is what runs a dropout of the model: its own mode is told by itself. Looked at once."""
@@ -134,6 +138,8 @@ class IdleCalls(Listener):
             known = self._optimizers[id(optimizer)] = self._met(optimizer, event)
         if known is not None:
             known.steps += 1
+            rates = [group.get("lr") for group in optimizer.param_groups]
+            known.rest += all(type(rate) is float and rate == 0 for rate in rates)
             moments = self._of(optimizer, known)
             moments.fresh += not optimizer.state
             moments.old += bool(optimizer.state)
@@ -158,7 +164,7 @@ class IdleCalls(Listener):
         self._graphs = {}  # another backward may have run through them
 
     def step_ended(self, event: None) -> None:
-        self._events.begin_step()
+        super().step_ended(event)
         while len(self._moments) > _MOST:
             del self._moments[next(iter(self._moments))]
 
@@ -167,19 +173,12 @@ class IdleCalls(Listener):
         for known in self._optimizers.values():
             for schedule in known.schedules:
                 self._look_at(schedule, known, scaled)
+            if known.rest >= _FEW and known.rest == known.steps:
+                idle = IdleCall(what="rate", name=known.name)
+                self.events.note(idle, known.place, count=known.rest)
+        self._look_at_lone_schedulers()
         self._look_at_the_made()
         self._look_at_graphs({backward.call.place for backward in backwards})
-
-    def complete(self, graph: Graph, backward: Backward) -> Graph:
-        line = self.program.line()
-        events = self._events.until(
-            backward.position + 1,
-            backward.node,
-            backward.reading.leaves.get,
-            line,
-            self.program.source_in(line),
-        )
-        return replace(graph, events=(*graph.events, *events))
 
     def _of(self, optimizer: Optimizer, known: _Optimizer) -> _Moments:
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)
@@ -193,19 +192,17 @@ class IdleCalls(Listener):
         named = (name for values in variables for name, v in values.items() if v is optimizer)
         name = next(named, type(optimizer).__name__)
         place = self.program.place(event.frame)
-        groups = optimizer.param_groups
-        for i, group in enumerate(groups):
-            if not group["params"] and len(groups) > 1:
-                empty = IdleCall(what="group", name=name, count=i, among=len(groups))
-                self._events.note(empty, place)
+        look_at_groups(self.events, self.program, optimizer, name, place)
+        self._look_for_owners(optimizer, name, place)
         found: dict[int, _Schedule] = {}
         for values in variables:
             for label, scheduler in schedulers(values):
-                if scheduler.optimizer is optimizer:
-                    count = getattr(scheduler, "_step_count", 0)  # private (2.13)
-                    schedule = _Schedule(weakref.ref(scheduler), label, count)
-                    found.setdefault(id(scheduler), schedule)
-        return _Optimizer(name, place, list(found.values()))
+                count = getattr(scheduler, "_step_count", 0)  # private (2.13)
+                schedule = _Schedule(weakref.ref(scheduler), label, count)
+                own = scheduler.optimizer is optimizer
+                if own or len(self._schedules) < _MOST:
+                    (found if own else self._schedules).setdefault(id(scheduler), schedule)
+        return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
 
     def _look_at(self, schedule: _Schedule, known: _Optimizer, scaled: bool) -> None:
         scheduler = schedule.scheduler()
@@ -216,19 +213,51 @@ class IdleCalls(Listener):
         # A scaler may have skipped steps of the optimizer.
         if not scaled and known.steps > 1 and 2 * steps >= 3 * known.steps:
             idle = IdleCall(what="scheduler", name=schedule.name, optimizer=known.name)
-            self._events.note(idle, place, count=steps, among=known.steps)
+            self.events.note(idle, place, count=steps, among=known.steps)
         end = getattr(scheduler, "T_max", None) if type(scheduler) is CosineAnnealingLR else None
         last = scheduler.last_epoch
         if end is not None and last - steps <= end < last:
             idle = IdleCall(what="past the end", name=schedule.name, optimizer=known.name)
-            self._events.note(idle, place, count=last, among=int(end))
+            self.events.note(idle, place, count=last, among=int(end))
+
+    def _look_at_lone_schedulers(self) -> None:
+        """Does a scheduler step, and its optimizer never?"""
+        optimizers = [known.optimizer() for known in self._optimizers.values()]
+        stepped = {id(group) for each in optimizers if each for group in each.param_groups}
+        for schedule in self._schedules.values():
+            scheduler = schedule.scheduler()
+            if scheduler is None or id(scheduler.optimizer) in self._optimizers:
+                continue
+            # What is wrapped around an optimizer has its groups.
+            if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
+                continue
+            steps = getattr(scheduler, "_step_count", 0) - schedule.started
+            if steps >= _FEW:
+                place = called(codes(self.program), "step", schedule.name.rpartition(".")[2])
+                idle = IdleCall(what="lone scheduler", name=schedule.name)
+                self.events.note(idle, place, count=steps)
+
+    def _look_for_owners(self, optimizer: Optimizer, name: str, place: Place | None) -> None:
+        """Does another optimizer that steps hold one of its parameters?"""
+        both: dict[str, list[int]] = {}
+        for key in map(id, parameters_of(optimizer)):
+            known = self._owners.get(key)
+            other = None if known is None else known[0]()
+            if known is not None and other is not None and other is not optimizer:
+                if not any(a is b for a in other.param_groups for b in optimizer.param_groups):
+                    both.setdefault(known[1], []).append(key)
+            elif len(self._owners) < _PARAMETERS:
+                self._owners[key] = weakref.ref(optimizer), name
+        for label, keys in both.items():
+            idle = IdleCall(what="overlap", name=name, optimizer=label)
+            self.events.note(idle, place, leaves=keys, count=len(keys))
 
     def _look_at_the_made(self) -> None:
         """Was an optimizer made for each step, which loses what it had learnt?"""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _FEW and not moments.old:
                 made = IdleCall(what="optimizer", name=moments.name)
-                self._events.note(made, moments.place, count=moments.fresh)
+                self.events.note(made, moments.place, count=moments.fresh)
 
     def _look_at_graphs(self, places: Collection[Place | None]) -> None:
         """Does one of these lines keep its graph each time, and no backward run through it?"""
@@ -236,7 +265,7 @@ class IdleCalls(Listener):
             # What comes after the last is not known.
             if place in places and known.count > 1 and not known.runs_again:
                 idle = IdleCall(what="graph", name="backward")
-                self._events.note(idle, place, count=known.count)
+                self.events.note(idle, place, count=known.count)
 
 
 def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -73,6 +73,11 @@ class CallStack:
         """Is a module's forward running in this thread."""
         return bool(self._running)
 
+    @property
+    def is_outermost(self) -> bool:
+        """Is the module whose forward is running inside no other one."""
+        return len(self._running) == 1
+
     def inputs(self) -> list[Tensor]:
         """The data that outermost calls with gradients were given since the last backward.
 

@@ -19,7 +19,16 @@ from tests.findings.by_hand import (
     values,
 )
 from tests.findings.by_hand.graphs import Case
-from tests.findings.by_hand.meaning import arguments, axes, calls, compiled, roles
+from tests.findings.by_hand.meaning import (
+    arguments,
+    axes,
+    calls,
+    compiled,
+    computations,
+    roles,
+    targets,
+    weights,
+)
 
 FAMILIES = (
     devices,
@@ -34,7 +43,10 @@ FAMILIES = (
     losses,
     axes,
     roles,
+    weights,
+    targets,
     arguments,
+    computations,
     calls,
     compiled,
     values,

@@ -1,4 +1,4 @@
-"""Calls that do not do what they are for."""
+"""Calls that do not do what they are for, and groups of an optimizer that do not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ....graph import Finding
 from ....graph.events import IdleCall, IdleKind
+from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -102,5 +103,124 @@ def empty_group(reading: Reading) -> Iterator[Finding]:
             cause="an empty group",
             advice="Compare the names by which parameters are picked with "
             "dict(model.named_parameters()).",
+            where=event.where,
+        )
+
+
+@rule(reads="end", of=(IdleCall,))
+def decayed_norms(reading: Reading) -> Iterator[Finding]:
+    """A group decays biases and weights of norms, while another group is there to not decay."""
+    for event in _idle(reading, "decay"):
+        names = listing(reading.call(node) for node in event.nodes)
+        if event.nodes:
+            yield finding(
+                "info",
+                f"Group {event.count} of the {event.among} groups of {event.name}, which steps"
+                f"{at(event.where)}, decays {names} by {event.number:g}, while another group is "
+                "there for biases and norms that are not to decay.",
+                cause="biases and norms that decay",
+                advice="Pick by the number of dimensions, p.ndim < 2, rather than by names.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule(reads="end", of=(IdleCall,))
+def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
+    """Two optimizers that step hold the same parameter: each of them changes it, by its own
+    moments and rate."""
+    for event in _idle(reading, "overlap"):
+        if event.nodes:
+            yield finding(
+                "info",
+                f"{event.name}, which steps{at(event.where)}, and {event.optimizer} both hold "
+                f"{listing(reading.call(node) for node in event.nodes)}: each of them changes it.",
+                cause="a parameter of two optimizers",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule(reads="end", of=(IdleCall,))
+def rate_of_zero(reading: Reading) -> Iterator[Finding]:
+    """All steps of an optimizer had a learning rate of 0: they change nothing."""
+    for event in _idle(reading, "rate"):
+        yield finding(
+            "warning",
+            f"{event.name} stepped{at(event.where)} with a learning rate of 0, in each of "
+            f"{event.count} steps: they change nothing.",
+            cause="a learning rate of 0",
+            advice=f"Look at what sets the lr of {event.name}: a schedule that is past its end, or "
+            "counts epochs where it is stepped by batches.",
+            where=event.where,
+        )
+
+
+@rule(reads="end", of=(IdleCall,))
+def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
+    """The eps of an optimizer is 0 in float16: where a gradient was 0, its step divides by 0."""
+    for event in _idle(reading, "epsilon"):
+        yield finding(
+            "warning",
+            f"The eps of {event.name}, which steps{at(event.where)}, is {event.number:g}: in "
+            "float16 that is 0, and a step divides by 0 where the gradients were 0.",
+            cause="a number that float16 does not have",
+            advice="Keep the parameters in float32 and compute under torch.autocast; or pass "
+            "eps=1e-4.",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+@rule(reads="end", of=(IdleCall,))
+def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
+    """A scheduler steps, and the optimizer that it was made for never does."""
+    for event in _idle(reading, "lone scheduler"):
+        yield finding(
+            "warning",
+            f"{event.name} stepped {event.count} times{at(event.where)}, and the optimizer that it "
+            "was made for never: its rates are used by nothing.",
+            cause="a scheduler of an optimizer that never steps",
+            advice="Make the scheduler after the optimizer that steps, and for that one.",
+            where=event.where,
+        )
+
+
+@rule(reads="end", of=(IdleCall,))
+def clip_bound(reading: Reading) -> Iterator[Finding]:
+    """Clipping shortens each gradient to a small part of it, so that its length says nothing any
+    more; or its bound is far above all of them."""
+    for event in _idle(reading, "low bound"):
+        yield finding(
+            "info",
+            f"{event.name}(){at(event.where)} shortened each of {event.count} gradients, to "
+            f"{event.number:.2g} of their norm in the median: every step is as long as the bound "
+            "makes it.",
+            cause="a bound that is always reached",
+            advice="Raise max_norm to about the norm that most gradients have, if it is to stop "
+            "those alone that are far larger.",
+            where=event.where,
+        )
+    for event in _idle(reading, "high bound"):
+        yield finding(
+            "info",
+            f"{event.name}(){at(event.where)} shortened none of {event.count} gradients: its bound "
+            f"is {event.number:.2g} times their norm in the median.",
+            cause="a bound that is never reached",
+            where=event.where,
+        )
+
+
+@rule(reads="end", of=(IdleCall,))
+def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
+    """A module is called once for each sample of a batch, on one slice of a tensor after the
+    other."""
+    for event in _idle(reading, "samples"):
+        yield finding(
+            "info",
+            f"{event.name} ran {event.count} times{at(event.where)}, on one slice after the other "
+            "of the same tensor: one call for all of them does the same work in less time.",
+            cause="a call for each sample",
+            advice="Call it once, on the whole tensor: dimension 0 is the batch.",
             where=event.where,
         )

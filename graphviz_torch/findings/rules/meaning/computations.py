@@ -1,0 +1,80 @@
+"""Computations: a result added to itself, and layers outside of autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.text import listing
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at
+
+_LOW = ("bfloat16", "float16")
+_PRODUCTS = {"mm", "addmm", "linear", "convolution"}
+_VIEWS = {"t", "transpose", "view", "permute", "expand"}
+
+
+@rule(of=("add",))
+def sum_with_itself(reading: Reading) -> Iterator[Finding]:
+    """A module adds a result to itself: a residual connection whose branch was lost on the way."""
+    for node in reading.graph.nodes:
+        if node.operation != "add" or not node.module:
+            continue
+        given = [(edge.source, edge.output_nr) for edge in reading.inputs[node.id]]
+        if len(given) != 2 or given[0] != given[1]:
+            continue
+        name = reading.call(given[0][0])
+        yield finding(
+            "warning",
+            f"add{at(node.source)} adds {name} to itself, which only doubles it.",
+            cause="a result added to itself",
+            advice="Add what the branch was given to what it returned: keep both under names of "
+            "their own.",
+            where=node.source,
+            nodes=(node.id, given[0][0]),
+        )
+
+
+@rule(of=_LOW)
+def outside_autocast(reading: Reading) -> Iterator[Finding]:
+    """A layer computes in float32, while others of the step have their float32 weights cast to a
+    smaller dtype, as autocast does: it ran outside of autocast."""
+    nodes = reading.graph.nodes
+    cast, plain = list[int](), list[int]()
+    for node in nodes:
+        meta = reading.meta(node.id)
+        if node.operation not in _PRODUCTS or meta is None or not node.module:
+            continue
+        dtype, casts = _weight(reading, node.id)
+        if dtype == "float32" and casts and meta.dtype in _LOW:
+            cast.append(node.id)
+        elif dtype == "float32" and meta.dtype == "float32":
+            plain.append(node.id)
+    if not cast or not plain:
+        return
+    low = reading.meta(cast[0])
+    layers = listing(dict.fromkeys(nodes[i].module for i in plain))
+    first = nodes[plain[0]]
+    yield finding(
+        "info",
+        f"{layers}{at(first.source)} computed in float32, and {len(cast)} other "
+        f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was off there.",
+        cause="outside of autocast",
+        where=first.source,
+        nodes=tuple(plain),
+    )
+
+
+def _weight(reading: Reading, product: int) -> tuple[str, bool]:
+    """The dtype of the parameter that a product takes, "" for none, and whether it is cast."""
+    nodes = reading.graph.nodes
+    for edge in reading.inputs[product]:
+        node, casts = edge.source, False
+        while nodes[node].operation in (*_VIEWS, "to_copy") and reading.inputs[node]:
+            casts |= nodes[node].operation == "to_copy"
+            node = reading.inputs[node][0].source
+        meta = reading.meta(node)
+        if nodes[node].leaf == "parameter" and meta is not None and len(meta.shape) > 1:
+            return meta.dtype, casts
+    return "", False

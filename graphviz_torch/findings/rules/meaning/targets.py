@@ -1,0 +1,79 @@
+"""Targets: labels that a loss ignores, does not take, or that are all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.events import LossTarget
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at
+
+# By loss: what it takes, what becomes of others, and what to pass.
+_SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
+_TAKES = {
+    "cosine_embedding_loss": _SIGNS,
+    "margin_ranking_loss": _SIGNS,
+    "hinge_embedding_loss": _SIGNS,
+    "soft_margin_loss": _SIGNS,
+    "binary_cross_entropy_with_logits": (
+        "targets from 0 to 1",
+        "Pass (target + 1) / 2 for targets of -1 and 1; for classes, F.one_hot of them.",
+    ),
+    "poisson_nll_loss": ("counts, from 0 on", ""),
+}
+
+
+@rule(reads="end", of=(LossTarget,))
+def targets_outside(reading: Reading) -> Iterator[Finding]:
+    """A loss was given targets that it does not take, as 0 where it takes 1 and -1; PyTorch says
+    nothing of them."""
+    for event in reading.events(LossTarget):
+        if event.what != "outside" or event.function not in _TAKES:
+            continue
+        takes, advice = _TAKES[event.function]
+        yield finding(
+            "warning",
+            f"{event.function}{at(event.where)} takes {takes}, and {event.count} of {event.among} "
+            f"in {_name(event)} are others.",
+            cause="targets that the loss does not take",
+            advice=advice,
+            where=event.where,
+        )
+
+
+@rule(reads="end", of=(LossTarget,))
+def ignored_targets(reading: Reading) -> Iterator[Finding]:
+    """A loss ignores all targets that it was given: their mean is NaN, their sum 0."""
+    for event in reading.events(LossTarget):
+        if event.what == "ignored":
+            yield finding(
+                "warning",
+                f"All targets in {_name(event)} are ones that {event.function}{at(event.where)} "
+                f"ignores, in {event.count} of {event.among} calls: a mean over none is NaN, and a "
+                "sum is 0.",
+                cause="targets that are ignored",
+                advice="Leave out batches without a target, and look at what sets the labels to "
+                "ignore_index.",
+                where=event.where,
+            )
+
+
+@rule(reads="end", of=(LossTarget,))
+def constant_targets(reading: Reading) -> Iterator[Finding]:
+    """All targets of a loss are the same class."""
+    for event in reading.events(LossTarget):
+        if event.what == "constant":
+            yield finding(
+                "info",
+                f"All {event.count} targets in {_name(event)}, which {event.function}"
+                f"{at(event.where)} was given, are {event.value}.",
+                cause="targets that are all the same",
+                where=event.where,
+            )
+
+
+def _name(event: LossTarget) -> str:
+    label = event.target.label if event.target else ""
+    return label or "the target"

@@ -1,0 +1,172 @@
+"""Weights: copies that were to be tied, two zeros on one way, and what learns alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Edge, Finding, GradientStats, Parameter
+from ....graph.events import AlikeRows, StillParameters
+from ....graph.text import listing
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at, names_of, nodes_of
+from ..cuts import upstream
+
+_PRODUCTS = ("mm", "addmm", "linear", "bmm")
+_SAME = 1e-7  # of a norm: of other values it is further away
+
+
+@rule(of=("embedding",))
+def untied_weights(reading: Reading) -> Iterator[Finding]:
+    """An output layer begins with the values of the embedding, and is a parameter of its own: a
+    copy, which the steps part from it."""
+    users = {
+        p: [reading.graph.nodes[edge.target] for edge in _uses(reading, p.node)]
+        for p in reading.graph.parameters
+        if p.node is not None and p.norm and p.requires_grad and len(p.tensor.shape) == 2
+    }
+    for table, reads in users.items():
+        if not any(node.operation == "embedding" for node in reads):
+            continue
+        for head, products in users.items():
+            product = next((node for node in products if node.operation in _PRODUCTS), None)
+            if head is table or product is None or head.tensor.shape != table.tensor.shape:
+                continue
+            if abs((head.norm or 0) - (table.norm or 0)) > _SAME * (table.norm or 0):
+                continue
+            yield finding(
+                "warning",
+                f"{head.name}{at(product.source)} has the same values as {table.name}, and is a "
+                "parameter of its own: a copy, not tied to it, and the steps part the two.",
+                cause="a copy where tied weights belong",
+                advice=f"Tie them: {head.name} = {table.name}, after both layers are made.",
+                where=product.source,
+                nodes=(*nodes_of((head, table)), product.id),
+            )
+
+
+@rule(of=(GradientStats,))
+def zero_factors(reading: Reading) -> Iterator[Finding]:
+    """Two weights on one way are both zero, as the two factors of a LoRA: neither gets a gradient
+    but zeros, and both stay as they are."""
+    zeros = [
+        p
+        for p in reading.graph.parameters
+        if p.node is not None and p.norm == 0 and p.requires_grad and len(p.tensor.shape) > 1
+    ]
+    zeros = [p for p in zeros if _gets_zeros(reading, p)]
+    for first in zeros:
+        for second in zeros:
+            if second is first or second.node is None:
+                continue
+            product = next(
+                (
+                    edge.target
+                    for edge in _uses(reading, second.node)
+                    if first.node in upstream(reading, edge.target, set())
+                ),
+                None,
+            )
+            if product is None:
+                continue
+            line = reading.graph.nodes[product].source
+            yield finding(
+                "warning",
+                f"{names_of((first, second))} are both zero, and meet{at(line)}: each gets a "
+                "gradient of zeros only.",
+                cause="both are zero",
+                advice=f"Begin with random values for {first.name}, as by "
+                "nn.init.kaiming_uniform_: one zero of the two is enough.",
+                where=line,
+                nodes=(first.node or 0, second.node, product),
+            )
+            return
+
+
+@rule(reads="end", of=(AlikeRows,))
+def alike_rows(reading: Reading) -> Iterator[Finding]:
+    """All rows of a weight have the same values and get the same gradient: its units compute the
+    same, and stay alike."""
+    for event in reading.events(AlikeRows):
+        names = listing(reading.call(node) for node in event.nodes)
+        one = len(event.nodes) == 1
+        lines = [_line(reading, node) for node in event.nodes]
+        if event.nodes:
+            yield finding(
+                "warning",
+                f"All rows of {names} have the same values, and after the step still: they get "
+                "the same gradients, so that the units stay alike.",
+                cause="units that are alike",
+                advice=f"Begin with random values for {'it' if one else 'them'}, as by "
+                "nn.init.kaiming_uniform_.",
+                where=next(filter(None, lines), ""),
+                nodes=event.nodes,
+            )
+
+
+@rule(reads="end", of=(StillParameters,))
+def still_parameters(reading: Reading) -> Iterator[Finding]:
+    """An optimizer's step leaves parameters as they were, though they have a gradient and a rate:
+    in bfloat16 a small update is rounded away."""
+    for event in reading.events(StillParameters):
+        if not event.nodes:
+            continue
+        metas = [reading.meta(node) for node in event.nodes]
+        wide = any(meta is not None and len(meta.shape) > 1 for meta in metas)
+        sure = event.share == 1 and event.steps > 1 and wide  # a bias before a norm is idle
+        low = event.dtype in ("bfloat16", "float16")
+        why, advice = "", ""
+        if low:
+            why = f": the update is less than {event.dtype} can tell, and is rounded away"
+            advice = "Keep the parameters in float32, and compute under torch.autocast."
+        elif not event.contiguous:
+            why = ", and in memory they are not contiguous"
+            advice = "Make them contiguous() before the optimizer is made."
+        yield finding(
+            "warning" if sure else "info",
+            f"{reading.call(event.nodes[0])} is left as it was by the step{at(event.where)} "
+            f"({event.share:.0%} of the elements that were looked at, in {len(event.nodes)} of its "
+            f"parameters), though it has a gradient and a rate of {event.rate:g}{why}.",
+            cause=f"an update that {event.dtype} rounds away" if low else "a step without effect",
+            advice=advice,
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+def _line(reading: Reading, node: int) -> str:
+    return next((reading.graph.nodes[e.target].source for e in _uses(reading, node)), "")
+
+
+@rule(of=(Parameter,))
+def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
+    """The steps change norms and biases alone: no weight of more than one dimension learns."""
+    learning = [p for p in reading.graph.parameters if p.stepped and p.requires_grad]
+    others = [p for p in reading.graph.parameters if p.module_called and p not in learning]
+    still = [p for p in others if len(p.tensor.shape) > 1]
+    if len(learning) < 2 or len(still) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
+        return
+    frozen = sum(not p.requires_grad for p in still)
+    yield finding(
+        "info",
+        f"Only norms and biases learn: {names_of(learning)}. Of the {len(still)} weights with more "
+        f"than one dimension {frozen} are frozen, and {len(still) - frozen} in no optimizer that "
+        "steps.",
+        cause="only norms and biases learn",
+        nodes=nodes_of(learning),
+    )
+
+
+def _gets_zeros(reading: Reading, parameter: Parameter) -> bool:
+    stats = None if parameter.node is None else reading.stats(parameter.node)
+    return stats is not None and stats.zero_fraction == 1
+
+
+def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
+    """What uses a parameter, or a view of it."""
+    found = [] if node is None else [node]
+    for each in found:
+        for edge in reading.users[each]:
+            yield edge
+            if reading.graph.nodes[edge.target].operation in ("t", "transpose", "view", "permute"):
+                found.append(edge.target)

@@ -1,0 +1,68 @@
+"""The groups of an optimizer, looked at when it steps first: what they hold, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...graph.events import IdleCall
+from ...internals.functions import TensorBase
+from ..program import Program
+from ..program.source_lines import Place
+from .events import Events
+
+_LEAST = 2.0**-25  # half of the least number of float16 above 0: it rounds to 0
+
+
+def look_at_groups(
+    events: Events, program: Program, optimizer: Optimizer, name: str, place: Place | None
+) -> None:
+    """Note groups that are empty, that decay what another one is there for, and an epsilon of 0."""
+    groups = optimizer.param_groups
+    for i, group in enumerate(groups):
+        if not group["params"] and len(groups) > 1:
+            events.note(IdleCall(what="group", name=name, count=i, among=len(groups)), place)
+        epsilon = group.get("eps")
+        if type(epsilon) is float and 0 < epsilon <= _LEAST:
+            small = [p for p in group["params"] if str(p.dtype) == "torch.float16"]
+            if small:
+                idle = IdleCall(what="epsilon", name=name, number=epsilon)
+                events.note(idle, place, leaves=map(id, small))
+    if len(groups) > 1:
+        _look_at_decay(events, program, groups, name, place)
+
+
+def _look_at_decay(
+    events: Events,
+    program: Program,
+    groups: Sequence[Mapping[str, Any]],
+    name: str,
+    place: Place | None,
+) -> None:
+    decays = [group.get("weight_decay") for group in groups]
+    if 0 not in decays or not any(type(decay) is float and decay > 0 for decay in decays):
+        return
+    small = _biases_and_norms(program)
+    spared = [group["params"] for group, decay in zip(groups, decays, strict=True) if decay == 0]
+    if all(params and not any(id(p) in small for p in params) for params in spared):
+        return  # it is there for something else
+    for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
+        decayed = [id(p) for p in group["params"] if id(p) in small]
+        if type(decay) is float and decay > 0 and decayed:
+            idle = IdleCall(what="decay", name=name, count=i, among=len(groups), number=decay)
+            events.note(idle, place, leaves=decayed)
+
+
+def _biases_and_norms(program: Program) -> set[int]:
+    """id() of what is mostly not decayed: biases, and the weights of norms."""
+    found: set[int] = set()
+    for module, _ in program.table.modules():
+        norm = "Norm" in type(module).__name__
+        for key, parameter in module._parameters.items():
+            flat = isinstance(parameter, Tensor) and TensorBase.dim(parameter) == 1
+            if flat and (norm or key == "bias"):
+                found.add(id(parameter))
+    return found

@@ -1,0 +1,144 @@
+"""Targets of losses that the loss ignores, cannot tell apart, or does not take.
+
+Looked at are class numbers, and targets of losses that take a sign, a probability or a count. On
+another device than the CPU the answer waits there until the recording ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...graph import Graph
+from ...graph.events import LossTarget
+from ...internals.frames import user_frame
+from ...internals.functions import TensorBase
+from ...internals.guards import no_autograd
+from ...internals.hooks.calls import Called
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import has_memory
+from ..backward import Backward
+from ..program import Program
+from ..program.source_lines import Place
+from .events import TensorRecord
+from .noting import NotingListener
+
+_ENOUGH = 16  # targets: of fewer, chance may make all alike
+_MOST = 256  # calls whose answers wait
+
+# By loss: the place of its target among the arguments, and what of it does not fit.
+_OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
+    F.cosine_embedding_loss: (2, lambda target: target.abs().ne(1)),
+    F.margin_ranking_loss: (2, lambda target: target.abs().ne(1)),
+    F.hinge_embedding_loss: (1, lambda target: target.abs().ne(1)),
+    F.soft_margin_loss: (1, lambda target: target.abs().ne(1)),
+    F.binary_cross_entropy_with_logits: (1, lambda target: target.lt(0).logical_or(target.gt(1))),
+    F.poisson_nll_loss: (1, lambda target: target.lt(0)),
+}
+_CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # the place of ignore_index
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a call's target is like, as numbers on its device."""
+
+    event: LossTarget
+    place: Place | None
+    operand: TensorRecord
+    numbers: Tensor  # of a target of classes: ignored, least, greatest; else: how many do not fit
+
+
+class Targets(NotingListener):
+    """Notes targets with which a loss teaches nothing, or something else than it is for."""
+
+    functions = frozenset((*_OUTSIDE, *_CLASSES))
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._answers: list[_Answer] = []
+
+    def called(self, event: Called) -> None:
+        func, args, kwargs = event.func, event.args, event.kwargs or {}
+        place, outside = _OUTSIDE.get(func, (1, None))
+        target = args[place] if len(args) > place else kwargs.get("target")
+        if type(target) is not Tensor or len(self._answers) >= _MOST:
+            return
+        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+            count = TensorBase.numel(target)
+            if not count or target.device.type == "meta" or not has_memory(target):
+                return
+            if outside is not None:
+                numbers = outside(target).sum().reshape(1)
+            elif target.dtype.is_floating_point:
+                return
+            else:
+                numbers = _classes(target, _ignored(func, args, kwargs))
+        outer = user_frame(event.frame)
+        name = self.program.label(target, outer)
+        found = LossTarget(
+            function=func.__name__, what="constant" if outside is None else "outside"
+        )
+        record = TensorRecord.of(target, name)
+        self._answers.append(_Answer(found, self.program.place(outer), record, numbers))
+
+    def step_ended(self, event: None) -> None:
+        super().step_ended(event)
+        self._answers = []
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        groups: dict[tuple[LossTarget, Place | None], list[_Answer]] = {}
+        for answer in self._answers:
+            groups.setdefault((answer.event, answer.place), []).append(answer)
+        for (event, place), answers in groups.items():
+            with unseen_calls(), unseen(), unseen_operators():
+                rows = [TensorBase.tolist(answer.numbers) for answer in answers]
+            sizes = [math.prod(answer.operand.tensor.shape) for answer in answers]
+            self._judge(event, place, answers[-1].operand, rows, sizes)
+        self._answers = []
+
+    def _judge(
+        self,
+        event: LossTarget,
+        place: Place | None,
+        operand: TensorRecord,
+        rows: Sequence[Sequence[int]],
+        sizes: Sequence[int],
+    ) -> None:
+        """Note what is the matter with the targets that a line's loss was given."""
+        if event.what == "outside":
+            if bad := sum(row[0] for row in rows):
+                self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
+            return
+        ignored = sum(row[0] == size for row, size in zip(rows, sizes, strict=True))
+        if ignored:
+            found = replace(event, what="ignored")
+            self.events.note(found, place, target=operand, count=ignored, among=len(rows))
+            return
+        counted = [size - row[0] for row, size in zip(rows, sizes, strict=True)]
+        if min(counted) >= _ENOUGH and len({number for _, *ends in rows for number in ends}) == 1:
+            found = replace(event, value=rows[0][1])
+            self.events.note(found, place, target=operand, count=sum(counted), among=len(rows))
+
+    def close(self) -> None:
+        self._answers = []
+
+
+def _classes(target: Tensor, ignored: int) -> Tensor:
+    """How many are ignored, and the least and the greatest of the others."""
+    skip = target.eq(ignored)
+    info = torch.iinfo(target.dtype)
+    least, greatest = target.masked_fill(skip, info.max), target.masked_fill(skip, info.min)
+    return torch.stack((skip.sum(), least.amin().long(), greatest.amax().long()))
+
+
+def _ignored(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    place = _CLASSES[func]
+    found = args[place] if len(args) > place else kwargs.get("ignore_index", -100)
+    return found if type(found) is int else -100

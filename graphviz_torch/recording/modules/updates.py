@@ -1,0 +1,260 @@
+"""What the steps do to the weights: those that stay as they are, and those whose rows stay alike.
+
+A sample of a few weights is compared before and after each step: some in 16 bits or not contiguous
+in memory, and one of all others, in turn. Counted are elements whose gradient, times the rate, is
+large enough to change them; in 16 bits all that have one. Left out is what an optimizer keeps a second copy of, or the rest of what was rounded.
+
+The rows of weights are compared after the first step, and then those alone that were alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...graph import Graph
+from ...graph.events import AlikeRows, StillParameters
+from ...internals.functions import TensorBase
+from ...internals.guards import no_autograd
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.optimizers import Stepped, Stepping
+from ...internals.tensors.memory import PLAIN, has_memory
+from ...internals.tensors.norms import first_rows_alike
+from ..backward import Backward
+from ..events.noting import NotingListener
+from ..program import Program
+from ..program.source_lines import Place
+
+_ELEMENTS = 64  # of a weight
+_SUSPECTS = 2  # weights, in each step
+_STEPS = 4  # in which these are looked at, before others are
+_FEW = 16  # elements that must have stayed
+_SHARE = 0.9  # of them
+_ROUNDED, _GRADIENTS = 1e-6, 1e-4  # by so much rows that are alike differ, of the largest value
+_MOST = 64  # optimizers that are remembered, and weights with alike rows
+# What a state is called that holds the weight in more digits, or what rounding has left over.
+_WIDER = re.compile("master|param|comp|kahan|shift|error|resid|copy")
+
+
+class _Sample(NamedTuple):
+    """A few elements of a weight before a step."""
+
+    parameter: Tensor
+    view: Tensor
+    before: Tensor
+    learns: Tensor  # which of them have a gradient
+
+
+@dataclass(slots=True)
+class _Count:
+    """What is known of a weight that some steps have left as it was."""
+
+    event: StillParameters
+    place: Place | None
+    rate: float
+    steps: int = 0
+    counts: tuple[Tensor, ...] = ()  # of elements: looked at, still
+    looked_at: int = 0
+    still: int = 0
+
+    def fetch(self) -> None:
+        for count in self.counts:
+            looked_at, still = TensorBase.tolist(count)
+            self.looked_at, self.still = self.looked_at + looked_at, self.still + still
+        self.counts = ()
+
+
+class Updates(NotingListener):
+    """Notes weights that stay as they are, or alike, though they are stepped with a gradient."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._suspects: dict[int, list[int]] = {}  # by optimizer: places of its parameters
+        self._steps: dict[int, int] = {}  # by optimizer
+        self._samples: list[_Sample] = []
+        self._counts: dict[int, _Count] = {}  # by id() of a parameter
+        self._rows: set[str] | None = None  # names of weights whose rows were alike so far
+        self._stepped = False
+
+    def stepping(self, event: Stepping) -> None:
+        optimizer = event.optimizer
+        self._samples = []
+        with _quiet():
+            pairs = list(self._chosen(optimizer))
+            if not pairs:
+                return
+            place = self.program.place(event.frame)
+            for parameter, rate in pairs:
+                sample = _sample(parameter, rate)
+                if sample is None or _keeps_more(optimizer.state.get(parameter)):
+                    continue
+                self._samples.append(sample)
+                if id(parameter) not in self._counts:
+                    dtype = str(parameter.dtype).removeprefix("torch.")
+                    still = StillParameters(dtype=dtype, contiguous=parameter.is_contiguous())
+                    self._counts[id(parameter)] = _Count(still, place, rate)
+
+    def stepped(self, event: Stepped) -> None:
+        self._stepped = True
+        samples, self._samples = self._samples, []
+        with _quiet():
+            for parameter, view, before, learns in samples:
+                known = self._counts[id(parameter)]
+                known.steps += 1
+                still = torch.eq(view, before).logical_and_(learns)
+                known.counts += (torch.stack((learns.sum(), still.sum())),)
+
+    def step_ended(self, event: None) -> None:
+        super().step_ended(event)
+        self._stepped = False
+        while len(self._counts) > 4 * _MOST:
+            del self._counts[next(iter(self._counts))]
+
+    def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        with _quiet():
+            groups: dict[tuple[StillParameters, Place | None], list[int]] = {}
+            for key, known in self._counts.items():
+                known.fetch()
+                if known.looked_at >= _FEW and known.still >= _SHARE * known.looked_at:
+                    groups.setdefault((known.event, known.place), []).append(key)
+            for (event, place), keys in groups.items():
+                rows = [self._counts[key] for key in keys]
+                self.events.note(
+                    event,
+                    place,
+                    leaves=keys,
+                    rate=max(row.rate for row in rows),
+                    steps=max(row.steps for row in rows),
+                    share=sum(row.still for row in rows) / sum(row.looked_at for row in rows),
+                )
+            if self._stepped:
+                self._look_at_rows()
+
+    def close(self) -> None:
+        self._samples = []
+
+    def _chosen(self, optimizer: Optimizer) -> Iterator[tuple[Tensor, float]]:
+        """The parameters to look at in this step, and their rates."""
+        key = id(optimizer)
+        step = self._steps.get(key, 0)
+        if key not in self._steps and len(self._steps) >= _MOST:
+            return
+        self._steps[key] = step + 1
+        groups = optimizer.param_groups
+        count = sum([len(group["params"]) for group in groups])
+        if key not in self._suspects:
+            every = (p for group in groups for p in group["params"])
+            self._suspects[key] = [i for i, p in enumerate(every) if _is_suspect(p)]
+        suspects = self._suspects[key]
+        first = step // _STEPS * _SUSPECTS
+        chosen = {suspects[(first + i) % len(suspects)] for i in range(_SUSPECTS) if suspects}
+        if count:
+            chosen.add(step % count)
+        start = 0
+        for group in groups:
+            own, rate = group["params"], group.get("lr")
+            for i in sorted(chosen):
+                if start <= i < start + len(own) and type(rate) is float and rate > 0:
+                    yield own[i - start], rate
+            start += len(own)
+
+    def _look_at_rows(self) -> None:
+        """Which weights have the same values in all rows, and get the same gradient in all."""
+        known = self._rows
+        if known is not None and not known:
+            return
+        listed = self.program.table.listed()
+        weights = {n: t for n, t in listed if (known is None or n in known) and _has_rows(t)}
+        self._rows = set(islice(_alike(weights), _MOST))
+        found = [weights[name] for name in self._rows]
+        keys = [id(t) for t in found if _all_alike(t, _ROUNDED) and _learns_alike(t)]
+        if keys:
+            self.events.note(AlikeRows(), leaves=keys)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+        yield
+
+
+def _is_suspect(parameter: Tensor) -> bool:
+    """May a step leave it as it was: in 16 bits, or not contiguous."""
+    if not has_memory(parameter):
+        return False
+    odd = parameter.dtype.itemsize == 2 or not parameter.is_contiguous()
+    return odd and TensorBase.dim(parameter) > 0
+
+
+def _keeps_more(state: Any) -> bool:
+    return isinstance(state, dict) and any(_WIDER.search(str(key)) for key in state)
+
+
+def _sample(parameter: Tensor, rate: float) -> _Sample | None:
+    """Elements at equal distances in memory; None where they cannot be compared."""
+    gradient = parameter.grad
+    if gradient is None or not (has_memory(parameter) and has_memory(gradient)):
+        return None
+    if not parameter.dtype.is_floating_point:
+        return None
+    stride, shape, count = parameter.stride(), parameter.shape, TensorBase.numel(parameter)
+    span = sum([(size - 1) * step for size, step in zip(shape, stride, strict=True)])
+    if not count or gradient.stride() != stride or span + 1 != count:
+        return None
+    number = min(count, _ELEMENTS)
+
+    def some(tensor: Tensor) -> Tensor:
+        start = TensorBase.storage_offset(tensor)
+        return torch.as_strided(tensor.detach(), (number,), (count // number,), start)
+
+    view, slope = some(parameter), some(gradient)
+    learns = slope.ne(0)
+    if parameter.dtype.itemsize > 2:  # what rounding leaves of a gradient changes nothing
+        learns = slope.abs().mul_(rate).gt(view.abs().mul_(4 * torch.finfo(view.dtype).eps))
+    return _Sample(parameter, view, view.clone(), learns)
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in PLAIN
+        and tensor.requires_grad
+        and TensorBase.dim(tensor) > 1
+        and tensor.shape[0] > 1
+        and tensor.dtype.is_floating_point
+        and has_memory(tensor)
+    )
+
+
+def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
+    """Names of those whose first two rows are the same."""
+    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in weights.items():
+        groups.setdefault((tensor.device, tensor.dtype), []).append(name)
+    for names in groups.values():
+        same = first_rows_alike([weights[name].detach() for name in names], _ROUNDED)
+        yield from (name for name, alike in zip(names, same, strict=True) if alike)
+
+
+def _all_alike(tensor: Tensor, within: float) -> bool:
+    """Are all rows the same, but for rounding, and not zero."""
+    values = tensor.detach()
+    largest = TensorBase.item(values.abs().amax())
+    apart = TensorBase.item(values.sub(values[:1]).abs().amax())
+    return 0 < largest < math.inf and apart <= within * largest
+
+
+def _learns_alike(tensor: Tensor) -> bool:
+    gradient = tensor.grad
+    if gradient is None or not has_memory(gradient):
+        return False
+    return _all_alike(gradient, _GRADIENTS)

@@ -1,0 +1,346 @@
+"""Calls and numbers that do not do what they are for, and how they do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
+
+from tests.findings.advice.rows import follows
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
+
+
+def loss_of(model: nn.Module) -> Tensor:
+    return F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3)
+
+
+@follows("dropout-in-evaluation", "Pass training=self.training")
+def dropout_without_a_mode(record: Record, followed: bool) -> Tensor:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.dropout(self.body(x), 0.1, training=self.training or not followed)
+            result: Tensor = self.head(h)
+            return result
+
+    model = Net()
+    with record(model):
+        loss = loss_of(model)
+        loss.backward()
+        model.eval()(torch.randn(8, 6))
+    return loss
+
+
+@follows("graph-kept-for-nothing", "Leave out retain_graph=True")
+def graph_that_is_retained(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(3):
+            loss = loss_of(model)
+            optimizer.zero_grad()
+            loss.backward(retain_graph=not followed)
+            optimizer.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("scheduler-steps", "once for each step of the optimizer")
+def scheduler_that_steps_twice(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.9)
+    with record(model):
+        for i in range(4):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            for _ in range(1 if followed else 2):
+                scheduler.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("scheduler-steps", "Make T_max the number of steps")
+def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = CosineAnnealingLR(optimizer, 6 if followed else 3)
+    with record(model):
+        for i in range(6):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("scheduler-without-steps", "for that one")
+def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.9)
+    optimizer = SGD(model.parameters(), lr=0.05)
+    if followed:
+        scheduler = ExponentialLR(optimizer, 0.9)
+    with record(model):
+        for i in range(4):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("rate-of-zero", "Look at what sets the lr")
+def schedule_that_counts_epochs(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    steps = 100 if followed else 2
+    scheduler = LambdaLR(optimizer, lambda i: max(0.0, 1 - i / steps))
+    for _ in range(3):
+        optimizer.step()  # without gradients
+        scheduler.step()
+    with record(model):
+        for i in range(4):
+            loss = loss_of(model)
+            step(optimizer, loss)
+            scheduler.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("optimizer-made-anew", "once, before the loop")
+def optimizer_for_each_step(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = Adam(model.parameters())
+    with record(model):
+        for i in range(4):
+            optimizer = optimizer if followed else Adam(model.parameters())
+            loss = loss_of(model)
+            step(optimizer, loss)
+            first = first if i else loss.detach()
+    return first
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.ln_1, self.head = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.ln_1(self.body(x)))
+        return result
+
+
+def decayed(record: Record, names: tuple[str, ...], by_dimension: bool) -> Tensor:
+    """A training whose optimizer decays what has none of these names."""
+    model = Normed()
+    spared = [
+        p
+        for name, p in model.named_parameters()
+        if (p.ndim < 2 if by_dimension else any(part in name for part in names))
+    ]
+    others = [p for p in model.parameters() if not any(p is each for each in spared)]
+    rest = {"params": others, "weight_decay": 0.1}
+    optimizer = AdamW([rest, {"params": spared, "weight_decay": 0.0}])
+    with record(model):
+        loss = loss_of(model)
+        step(optimizer, loss)
+    return loss
+
+
+@follows("empty-group", "Compare the names")
+def names_that_fit_nothing(record: Record, followed: bool) -> Tensor:
+    return decayed(record, ("gamma", "beta") if not followed else ("bias", "ln_"), False)
+
+
+@follows("decayed-norms", "number of dimensions")
+def names_that_fit_biases_alone(record: Record, followed: bool) -> Tensor:
+    return decayed(record, ("bias", "LayerNorm.weight"), followed)
+
+
+@follows("optimizer-epsilon", "Keep the parameters in float32", rounded=0.02)
+def epsilon_below_float16(record: Record, followed: bool) -> Tensor:
+    model = mlp()
+    if not followed:
+        model.half()
+    optimizer = Adam(model.parameters())
+    with record(model), torch.autocast("cpu", torch.bfloat16, enabled=followed):
+        x = torch.randn(8, 6).to(next(model.parameters()).dtype)
+        loss = F.cross_entropy(model(x).float(), torch.arange(8) % 3)
+        step(optimizer, loss)
+    return loss
+
+
+@follows("clip-bound", "Raise max_norm")
+def bound_that_is_always_reached(record: Record, followed: bool) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i in range(6):
+            loss = loss_of(model)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0 if followed else 0.001)
+            optimizer.step()
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("called-for-each-sample", "on the whole tensor")
+def model_called_for_each_sample(record: Record, followed: bool) -> Tensor:
+    model = mlp()
+    with record(model):
+        x = torch.randn(12, 6)
+        out = model(x) if followed else torch.stack([model(row) for row in x])
+        loss = F.cross_entropy(out, torch.arange(12) % 3)
+        loss.backward()
+    return loss
+
+
+@follows("vanished-epsilon", "Pass a larger one, such as eps=1e-4")
+def divisor_kept_away_by_nothing(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 8).half()
+    with record(model):
+        h = model(torch.randn(8, 6).half())
+        length = h.square().sum(1, keepdim=True).sqrt()
+        loss = (h / length.clamp(min=1e-4 if followed else 1e-8)).float().square()[:, 0].mean()
+        loss.backward()
+    return loss
+
+
+# --- weights and targets -------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(self.table.weight)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        result: Tensor = self.head(self.table(ids).tanh())
+        return result
+
+
+@follows("untied-weights", "Tie them: head.weight = table.weight")
+def head_that_begins_as_a_copy(record: Record, followed: bool) -> Tensor:
+    model = Tied(followed)
+    with record(model):
+        ids = torch.randint(12, (4, 6))
+        loss = F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+        loss.backward()
+    return loss
+
+
+@follows("zero-factors", "one zero of the two is enough", "1.weight")
+def factors_that_are_both_zero(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
+    nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model[1].weight)  # type: ignore[arg-type]
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    if followed:
+        nn.init.kaiming_uniform_(model[0].weight)  # type: ignore[arg-type]
+    with record(model):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+    return loss
+
+
+@follows("alike-rows", "nn.init.kaiming_uniform_", same_loss=False)
+def weights_that_begin_alike(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    for weight in (model[0].weight, model[2].weight):
+        (nn.init.kaiming_uniform_ if followed else nn.init.ones_)(weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model[0].bias)  # type: ignore[arg-type]
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        loss = loss_of(model)
+        step(optimizer, loss)
+    return loss
+
+
+@follows("still-parameters", "Keep the parameters in float32", rounded=0.02)
+def weights_that_bfloat16_keeps(record: Record, followed: bool) -> Tensor:
+    model, first = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), torch.zeros(())
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sign_()
+    if not followed:
+        model.bfloat16()
+    optimizer = Adam(model.parameters(), lr=6e-4)
+    with record(model):
+        for i in range(3):
+            x = torch.ones(8, 6, dtype=model[0].weight.dtype)
+            x[:, ::2] = (torch.arange(8) % 3)[:, None].to(x.dtype)
+            with torch.autocast("cpu", torch.bfloat16, enabled=followed):
+                loss = F.cross_entropy(model(x).float(), torch.arange(8) % 3)
+            step(optimizer, loss)
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("targets-outside", "Pass 2 * target - 1", same_loss=False)
+def cosine_targets_of_zero(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 4)
+    with record(model):
+        same = torch.arange(8) % 2
+        one, other = model(torch.randn(8, 6)), model(torch.randn(8, 6))
+        loss = F.cosine_embedding_loss(one, other, 2 * same - 1 if followed else same)
+        loss.backward()
+    return loss
+
+
+@follows("targets-outside", "Pass (target + 1) / 2", same_loss=False)
+def probabilities_of_signs(record: Record, followed: bool) -> Tensor:
+    model = nn.Linear(6, 1)
+    with record(model):
+        target = 2.0 * (torch.arange(8) % 2) - 1
+        out = model(torch.randn(8, 6)).squeeze(1)
+        target = (target + 1) / 2 if followed else target
+        loss = F.binary_cross_entropy_with_logits(out, target)
+        loss.backward()
+    return loss
+
+
+@follows("ignored-targets", "Leave out batches without a target")
+def batch_without_a_target(record: Record, followed: bool) -> Tensor:
+    model, total = nn.Linear(6, 3), torch.zeros(())
+    with record(model):
+        for i in range(2):
+            out = model(torch.randn(8, 6))
+            labels = torch.full((8,), -100) if i else torch.arange(8) % 3
+            if followed and labels.eq(-100).all():
+                continue
+            total = total + F.cross_entropy(out, labels, reduction="sum")
+        total.backward()
+    return total
+
+
+class Doubling(nn.Module):
+    def __init__(self, followed: bool) -> None:
+        super().__init__()
+        self.inside, self.followed = nn.Linear(8, 8), followed
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inside(x).tanh()
+        given = x if self.followed else h
+        return given + h
+
+
+@follows("sum-with-itself", "Add what the branch was given", same_loss=False)
+def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(6, 8), Doubling(followed), nn.Linear(8, 3))
+    with record(model):
+        loss = loss_of(model)
+        loss.backward()
+    return loss

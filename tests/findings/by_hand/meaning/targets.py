@@ -1,0 +1,38 @@
+"""For each rule of targets: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphviz_torch.graph import Graph, Operand, TensorMeta
+from graphviz_torch.graph.events import LossTarget
+from tests.findings.by_hand.graphs import Case, event, told
+
+Y = Operand("y", TensorMeta((8,), "int64", "cpu"))
+
+
+def given(function: str, what: str, **fields: Any) -> Graph:
+    return told(event(LossTarget, function=function, what=what, target=Y, **fields))
+
+
+CASES: dict[str, Case] = {
+    "targets-outside": Case(
+        given("hinge_embedding_loss", "outside", count=3, among=8),
+        "warning",
+        "hinge_embedding_loss at train.py:7 takes targets of 1 and -1, and 3 of 8 in y are others.",
+        [given("cross_entropy", "constant", count=16, among=1)],
+    ),
+    "ignored-targets": Case(
+        given("cross_entropy", "ignored", count=1, among=2),
+        "warning",
+        "All targets in y are ones that cross_entropy at train.py:7 ignores, in 1 of 2 calls: a "
+        "mean over none is NaN, and a sum is 0.",
+        [given("cross_entropy", "constant", count=16, among=1)],
+    ),
+    "constant-targets": Case(
+        given("cross_entropy", "constant", value=2, count=16, among=1),
+        "info",
+        "All 16 targets in y, which cross_entropy at train.py:7 was given, are 2.",
+        [given("cross_entropy", "ignored", count=1, among=2)],
+    ),
+}

@@ -1,0 +1,94 @@
+"""For each rule of weights: a graph that it names something in, and near misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphviz_torch.graph import Graph
+from graphviz_torch.graph.events import AlikeRows, StillParameters
+from tests.findings.by_hand.graphs import Case, event, made, model, parameter, stats, told
+
+
+def product(first: float, second: float, zeros: float = 1.0, others: float = 1.0) -> Graph:
+    """Two weights with these norms, and the shares of zeros in their gradients."""
+    graph = made(("w", (6, 2), ()), ("v", (2, 6), ()), ("mm", (8, 2), (0,)), ("mm", (8, 6), (2, 1)))
+    norms = {"w": first, "v": second}
+    parameters = tuple(
+        replace(p, norm=norms[p.name], tensor=p.tensor._replace(shape=(2, 6)))
+        for p in graph.parameters
+    )
+    one = graph.nodes[0]._replace(grad_outputs=stats(0.0, zeros))
+    other = graph.nodes[1]._replace(grad_outputs=stats(0.0, others))
+    nodes = (one, other, *graph.nodes[2:])
+    return replace(graph, nodes=nodes, parameters=parameters)
+
+
+def language_model(head: float, reads: str = "embedding") -> Graph:
+    """An embedding of norm 3, and an output layer with this one."""
+    rows = (
+        ("w", (12, 8), ()),
+        ("v", (12, 8), ()),
+        (reads, (4, 8), (0,)),
+        ("transpose", (8, 12), (1,)),
+    )
+    graph = made(*rows, ("mm", (4, 12), (2, 3)))
+    norms = {"w": 3.0, "v": head}
+    shape = graph.nodes[0].outputs[0]
+    parameters = tuple(
+        replace(p, norm=norms[p.name], tensor=shape) if shape else p for p in graph.parameters
+    )
+    return replace(graph, parameters=parameters)
+
+
+def norms_alone(weights: bool) -> Graph:
+    flat = model().parameters[0].tensor._replace(shape=(8,))
+    scales = [
+        replace(parameter(f"norm.{n}", stepped=True), tensor=flat) for n in ("weight", "bias")
+    ]
+    still = [parameter(f"fc{i}.weight", stepped=weights, requires_grad=False) for i in range(2)]
+    learning = [replace(p, requires_grad=weights) for p in still]
+    return replace(model(), parameters=(*scales, *learning))
+
+
+CASES: dict[str, Case] = {
+    "untied-weights": Case(
+        language_model(3.0),
+        "warning",
+        "v at net.py:4 has the same values as w, and is a parameter of its own: a copy, not tied "
+        "to it, and the steps part the two.",
+        [language_model(3.001), language_model(3.0, reads="sin")],
+    ),
+    "zero-factors": Case(
+        product(0.0, 0.0),
+        "warning",
+        "w and v are both zero, and meet at net.py:3: each gets a gradient of zeros only.",
+        [
+            product(1.0, 0.0),
+            product(0.0, 1.0),
+            product(0.0, 0.0, zeros=0.5),
+            product(0.0, 0.0, others=0.5),  # a modulation, and an output layer, that begin at 0
+        ],
+    ),
+    "alike-rows": Case(
+        told(event(AlikeRows, nodes=(0,))),
+        "warning",
+        "All rows of body.weight have the same values, and after the step still: they get the "
+        "same gradients, so that the units stay alike.",
+        [told(event(AlikeRows))],
+    ),
+    "still-parameters": Case(
+        told(event(StillParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
+        "warning",
+        "body.weight is left as it was by the step at train.py:7 (100% of the elements that were "
+        "looked at, in 1 of its parameters), though it has a gradient and a rate of 0.0001: the "
+        "update is less than bfloat16 can tell, and is rounded away.",
+        [told(event(StillParameters, dtype="bfloat16"))],
+    ),
+    "only-vectors-learn": Case(
+        norms_alone(weights=False),
+        "info",
+        "Only norms and biases learn: norm.weight and norm.bias. Of the 2 weights with more than "
+        "one dimension 2 are frozen, and 0 in no optimizer that steps.",
+        [norms_alone(weights=True), model()],
+    ),
+}

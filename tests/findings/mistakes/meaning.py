@@ -1,0 +1,278 @@
+"""What a call, a group, a target or a weight is for: near misses of each rule, and variants."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.rows import says, silent
+
+CLASSES = torch.arange(8) % 3
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Steps by an optimizer that it is wrapped around, whose groups are its own."""
+
+    def __init__(self, inside: torch.optim.Optimizer) -> None:
+        super().__init__(inside.param_groups[0]["params"], {})
+        self.inside, self.param_groups = inside, inside.param_groups
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.inside.step()
+
+
+@silent("scheduler-without-steps", "shared-by-optimizers")
+def scheduler_of_a_wrapper(record: Record) -> None:
+    model = mlp()
+    inside = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(Lookahead(inside), 0.9)
+    with record(model):
+        for _ in range(4):
+            step(inside, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+            scheduler.step()
+
+
+@silent("scheduler-without-steps")
+def scheduler_of_what_steps_at_last(record: Record) -> None:
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    first, second = SGD(head.parameters(), lr=0.1), SGD(body.parameters(), lr=0.1)
+    scheduler = ExponentialLR(second, 0.9)
+    with record(nn.Sequential(body, head)):
+        for i in range(4):
+            step(first, F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES))
+            if i == 3:
+                second.step()
+            scheduler.step()
+
+
+@silent("rate-of-zero")
+def rate_that_rises_from_zero(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = LambdaLR(optimizer, lambda i: i / 10)
+    with record(model):
+        for _ in range(4):
+            step(optimizer, F.cross_entropy(model(torch.randn(8, 6)), CLASSES))
+            scheduler.step()
+
+
+@silent("decayed-norms", "empty-group")
+def groups_by_rate(record: Record) -> None:
+    body, norm, table = nn.Linear(6, 8), nn.LayerNorm(8), nn.Embedding(4, 6)
+    own = [*body.parameters(), *norm.parameters()]
+    rest = {"params": own, "weight_decay": 0.1}
+    optimizer = AdamW([rest, {"params": table.parameters(), "weight_decay": 0.0}])
+    with record(nn.ModuleList([body, norm, table])):
+        step(optimizer, norm(body(table(CLASSES))).square().mean())
+
+
+@silent("optimizer-epsilon")
+def epsilon_in_bfloat16(record: Record) -> None:
+    model = mlp().bfloat16()
+    with record(model):
+        x = torch.randn(8, 6, dtype=torch.bfloat16)
+        step(Adam(model.parameters()), F.cross_entropy(model(x).float(), CLASSES))
+
+
+@silent("clip-bound")
+def bound_that_is_reached_at_times(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for i in range(6):
+            loss = F.cross_entropy(model(torch.randn(8, 6)), CLASSES)
+            optimizer.zero_grad()
+            (loss * (1 if i % 2 else 100)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+
+@says("clip-bound", "shortened none of 6 gradients", severity="info")
+def bound_that_is_never_reached(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e4)  # cause
+            optimizer.step()
+
+
+@silent("called-for-each-sample")
+def cell_along_time(record: Record) -> None:
+    cell, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    with record(nn.ModuleList([cell, head])):
+        x = torch.randn(12, 8, 6)  # (time, batch, features)
+        h = torch.stack([cell(x[t]) for t in range(12)]).mean(0)
+        F.cross_entropy(head(h), CLASSES).backward()
+
+
+@silent("called-for-each-sample")
+def step_for_each_sample(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for row, label in zip(torch.randn(10, 6), torch.arange(10) % 3, strict=True):
+            step(optimizer, F.cross_entropy(model(row), label))
+
+
+@silent("called-for-each-sample")
+def observation_for_each_action(record: Record) -> None:
+    policy = mlp()
+    with record(policy):
+        out = torch.stack([policy(torch.randn(6)) for _ in range(12)])
+        F.cross_entropy(out, torch.arange(12) % 3).backward()
+
+
+@silent("still-parameters")
+def bfloat16_with_a_rate_that_it_can_tell(record: Record) -> None:
+    model = mlp().bfloat16()
+    optimizer = SGD(model.parameters(), lr=1.0)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(8, 6, dtype=torch.bfloat16)
+            step(optimizer, F.cross_entropy(model(x).float(), CLASSES))
+
+
+class Remembering(SGD):
+    """Keeps in its state what rounding leaves over, and adds it in the next step."""
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                rest = self.state[p].setdefault("kahan", torch.zeros_like(p, dtype=torch.float32))
+                rest.add_(p.grad.float(), alpha=-group["lr"])
+                new = (p.float() + rest).to(p.dtype)
+                rest.sub_(new.float() - p.float())
+                p.copy_(new)
+
+
+@silent("still-parameters")
+def bfloat16_that_remembers_the_rest(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    nn.init.ones_(model.weight)
+    model.bfloat16()
+    optimizer = Remembering(model.parameters(), lr=1e-4)
+    step(optimizer, model(torch.ones(8, 6, dtype=torch.bfloat16)).square().mean())
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.ones(8, 6, dtype=torch.bfloat16)).square().mean())
+
+
+class Forgetful(SGD):
+    """Makes new tensors, and changes no parameter."""
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p = p - group["lr"] * p.grad
+
+
+@says("still-parameters", "is left as it was by the step at {cause}", severity="warning")
+def step_that_assigns_to_its_own_variable(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = Forgetful(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()  # cause
+
+
+@silent("still-parameters")
+def rows_of_a_table_that_were_not_read(record: Record) -> None:
+    table = nn.Embedding(100, 8)
+    optimizer = SGD(table.parameters(), lr=0.1)
+    with record(table):
+        for _ in range(3):
+            step(optimizer, table(torch.zeros(8, dtype=torch.long)).square().mean())
+
+
+class Modulated(nn.Module):
+    """A modulation and an output layer that begin at zero, as those of a DiT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.body, self.out = nn.Linear(4, 8), nn.Linear(6, 8), nn.Linear(8, 3)
+        for layer in (self.shift, self.out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        result: Tensor = self.out(self.body(x) + self.shift(c))
+        return result
+
+
+@silent("zero-factors", "alike-rows")
+def modulation_that_begins_at_zero(record: Record) -> None:
+    model = Modulated()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        out = model(torch.randn(8, 6), torch.randn(8, 4))
+        step(optimizer, F.cross_entropy(out, CLASSES))
+
+
+@silent("alike-rows")
+def filters_that_begin_as_a_mean(record: Record) -> None:
+    model = nn.Sequential(nn.Conv1d(4, 4, 3, groups=4, bias=False), nn.Flatten(), nn.Linear(16, 3))
+    nn.init.constant_(model[0].weight, 1 / 3)  # type: ignore[arg-type]
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        step(optimizer, F.cross_entropy(model(torch.randn(8, 4, 6)), CLASSES))
+
+
+@silent("targets-outside", "ignored-targets", "constant-targets")
+def targets_that_fit(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    with record(model):
+        out, more = model(torch.randn(8, 6)), model(torch.randn(8, 6))
+        labels = CLASSES.masked_fill(CLASSES == 2, -100)
+        loss = F.cross_entropy(out, labels) + F.cross_entropy(more, out.softmax(1).detach())
+        loss = loss + F.cosine_embedding_loss(out, more, 2 * (CLASSES > 0) - 1)
+        smooth = F.one_hot(CLASSES, 3) * 0.9 + 0.05
+        (loss + F.binary_cross_entropy_with_logits(out, smooth)).backward()
+
+
+@says("ignored-targets", "in 1 of 2 calls")
+def batch_of_two_without_a_target(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    with record(model):
+        total = torch.zeros(())
+        for labels in (CLASSES, torch.full((8,), -1)):
+            total = total + F.nll_loss(  # cause
+                model(torch.randn(8, 6)).log_softmax(1), labels, ignore_index=-1, reduction="sum"
+            )
+        total.backward()
+
+
+@silent("untied-weights")
+def layers_of_equal_shape(record: Record) -> None:
+    table, head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+    with record(nn.ModuleList([table, head])):
+        F.cross_entropy(head(table(torch.arange(12))), torch.arange(12)).backward()
+
+
+@silent("sum-with-itself")
+def residual_that_is_added(record: Record) -> None:
+    class Block(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + super().forward(x) + x
+
+    model = nn.Sequential(Block(6, 6), nn.Linear(6, 3))
+    with record(model):
+        F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+
+
+@silent("outside-autocast")
+def everything_under_autocast(record: Record) -> None:
+    model = mlp()
+    with record(model), torch.autocast("cpu", torch.bfloat16):
+        F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
