@@ -2,7 +2,8 @@
 
 A sample of a few weights is compared before and after each step: some in 16 bits or not contiguous
 in memory, and one of all others, in turn. Counted are elements whose gradient, times the rate, is
-large enough to change them; in 16 bits all that have one. Left out is what an optimizer keeps a second copy of, or the rest of what was rounded.
+large enough to change them; in 16 bits all that have one. Left out is what an optimizer keeps a
+second copy of, or the rest of what was rounded.
 
 The rows of weights are compared after the first step, and then those alone that were alike.
 """
