@@ -75,7 +75,7 @@ def first_rows_alike(tensors: list[Tensor], within: float) -> list[bool]:
     Args:
         within: by so much they may differ, of the norm of the first.
     """
-    firsts, seconds = ([tensor[i] for tensor in tensors] for i in (0, 1))
+    firsts, seconds = ([torch.select(tensor, 0, i) for tensor in tensors] for i in (0, 1))
     norms = torch._foreach_norm([*torch._foreach_sub(firsts, seconds), *firsts])
     values = TensorBase.tolist(torch.stack(norms))
     pairs = zip(values[: len(tensors)], values[len(tensors) :], strict=True)

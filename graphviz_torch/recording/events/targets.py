@@ -33,14 +33,28 @@ from .noting import NotingListener
 _ENOUGH = 16  # targets: of fewer, chance may make all alike
 _MOST = 256  # calls whose answers wait
 
+
+# By functions, not by methods: a program may have put its own in their place.
+def _is_no_sign(target: Tensor) -> Tensor:
+    return torch.ne(torch.abs(target), 1)
+
+
+def _is_no_share(target: Tensor) -> Tensor:
+    return torch.logical_or(torch.lt(target, 0), torch.gt(target, 1))
+
+
+def _is_negative(target: Tensor) -> Tensor:
+    return torch.lt(target, 0)
+
+
 # By loss: the place of its target among the arguments, and what of it does not fit.
 _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
-    F.cosine_embedding_loss: (2, lambda target: target.abs().ne(1)),
-    F.margin_ranking_loss: (2, lambda target: target.abs().ne(1)),
-    F.hinge_embedding_loss: (1, lambda target: target.abs().ne(1)),
-    F.soft_margin_loss: (1, lambda target: target.abs().ne(1)),
-    F.binary_cross_entropy_with_logits: (1, lambda target: target.lt(0).logical_or(target.gt(1))),
-    F.poisson_nll_loss: (1, lambda target: target.lt(0)),
+    F.cosine_embedding_loss: (2, _is_no_sign),
+    F.margin_ranking_loss: (2, _is_no_sign),
+    F.hinge_embedding_loss: (1, _is_no_sign),
+    F.soft_margin_loss: (1, _is_no_sign),
+    F.binary_cross_entropy_with_logits: (1, _is_no_share),
+    F.poisson_nll_loss: (1, _is_negative),
 }
 _CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # the place of ignore_index
 
@@ -75,7 +89,7 @@ class Targets(NotingListener):
             if not count or target.device.type == "meta" or not has_memory(target):
                 return
             if outside is not None:
-                numbers = outside(target).sum().reshape(1)
+                numbers = torch.reshape(torch.sum(outside(target)), (1,))
             elif target.dtype.is_floating_point:
                 return
             else:
@@ -132,10 +146,11 @@ class Targets(NotingListener):
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
     """How many are ignored, and the least and the greatest of the others."""
-    skip = target.eq(ignored)
+    skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
-    least, greatest = target.masked_fill(skip, info.max), target.masked_fill(skip, info.min)
-    return torch.stack((skip.sum(), least.amin().long(), greatest.amax().long()))
+    least = torch.amin(torch.masked_fill(target, skip, info.max))
+    greatest = torch.amax(torch.masked_fill(target, skip, info.min))
+    return torch.stack((torch.sum(skip), TensorBase.long(least), TensorBase.long(greatest)))
 
 
 def _ignored(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -46,7 +46,7 @@ class SampleCalls(NotingListener):
         if not stack.is_outermost or len(args) != 1 or type(args[0]) is not Tensor:
             return
         with unseen_calls():
-            if not args[0]._is_view() or not torch.is_grad_enabled():
+            if not TensorBase._is_view(args[0]) or not torch.is_grad_enabled():
                 self._last = None
                 return
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))

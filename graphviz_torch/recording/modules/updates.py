@@ -102,7 +102,9 @@ class Updates(NotingListener):
                 self._samples.append(sample)
                 if id(parameter) not in self._counts:
                     dtype = str(parameter.dtype).removeprefix("torch.")
-                    still = StillParameters(dtype=dtype, contiguous=parameter.is_contiguous())
+                    still = StillParameters(
+                        dtype=dtype, contiguous=TensorBase.is_contiguous(parameter)
+                    )
                     self._counts[id(parameter)] = _Count(still, place, rate)
 
     def stepped(self, event: Stepped) -> None:
@@ -112,8 +114,8 @@ class Updates(NotingListener):
             for parameter, view, before, learns in samples:
                 known = self._counts[id(parameter)]
                 known.steps += 1
-                still = torch.eq(view, before).logical_and_(learns)
-                known.counts += (torch.stack((learns.sum(), still.sum())),)
+                still = torch.logical_and(torch.eq(view, before), learns)
+                known.counts += (torch.stack((torch.sum(learns), torch.sum(still))),)
 
     def step_ended(self, event: None) -> None:
         super().step_ended(event)
@@ -193,7 +195,7 @@ def _is_suspect(parameter: Tensor) -> bool:
     """May a step leave it as it was: in 16 bits, or not contiguous."""
     if not has_memory(parameter):
         return False
-    odd = parameter.dtype.itemsize == 2 or not parameter.is_contiguous()
+    odd = parameter.dtype.itemsize == 2 or not TensorBase.is_contiguous(parameter)
     return odd and TensorBase.dim(parameter) > 0
 
 
@@ -208,21 +210,23 @@ def _sample(parameter: Tensor, rate: float) -> _Sample | None:
         return None
     if not parameter.dtype.is_floating_point:
         return None
-    stride, shape, count = parameter.stride(), parameter.shape, TensorBase.numel(parameter)
+    stride, shape = TensorBase.stride(parameter), parameter.shape
+    count = TensorBase.numel(parameter)
     span = sum([(size - 1) * step for size, step in zip(shape, stride, strict=True)])
-    if not count or gradient.stride() != stride or span + 1 != count:
+    if not count or TensorBase.stride(gradient) != stride or span + 1 != count:
         return None
     number = min(count, _ELEMENTS)
 
     def some(tensor: Tensor) -> Tensor:
         start = TensorBase.storage_offset(tensor)
-        return torch.as_strided(tensor.detach(), (number,), (count // number,), start)
+        return torch.as_strided(TensorBase.detach(tensor), (number,), (count // number,), start)
 
     view, slope = some(parameter), some(gradient)
-    learns = slope.ne(0)
+    learns = torch.ne(slope, 0)
     if parameter.dtype.itemsize > 2:  # what rounding leaves of a gradient changes nothing
-        learns = slope.abs().mul_(rate).gt(view.abs().mul_(4 * torch.finfo(view.dtype).eps))
-    return _Sample(parameter, view, view.clone(), learns)
+        least = torch.mul(torch.abs(view), 4 * torch.finfo(view.dtype).eps)
+        learns = torch.gt(torch.mul(torch.abs(slope), rate), least)
+    return _Sample(parameter, view, torch.clone(view), learns)
 
 
 def _has_rows(tensor: Tensor) -> bool:
@@ -242,16 +246,17 @@ def _alike(weights: dict[str, Tensor]) -> Iterator[str]:
     for name, tensor in weights.items():
         groups.setdefault((tensor.device, tensor.dtype), []).append(name)
     for names in groups.values():
-        same = first_rows_alike([weights[name].detach() for name in names], _ROUNDED)
+        same = first_rows_alike([TensorBase.detach(weights[name]) for name in names], _ROUNDED)
         yield from (name for name, alike in zip(names, same, strict=True) if alike)
 
 
 def _all_alike(tensor: Tensor, within: float) -> bool:
     """Are all rows the same, but for rounding, and not zero."""
-    values = tensor.detach()
-    largest = TensorBase.item(values.abs().amax())
-    apart = TensorBase.item(values.sub(values[:1]).abs().amax())
-    return 0 < largest < math.inf and apart <= within * largest
+    values = TensorBase.detach(tensor)
+    largest = TensorBase.item(torch.amax(torch.abs(values)))
+    apart = torch.sub(values, torch.narrow(values, 0, 0, 1))
+    furthest = TensorBase.item(torch.amax(torch.abs(apart)))
+    return 0 < largest < math.inf and furthest <= within * largest
 
 
 def _learns_alike(tensor: Tensor) -> bool:

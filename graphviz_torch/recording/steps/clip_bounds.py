@@ -47,7 +47,7 @@ class ClipBounds(NotingListener):
         shares = self._shares.setdefault(self.program.place(event.frame), [])
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             # A number of the library's own, that nothing else holds.
-            shares.append(TensorBase.item(share) if share.is_cpu else share.detach())
+            shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
         del shares[:-_MOST]
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
