@@ -48,4 +48,6 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
 
 def _sentence(reason: str) -> str:
     """The first line of a reason of dynamo's, without its end."""
+    if reason.strip() == "step_unsupported":  # no more is said
+        return "what comes next could not be compiled"
     return reason.strip().partition("\n")[0].strip().rstrip(".")

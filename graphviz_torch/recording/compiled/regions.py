@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from types import FrameType
 
+from torch import Tensor
+
 from ...internals.compiler.retrace import original, trace_again
+from ...internals.frames import variables
 from ...internals.hooks.dispatch import sequence_number
+from ...internals.tensors.pytree import tensors
 from ..program import Program
 from .trace import OperationTrace
 
@@ -26,6 +30,7 @@ class Regions:
         program.table.trace_calls()
         self._trace: OperationTrace | None = None  # of the graph that is called
         self._start = 0
+        self._given: list[Tensor] = []  # what the code was given
 
     @classmethod
     def wanted(cls, program: Program) -> Regions | None:
@@ -41,9 +46,16 @@ class Regions:
             called = None if self._trace is None else self._trace.modules
             self._program.table.call_inside(called, self._program.module)
             self._start = sequence_number()
+            if self._program.tracker.known:
+                names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+                self._given = tensors(*variables(frame, *names))
 
     def ended(self) -> None:
-        """It has run."""
+        """It has run; a cut may have been in what it was given."""
+        given, self._given = self._given, []
+        if given and (end := sequence_number()) > self._start:
+            tracker = self._program.tracker
+            tracker.use(tracker.trails(given), range(self._start, end))
         if self._trace is not None and self._program.is_here():
             self._trace.expected(self._start, sequence_number())
             self._trace = None

@@ -75,7 +75,6 @@ class Cuts(Listener):
         self._records: list[CutRecord] = []
         # Of calls that took nothing but parameters, by function, line and those.
         self._of_parameters: dict[Any, tuple[Origin, ...]] = {}
-        self._used: dict[Trail, None] = {}
         self._reads: dict[Origin, None] = {}
 
     def calling(self, event: Calling) -> None:
@@ -199,9 +198,7 @@ class Cuts(Listener):
         if end > start:
             fns = [tensor.grad_fn for tensor in made if tensor.requires_grad]
             after = [fn._sequence_nr() for fn in fns if fn is not None]
-            for trail in behind:
-                trail.after = [*(trail.after or ()), *after][-_USES:]
-                self._used[trail] = None
+            self._tracker.use(behind, after)
         elif not made and (name := name_of(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
             for origin in islice(origins, _PENDING_READS):
@@ -293,7 +290,7 @@ class Cuts(Listener):
         But for a failure, what is done with weights between forwards is left out: an average of
         them, a norm to log.
         """
-        for trail in inwards(self._used):
+        for trail in inwards(self._tracker.used):
             after = trail.after or []
             for origin in trail.starts:
                 origin.cut.after = sorted({*origin.cut.after, *after})[-_USES:]
@@ -321,7 +318,7 @@ class Cuts(Listener):
                     fn = nodes[id(operand)]
                 if fn is not None:
                     known.append((label, fn))
-        self._records, self._of_parameters, self._used, self._reads = [], {}, {}, {}
+        self._records, self._of_parameters, self._reads = [], {}, {}
         self._tracker.forget_trails()
         return cuts
 

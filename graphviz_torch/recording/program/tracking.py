@@ -10,6 +10,8 @@ from torch import Tensor
 from ...internals.dynamo import uncompiled
 from ...internals.tensors.weak import Ref
 
+_USES = 32  # nodes that used the result of one cut: the last ones are noted
+
 
 class Copy(Protocol):
     """What wants to know whether a tensor is used."""
@@ -87,6 +89,7 @@ class Tracker:
 
     def __init__(self) -> None:
         self.known: dict[int, _Followed] = {}
+        self.used: dict[Trail, None] = {}  # of what nodes were made from
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
         """Tell `copy` what becomes of a tensor."""
@@ -112,8 +115,15 @@ class Tracker:
                     found[trail] = None
         return found
 
+    def use(self, behind: Iterable[Trail], numbers: Iterable[int]) -> None:
+        """Nodes with these numbers were made from tensors with these trails."""
+        for trail in behind:
+            trail.after = [*(trail.after or ()), *numbers][-_USES:]
+            self.used[trail] = None
+
     def forget_trails(self) -> None:
         """Follow nothing but copies any more."""
+        self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None
             if not found.copies:

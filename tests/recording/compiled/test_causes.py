@@ -236,3 +236,33 @@ def test_dynamo_is_as_before_after_a_compilation_and_one_that_failed() -> None:
     with record(), pytest.raises(BackendCompilerFailed):
         torch.compile(nn.Linear(2, 2), backend=fails)(torch.ones(1, 2))
     assert (torch._dynamo.utils.run_node, OutputGraph.call_user_compiler) == (run, compiler)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_cut_between_two_regions_is_named_as_in_eager(before: int) -> None:
+    found = []
+    for backend in None, "aot_eager":
+        model = nn.ModuleList([Block(8), Block(4)])
+        for block in model if backend else ():
+            block.compile(backend=backend)
+
+        def step(model: nn.ModuleList = model) -> None:
+            features = model[0](torch.ones(4, 8)).detach()
+            model[1](features).sum().backward()
+
+        for _ in range(before):
+            step()
+        model.zero_grad()
+        with record(model) as recording:
+            step()
+        found.append([row[:4] for row in told(recording.graph)])  # without the advice
+    assert found[0] == found[1] != []

@@ -1,0 +1,109 @@
+"""Does `find` say of a compiled model what it does not say of the model uncompiled?
+
+    python -m tests.bench.compiled.findings            all programs with a mistake, and healthy ones
+    python -m tests.bench.compiled.findings NAME ...   these
+    python -m tests.bench.compiled.findings --compiled eager
+
+A program is a row of tests/findings: it makes a model and gives it to `record`. It runs twice, the
+second time with that model compiled in place (aot_eager; of a container of PyTorch's each of its
+modules) just before. Printed for each: "+" what is said of the compiled run alone, and "-" what of
+the other alone, if it is a warning or an error. Of graph breaks, of recompilations and of the
+region itself only the compiled run can speak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphviz_torch.graph import Finding
+from tests.findings.corpus import cases, tables
+from tests.findings.mistakes.rows import MISTAKES, SILENT
+
+assert tables  # full
+for file in sorted((Path(cases.__file__).parents[1] / "mistakes").glob("*.py")):
+    import_module(f"tests.findings.mistakes.{file.stem}")
+
+Row = tuple[cases.Program, str | None]
+OF_COMPILED = ("graph-break", "recompilation")
+
+
+def programs() -> dict[str, Row]:
+    rows: dict[str, Row] = {name: (row.program, row.raises) for name, row in MISTAKES.items()}
+    rows |= {name: (program, None) for name, (program, _) in SILENT.items()}
+    rows |= {name: (row.program, row.raises) for name, row in cases.REPORTED.items()}
+    return rows | {name: (program, None) for name, program in cases.HEALTHY.items()}
+
+
+class Compiling(cases.Recorder):
+    """A recorder that compiles the model that it is given."""
+
+    compiled = False
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        model = args[0] if args else None
+        if isinstance(model, nn.Module):
+            own = type(model).__module__.startswith("torch.")
+            for module in model.children() if own and len([*model.children()]) else (model,):
+                if isinstance(module, nn.Module) and not isinstance(module, nn.ModuleList):
+                    module.compile(backend="aot_eager")
+                    self.compiled = True
+        return super().__call__(*args, **options)
+
+
+def told(findings: list[Finding]) -> dict[tuple[str, ...], Finding]:
+    """By rule and line, and names of parameters: numbers of nodes and norms are not compared."""
+    found = {}
+    for one in findings:
+        if one.severity != "info" and one.rule not in OF_COMPILED:
+            names = sorted(set(re.findall(r"[\w.]+\.(?:weight|bias)", one.message)))
+            found[(one.rule, one.where, one.cause, *names)] = one
+    return found
+
+
+def compare(name: str, row: Row, how: str) -> str:
+    """Lines on a program; "" where both say the same, or nothing was compiled."""
+    program, raises = row
+    try:
+        eager = told(cases.play(program, raises))
+    except Exception as error:
+        return f"{name}: uncompiled, it ended otherwise: {str(error)[:100]}"
+    torch._dynamo.reset()
+    recorder, play = Compiling(compiled=how), cases.Recorder
+    cases.Recorder = lambda **_: recorder  # type: ignore[assignment, misc]
+    try:
+        compiled = told(cases.play(program, raises))
+    except Exception as error:
+        return f"{name}: compiled, it ended otherwise: {str(error)[:100]}"
+    finally:
+        cases.Recorder = play  # type: ignore[misc]
+    lines = [
+        f"  + {compiled[k].rule} [{k[1]}] {compiled[k].message}" for k in compiled.keys() - eager
+    ]
+    lines += [f"  - {eager[k].rule} [{k[1]}] {eager[k].message}" for k in eager.keys() - compiled]
+    return "\n".join([name, *sorted(lines)]) if lines and recorder.compiled else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--compiled", default="open", choices=("open", "eager", "gradients"))
+    parsed = parser.parse_args()
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    rows = programs()
+    for name in parsed.names or rows:
+        if text := compare(name, rows[name], parsed.compiled):
+            print(text, flush=True)
+    print(f"{len(parsed.names or rows)} programs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
