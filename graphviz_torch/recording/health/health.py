@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -37,7 +37,8 @@ from .stillness import Still, Stillness
 
 _SHARE = 0.03  # of a step, for all of this
 _LEAST = 6e-5  # seconds that may be spent in any case
-_MOST_SHARE, _WEIGHT = 4.0, 1 / 16  # of one step, and of each in the mean of the last
+_MOST_SHARE, _WEIGHT = 4.0, 1 / 4  # of some steps, and of these in the mean of the last
+_RATION_EVERY = 4  # steps
 _MOST_PARTS, _PART = 64, 8  # parts, and parameters in one
 _FEW = 4  # steps from one look to the next at parameters that make no parts
 _SAMPLE_EVERY = 16  # steps
@@ -79,8 +80,8 @@ class Health:
         self._sample: _Sample | None = None
         self._waiting: list[Callable[[], None]] = []  # readings of a device, for the next step
         self._parts = 1  # that the parameters are looked at in
-        self._ended = perf_counter()  # the last step
-        self._cost = 0.0  # seconds, of this step so far
+        self._rationed, self._ended = -1, perf_counter()  # a step, and when it ended
+        self._cost = 0.0  # seconds, of the steps since then
         self._mean = 0.0  # of what was spent in the last steps, in shares of what may be
         self.seconds = 0.0  # that the last steps took
         self.step = -1
@@ -120,14 +121,15 @@ class Health:
             past = self._past_of(event)
             if past.own:
                 self._begin(past, event)
-                self._pass(self._reports(past, event))
-            self._computes = past.own != [] and past.closure
+                self._report(past, event)
             if self._parameters.waits:
                 pasts = list(self._pasts.values())
                 self._pass(self._parameters.reports(self.step, pasts, event.frame))
         if past.own:
-            with suppress(RuntimeError):  # a device that has failed, or what has no norm
+            try:
                 self._look(past)
+            except RuntimeError:  # a device that has failed, or what has no norm
+                self._sample = None
         self._cost += perf_counter() - began
 
     def stepped(self, event: Stepped) -> bool:
@@ -136,15 +138,18 @@ class Health:
         past = self._pasts.get(id(event.optimizer))
         if past is None or past.ref() is not event.optimizer or not past.own:
             return False
-        with suppress(RuntimeError):
-            past.keeps = past.keeps or bool(event.optimizer.state)
-            self._compare(past)
-            if past.closure:
-                self._pass(past.used(self.step, self._parameters.tensors, None))
-            if self.step % _MEMORY_EVERY == 0:
-                self._pass(self._signs.memory(self.step, _memory()))
+        past.keeps = past.keeps or bool(event.optimizer.state)
+        if self._sample is not None:
+            with suppress(RuntimeError):
+                self._compare(past, self._sample)
+            self._sample = None
+        if past.closure and past.uses(self.step, self._parameters.tensors):
+            self._pass(past.uncleared(self.step, None))
+        if self.step % _MEMORY_EVERY == 0:
+            self._pass(self._signs.memory(self.step, _memory()))
         self._cost += perf_counter() - began
-        self._ration()
+        if self.step - self._rationed >= _RATION_EVERY:
+            self._ration()
         return True
 
     def _past_of(self, event: Stepping) -> OptimizerPast:
@@ -182,21 +187,22 @@ class Health:
             self.step += 1
         self._stepped.add(id(event.optimizer))
 
-    def _reports(self, past: OptimizerPast, event: Stepping) -> Iterator[WatchReport]:
-        """What an optimizer's step tells that is about to be."""
+    def _report(self, past: OptimizerPast, event: Stepping) -> None:
+        """Tell what an optimizer's step shows that is about to be."""
         step, frame = self.step, event.frame
         if past.has_other_rates(event.optimizer.param_groups):
-            yield from past.rates(step, event.optimizer.param_groups, frame)
-        past.closure = bool(event.args) and any(map(callable, event.args))
-        if not past.closure:
-            yield from past.used(step, self._parameters.tensors, frame)
-        yield from self._graphs.stepping(step, frame)
+            self._pass(past.rates(step, event.optimizer.param_groups, frame))
+        past.closure = self._computes = bool(event.args) and any(map(callable, event.args))
+        if not past.closure and past.uses(step, self._parameters.tensors):
+            self._pass(past.uncleared(step, frame))
+        if self._graphs.due(step):
+            self._pass(self._graphs.stepping(step, frame))
         if self._renewed == _RENEWED:
             text = f"{past.name}{line_of(frame)} is made anew for each step, from step "
             text += f"{step - _RENEWED} on: what it keeps of its steps is lost."
-            yield WatchReport(step, "new-optimizer", text)
+            self._pass([WatchReport(step, "new-optimizer", text)])
         if step % _AVERAGES_EVERY == 0:
-            yield from self._averages.look(step, frame)
+            self._pass(self._averages.look(step, frame))
 
     def _look(self, past: OptimizerPast) -> None:
         own = past.own
@@ -273,22 +279,23 @@ class Health:
             else:
                 self._tell_still(self._stillness.skip(i))
 
-    def _compare(self, past: OptimizerPast) -> None:
-        sample, self._sample = self._sample, None
-        if sample is not None:
-            with unseen_calls(), torch.no_grad():
-                pair = Norms({0: sample.before, 1: sample.tensor - sample.before})
-            judged = sample.has_gradient and not past.decayed
-            self._read(
-                partial(self._weigh, self.step, sample, pair, past.own, judged), (sample.before,)
-            )
+    def _compare(self, past: OptimizerPast, sample: _Sample) -> None:
+        judged = sample.has_gradient and not past.decayed
+        weigh = partial(self._weigh, self.step, sample.parameter, past.own, judged)
+        with unseen_calls(), torch.no_grad():
+            pair = [sample.before, sample.tensor - sample.before]
+        quick = quick_norms(pair)
+        if quick is not None and math.isfinite(math.hypot(*quick)):
+            weigh(quick)
+        else:
+            norms = Norms(dict(enumerate(pair)))
+            self._read(lambda: weigh([each.norm for each in norms.fetch().values()]), pair)
 
     def _weigh(
-        self, step: int, sample: _Sample, norms: Norms, own: Sequence[int], judged: bool
+        self, step: int, i: int, own: Sequence[int], judged: bool, norms: Sequence[float]
     ) -> None:
-        found = norms.fetch()
-        if len(found) == 2:
-            i, weight, change = sample.parameter, found[0].norm, found[1].norm
+        if len(norms) == 2:
+            weight, change = norms
             self._pass(self._signs.update(step, i, weight, change))
             still = change == 0 and weight > 0
             self._tell_still(self._stillness.sample(step, i, own, still=still, judged=judged))
@@ -312,11 +319,11 @@ class Health:
 
     def _ration(self) -> None:
         """Look at fewer parameters in each step, where it takes too long."""
-        now = perf_counter()
-        took = now - self._ended
+        now, steps = perf_counter(), self.step - self._rationed
+        took, cost = (now - self._ended) / steps, self._cost / steps
         self.seconds += (min(took, 2 * self.seconds + _LEAST) - self.seconds) * _WEIGHT
-        share = self._cost / max(_LEAST, _SHARE * took)
-        self._ended, self._cost = now, 0.0
+        share = cost / max(_LEAST, _SHARE * took)
+        self._rationed, self._ended, self._cost = self.step, now, 0.0
         self._mean += (min(share, _MOST_SHARE) - self._mean) * _WEIGHT
         few = self._parts >= _FEW and len(self._parameters.names) < 2 * _PART * self._parts
         if self._mean > 1 and self._parts < _MOST_PARTS and not few:

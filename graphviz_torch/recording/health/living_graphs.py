@@ -44,10 +44,12 @@ class LivingGraphs:
                 self._marks.append((step, weakref.ref(hook_dictionaries([fn])[0])))
                 return
 
+    def due(self, step: int) -> bool:
+        """Is it time to look which are alive."""
+        return not (self._told or step % _EVERY)
+
     def stepping(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Look which are alive, now and then."""
-        if self._told or step % _EVERY:
-            return
+        """Look which are alive."""
         self._marks = deque((when, mark) for when, mark in self._marks if mark() is not None)
         steps = {when for when, _ in self._marks if when < step}
         if len(steps) < _MANY:

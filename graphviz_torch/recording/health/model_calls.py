@@ -83,16 +83,18 @@ def _around(kind: Any, name: str) -> Callable[..., Any]:
         call = getattr(super(kind, self), name) if theirs is None else theirs.__get__(self)
         if is_compiling():
             return call(*args, **kwargs)
-        watches = [w for w in _WATCHES.get(kind, ()) if w.model is self]
-        if not watches or watches[0].thread != get_ident():
+        for watch in _WATCHES.get(kind, ()):
+            if watch.model is self and watch.thread == get_ident():
+                break
+        else:
             return call(*args, **kwargs)
-        given = watches[0].began(name, args, kwargs)
+        given = watch.began(name, args, kwargs)
         try:
             result = call(*args, **kwargs)
         except BaseException as error:
             hide(error)
             raise
-        watches[0].ended(given, result)
+        watch.ended(given, result)
         return result
 
     return method

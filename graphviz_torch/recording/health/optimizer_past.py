@@ -106,22 +106,29 @@ class OptimizerPast:
         pairs = zip(self._rates, self._largest, strict=False)
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
-    def used(
-        self, step: int, parameters: Sequence[tuple[str, Tensor]], frame: FrameType | None
-    ) -> Iterator[WatchReport]:
-        """It steps with the gradients of now."""
-        uncleared = not self._cleared and self.backward_since
-        self._uncleared = self._uncleared + 1 if uncleared else 0
-        if self._uncleared == 1:
-            self._since = step
-        if self._uncleared == _UNCLEARED:
-            text = f"The gradients are not cleared from step {self._since} on: {self.name}"
-            text += f"{line_of(frame)} steps with their sum."
-            yield WatchReport(step, "uncleared-gradient", text)
-        self._sample = next((p for i in self.own if (p := parameters[i][1]).grad is not None), None)
+    def uses(self, step: int, parameters: Sequence[tuple[str, Tensor]]) -> bool:
+        """It steps with the gradients of now. Were they not cleared, so often as to be told?"""
+        if self._cleared or not self.backward_since:
+            self._uncleared = 0
+        else:
+            self._uncleared += 1
+            if self._uncleared == 1:
+                self._since = step
+        self._sample = None
+        for i in self.own:
+            if parameters[i][1].grad is not None:
+                self._sample = parameters[i][1]
+                break
         self._gradient = self._look()
         self._cleared = self._gradient is None
         self.backward_since = False
+        return self._uncleared == _UNCLEARED
+
+    def uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
+        """Tell since when its gradients are not cleared."""
+        text = f"The gradients are not cleared from step {self._since} on: {self.name}"
+        text += f"{line_of(frame)} steps with their sum."
+        yield WatchReport(step, "uncleared-gradient", text)
 
     def backward_began(self) -> None:
         """Backward is about to add to gradients, maybe to those of this one."""

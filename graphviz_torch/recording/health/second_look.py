@@ -84,6 +84,7 @@ class SecondLook:
         self._open = False  # does a `training_step` run that is held
         self._ran = False  # has a backward, since the last call
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
+        self._autocasts = self._kind in ("cpu", "cuda")
         self.running = False
         self.holds_gradients = True  # of results; in short steps that is too dear
         self.seam = ModelCalls(model, self._call, self._ended)
@@ -91,7 +92,8 @@ class SecondLook:
     def release(self) -> None:
         """The step is over."""
         for call in self._calls:
-            call.release()
+            if call.handles:
+                call.release()
         self._calls.clear()
 
     def loss(self, event: BackwardBegan) -> tuple[bool, str] | None:
@@ -101,9 +103,7 @@ class SecondLook:
         """
         self._ran = True
         with unseen_calls():
-            values: list[float] = []
-            for output in event.outputs:
-                values += _number(output)
+            values = [value for output in event.outputs for value in _number(output)]
         if all(map(math.isfinite, values)):
             return None
         text = ""
@@ -203,35 +203,36 @@ class SecondLook:
         return getattr(self._model, call.method)(*call.args, **call.kwargs)
 
     def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        with suppress(Exception):  # of a kind of tensor that tells nothing
-            if self.running:
-                return None
+        if self.running:
+            return None
+        try:
             if method != "__call__":
                 self._open = False  # the last one, if it has failed
                 if not _can_be_made_again(args, kwargs):
                     return None
+            if self._open or not torch.is_grad_enabled():
+                return None
+            if self._ran or len(self._calls) >= _CALLS:
+                self.release()
+                self._ran = False
             call = self._began(method, args, kwargs)
-            self._open = self._open or (call is not None and method != "__call__")
-            return call
-        return None
+        except Exception:  # of a kind of tensor that tells nothing
+            return None
+        self._open = call is not None and method != "__call__"
+        return call
 
     def _began(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        if self._open or not torch.is_grad_enabled():
-            return None
-        if self._ran or len(self._calls) >= _CALLS:
-            self.release()
-            self._ran = False
         with unseen_calls():
-            plain = not kwargs and all(type(argument) is Tensor for argument in args)
+            plain = not kwargs and {*map(type, args)} == {Tensor}
             given = args if plain else tensors(args, kwargs)
             if sum([t.nbytes for t in given]) > _NBYTES:
                 return None
-            versions = [(t, t._version) for t in given if not torch.is_inference(t)]
+            versions = [(t, t._version) for t in given if not TensorBase.is_inference(t)]
         states = {"cpu": torch.default_generator.get_state()}
         if self._kind == "cuda" and not torch.cuda.is_current_stream_capturing():
             states["cuda"] = torch.cuda.get_rng_state()
         autocast = None
-        if self._kind in ("cpu", "cuda") and torch.is_autocast_enabled(self._kind):
+        if self._autocasts and torch.is_autocast_enabled(self._kind):
             autocast = self._kind, torch.get_autocast_dtype(self._kind)
         return _Call(method, args, kwargs, versions, states, autocast, sequence_number())
 
@@ -277,10 +278,11 @@ def _outputs(result: Any) -> list[Any]:
 
 def _number(output: Any) -> list[float]:
     """The value of a loss, if it can be read without waiting."""
-    if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or torch.is_complex(output):
+    if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
-    found = [output] if type(output) is Tensor and output.is_cpu else elements(output).tensors
-    return [TensorBase.item(each) for each in found if each.is_cpu]
+    if type(output) is Tensor and output.is_cpu:
+        return [TensorBase.item(output)]
+    return [TensorBase.item(each) for each in elements(output).tensors if each.is_cpu]
 
 
 def _name(path: str) -> str:

@@ -37,7 +37,7 @@ class Stillness:
 
     def wanted(self, own: Sequence[int]) -> int | None:
         """A weight of an optimizer to be looked at now; None: whichever is next."""
-        if self._suspect not in own:
+        if self._suspect is None or self._suspect not in own:
             return None
         return self._others[-1] if self._others else self._suspect
 
