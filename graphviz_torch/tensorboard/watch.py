@@ -199,7 +199,8 @@ def watch(
       Lightning that leaves the steps to its Trainer, the whole `training_step`;
     - parameters without a gradient, or with one of zero, in 20 steps;
     - a norm ten times the largest of the last 50 steps; a weight that a step changes by a tenth of
-      its norm; weights that the steps change no more;
+      its norm; weights that the steps change no more; weights that fell to a thousandth of what
+      they were;
     - a learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
       not cleared, in 5 steps; an optimizer that is made anew for each step; parameters that were
       replaced while an optimizer keeps the old ones;

@@ -111,6 +111,21 @@ def gradients_clipped_to_nothing(steps: int, at: int) -> list[WatchReport]:
     return watching.reports
 
 
+def weights_made_tiny(steps: int, at: int) -> list[WatchReport]:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watch(model) as watching:
+        for step in range(steps):
+            if step == at:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p.mul_(1e-6)
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+    return watching.reports
+
+
 def gradients_not_cleared(optimizer: Any, to_none: bool) -> Callable[[int, int], list[WatchReport]]:
     def run(steps: int, at: int) -> list[WatchReport]:
         model = Net()
@@ -218,6 +233,13 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         60,
         70,
         "The gradients are not cleared from step 60 on: AdamW at {}",
+    ),
+    "weights of 1e-6": (
+        weights_made_tiny,
+        "shrunken-weight",
+        100,
+        160,
+        "what they were before step",
     ),
     "an average that is written and stays": (
         average(lambda mean, p: mean.lerp_(p, 0.0)),

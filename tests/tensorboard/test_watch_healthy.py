@@ -165,6 +165,24 @@ def head_replaced_and_optimizer_too(steps: int) -> Iterator[nn.Module]:
         optimizer.step()
 
 
+def head_replaced_by_one_near_zero(steps: int) -> Iterator[nn.Module]:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    yield model
+    for step in range(steps):
+        if step == 150:
+            model.head = nn.Linear(8, 1)
+            nn.init.constant_(model.head.weight, 1e-5)
+            groups = [
+                {"params": model.body.parameters(), "lr": 1.0},
+                {"params": [model.head.weight]},
+            ]
+            optimizer = torch.optim.SGD(groups, lr=1e-6)
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
 def rollouts(steps: int) -> Iterator[nn.Module]:
     policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
@@ -204,6 +222,7 @@ HEALTHY = [
     from_a_rate_of_zero,
     frozen_then_free,
     head_replaced_and_optimizer_too,
+    head_replaced_by_one_near_zero,
     rollouts,
     recurrent,
 ]

@@ -165,6 +165,8 @@ class Health:
             self._parameters.look(self.step + 1)
         known = past.looked_up == self._parameters.version and not self._parameters.waits
         if not known or self.step % _RENEW == 0:
+            if not known:
+                self._signs.forget_weights()  # one may be a new head, which begins at zero
             past.looked_up = self._parameters.version
             past.held = set(map(id, parameters_of(optimizer)))
             tensors = self._parameters.tensors

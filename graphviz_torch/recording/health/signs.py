@@ -33,6 +33,7 @@ Kind = Literal[
     "replaced-parameters",
     "growing-graphs",
     "still-average",
+    "shrunken-weight",
 ]
 
 PATIENCE = 20  # steps without a gradient
@@ -41,6 +42,7 @@ _SPIKE = 10.0  # times the largest of them
 _NOTABLE = 0.01  # of the largest norm that the training began with: below, it has converged
 _LARGE = 0.1  # of a weight's norm, in one step
 _AGAIN = 3  # samples in a row
+_SHRUNKEN = 1e-3  # of the norm that a weight had
 # What follows from what, and is not said in the steps after it.
 _EFFECTS: dict[Kind, set[Kind]] = {
     "nonfinite-loss": {
@@ -56,6 +58,7 @@ _EFFECTS: dict[Kind, set[Kind]] = {
     "replaced-parameters": {"no-gradient", "no-update", "spike"},
     "new-optimizer": {"spike", "large-update"},
     "growing-graphs": {"growing-memory"},
+    "shrunken-weight": {"shrunken-weight", "spike", "large-update", "no-gradient", "no-update"},
 }
 _FOLLOWS = 1000  # steps
 _SAMPLES = 8  # of the memory, each larger than the one before
@@ -91,6 +94,7 @@ class Signs:
         self._largest = 0.0  # norm of the gradients in the first steps
         self._totals: dict[tuple[int, int], deque[float]] = {}  # by first parameter and their count
         self._updates: dict[int, int] = {}  # samples in a row
+        self._weights: dict[int, tuple[float, int]] = {}  # the largest norm, and its step
         self._memory: deque[int] = deque(maxlen=_SAMPLES)
 
     def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
@@ -141,12 +145,23 @@ class Signs:
     def update(
         self, step: int, parameter: int, weight: float, change: float
     ) -> Iterator[WatchReport]:
-        """Take a sample of a parameter: its norm, and that of its change."""
+        """Take a sample of a parameter: its norm before the step, and that of its change."""
+        largest, when = self._weights.get(parameter, (0.0, step))
+        if weight >= largest:
+            self._weights[parameter] = weight, step
+        elif weight < _SHRUNKEN * largest:
+            part = f"{number_text(weight / largest)} of" if weight else "0: nothing is left of"
+            text = f"The values of {{}} are, before step {step}, {part} what they were before step "
+            yield from self._say(step, "shrunken-weight", (parameter,), f"{text}{when}.")
         large = step > _PAST and weight > 0 and change > _LARGE * weight
         self._updates[parameter] = self._updates.get(parameter, 0) + 1 if large else 0
         if self._updates[parameter] == _AGAIN:
             said = f"A step changes {{}} by {change / weight:.0%} of its norm, in {_AGAIN} samples "
             yield from self._say(step, "large-update", (parameter,), f"{said}in a row.")
+
+    def forget_weights(self) -> None:
+        """Hold no weight against what it was: some have been replaced."""
+        self._weights.clear()
 
     def still(
         self, step: int, parameters: Sequence[int], since: tuple[int, int], *, all_of_them: bool
