@@ -29,7 +29,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
     given = given[:_MOST]
-    reach = _reach(subject, given) if len(given) > 1 else set()
+    reach = _reach(subject, given)
     for each in given:
         if each.name in reach:
             yield Experiment("inputs", _CHANGED.format(each.name), True, _REACHES)
@@ -40,7 +40,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
 
 
 def _reach(subject: Subject, given: list[Input]) -> set[str]:
-    """Those of several inputs whose other values give another output, by a forward for each."""
+    """Those whose other values give another output: a forward of each, beside none."""
 
     def run(name: str) -> Plain:
         return run_plainly(

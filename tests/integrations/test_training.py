@@ -132,7 +132,8 @@ def test_steps_after_the_first_know_the_variables_of_the_loop_as_well() -> None:
             optimizer.step()
     assert {"offset", "weight", "bias"} <= {node.label for node in steps.graph.nodes}
     [said] = [each.message for each in steps.findings if each.rule == "not-in-optimizer"]
-    assert "No optimizer updates weight. optimizer, stepped at test_training.py:" in said
+    assert "No optimizer updates weight, which got a gradient at test_training.py:" in said
+    assert " optimizer, stepped at test_training.py:" in said
 
 
 def test_graph_and_norms_go_to_tensorboard(tmp_path: Path) -> None:

@@ -137,11 +137,10 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     advice += f"{names} with requires_grad_(False) to save the work."
     nodes = reading.graph.nodes
     uses = (nodes[e.target].source for i in nodes_of(idle) for e in reading.users[i])
-    message = f"No optimizer updates {names}"
-    if step is None:
-        message += f", which got a gradient{at(next(filter(None, uses), ''))}."
-    else:
-        message += f". {step.optimizer}, stepped{at(step.where)}, was not given {them}."
+    message = f"No optimizer updates {names}, which got a gradient"
+    message += f"{at(next(filter(None, uses), ''))}."
+    if step is not None:
+        message += f" {step.optimizer}, stepped{at(step.where)}, was not given {them}."
     if others and any(p.stepped for p in reading.graph.parameters):
         message = f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: "
         message += "was a layer replaced after the optimizer was made?"

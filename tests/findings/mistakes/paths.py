@@ -168,8 +168,7 @@ def plain_leaf_that_another_backward_reached(record: Record) -> None:
 
 @says(
     "not-in-optimizer",
-    "No optimizer updates spare.weight and spare.bias. SGD, stepped at {cause}, was not given "
-    "them.",
+    "No optimizer updates spare.weight and spare.bias, which got a gradient at ",
 )
 def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) -> None:
     actor, critic, spare = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(1, 1)
