@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .experiments.experiment import Experiments, experiment
     from .experiments.influence import influence, influences
     from .findings import find, find_across, rules
-    from .findings.way.explain import explain
-    from .findings.way.way import GradientWay
+    from .findings.explanation.explain import explain
+    from .findings.explanation.gradient_way import GradientWay
     from .graph import (
         Collective,
         Cut,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # what _ROOMS says, for type checkers and editors
     from .integrations.rows import to_dict
     from .recording.collectives.counter import CollectiveCounter
     from .recording.recording import Recording, record
-    from .recording.steps.borders import StepBorders
+    from .recording.steps.step_ends import StepEnds
     from .rehearsal.picture import draw_memory
     from .rehearsal.rehearsal import Rehearsal
     from .rehearsal.rehearse import rehearse
@@ -124,7 +124,7 @@ __all__ = [  # noqa: RUF022 - the core first, then room by room
     "Transfer",
     # recording
     "CollectiveCounter",
-    "StepBorders",
+    "StepEnds",
     # comparison
     "FirstDifference",
     "first_difference",
@@ -203,8 +203,8 @@ _ROOMS = {
     "experiments.experiment": "Experiments experiment",
     "experiments.influence": "influence influences",
     "findings": "find find_across rules",
-    "findings.way.explain": "explain",
-    "findings.way.way": "GradientWay",
+    "findings.explanation.explain": "explain",
+    "findings.explanation.gradient_way": "GradientWay",
     "graph": (
         "Collective Cut Edge Experiment Failure Finding Fingerprint GradientStats Graph Node "
         "Parameter SavedTensor TensorMeta Training TrainingStep Transfer"
@@ -216,7 +216,7 @@ _ROOMS = {
     "integrations.rows": "to_dict",
     "recording.collectives.counter": "CollectiveCounter",
     "recording.recording": "Recording record",
-    "recording.steps.borders": "StepBorders",
+    "recording.steps.step_ends": "StepEnds",
     "rehearsal.picture": "draw_memory",
     "rehearsal.rehearsal": "Rehearsal",
     "rehearsal.rehearse": "rehearse",

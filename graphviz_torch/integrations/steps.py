@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from .. import Finding, Recording, StepBorders, TrainingStep, find, record
+from .. import Finding, Recording, StepEnds, TrainingStep, find, record
 from ..graph import Event, Graph
 from ..graph.events import IdleCall
 
@@ -178,7 +178,7 @@ class Steps:
 
 
 class LoopSteps(Steps):
-    """Steps of a loop in which nobody says where they begin: they end as `StepBorders` tells.
+    """Steps of a loop in which nobody says where they begin: they end as `StepEnds` tells.
 
     It counts from now on, in the thread and the process that make it, until `close()`.
 
@@ -221,12 +221,12 @@ class LoopSteps(Steps):
         self.step = 0
         self._follows = due(1)  # is the next step due
         self.begin(0)
-        self._borders = StepBorders(self._ended, self._stepped)
-        self._borders.open()
+        self._step_ends = StepEnds(self._ended, self._stepped)
+        self._step_ends.open()
 
     def close(self, error: BaseException | None = None) -> None:
         """Count no more, and close the recording, if there is one; a forked child tells nothing."""
-        self._borders.close()
+        self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
         self.drop()
@@ -247,7 +247,7 @@ class LoopSteps(Steps):
         if due:
             self.begin(self.step)
         if self.step > self._due.last:
-            self._borders.rest()
+            self._step_ends.rest()
             self.drop()
 
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> bool:

@@ -157,7 +157,7 @@ def record_steps(
     raise_on: RaiseOn = "never",
     compiled: Compiled = "open",
 ) -> RecordedSteps:
-    """Record some steps of the training that follows; a step ends as `StepBorders` tells.
+    """Record some steps of the training that follows; a step ends as `StepEnds` tells.
 
     Findings go to the log "graphviz_torch". A step that is not recorded costs a counter. Of several
     ranks each records its own, and rank 0 gathers and compares.

@@ -7,8 +7,8 @@ A listener has a method for each event that it wants, of any of these:
     sent  waited                     a collective between ranks       internals/hooks/collectives.py
     module_began  module_ended       a module's forward               internals/hooks/modules.py
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
-    graph_read                       a graph was read, alive          Live
-    backward_began  backward_ended   the same around its backward     Began, Ended
+    graph_read                       a graph was read, alive          LiveGraph
+    backward_began  backward_ended   the same around its backward     RunBegan, RunEnded
     inner_backward_raised            one that a node runs             InnerBackwardRaised
     block_raised                     an exception ends the block      BlockRaised
     step_ended                       a step of a run is over: forget  None
@@ -18,9 +18,9 @@ A listener has a method for each event that it wants, of any of these:
     release                          to let go of live nodes          None
 
 It changes no value and no mode, keeps no tensor alive, and knows no other listener: what two of
-them need is in the event, in the graph that is alive (`Live`), or asked of the `Program`. What it
-raises is noted as "not recorded". Nobody sees what it reads. An event of another thread or task is
-not told, but for operators and collectives.
+them need is in the event, in the graph that is alive (`LiveGraph`), or asked of the `Program`. What
+it raises is noted as "not recorded". Nobody sees what it reads. An event of another thread or task
+is not told, but for operators and collectives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..graph import Graph
 from ..tracing.nodes import GradFn
 from ..tracing.regions import Region
 from .backward import Backward
-from .live import Live
+from .live import LiveGraph
 from .live_nodes import End
 from .program import Program
 from .program.source_lines import Place
@@ -47,19 +47,19 @@ Columns = Mapping[str, Mapping[int, Any]]
 Rows = Mapping[str, Mapping[str, Any]]
 
 
-class Began(NamedTuple):
+class RunBegan(NamedTuple):
     """A backward is about to run."""
 
-    live: Live
+    live: LiveGraph
     outputs: Sequence[Any]  # what it starts from: tensors, gradient edges
     asked: list[End]  # the inputs of `autograd.grad`
     frame: FrameType | None  # of the user's, that calls it
 
 
-class Ended(NamedTuple):
+class RunEnded(NamedTuple):
     """A backward has run, or raised. Its nodes may still be alive."""
 
-    live: Live
+    live: LiveGraph
     backward: Backward
     gradients: Sequence[Tensor | None]  # what `autograd.grad` returned
     error: BaseException | None

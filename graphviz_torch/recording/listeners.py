@@ -13,7 +13,7 @@ from .collectives.wrappers import Wrappers
 from .compiled.gradients import InnerGradients
 from .cuts.cuts import Cuts
 from .events.idle_calls import IdleCalls
-from .events.listener import EventListener
+from .events.listener import StepEvents
 from .events.targets import Targets
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
@@ -35,7 +35,7 @@ from .values.results import ResultValues
 
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
-    EventListener,
+    StepEvents,
     IdleCalls,
     Targets,
     ClipBounds,

@@ -1,6 +1,6 @@
 """A graph while its nodes are alive: read before backward runs, for backward may free them.
 
-Live, told to the listeners ─► backward runs ─► Backward, which holds no node
+LiveGraph, told to the listeners ─► backward runs ─► Backward, which holds no node
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .memory import Memory
 _COMPILED = "gradients are not recorded: compiled autograd runs this backward"
 
 
-class Ran:
+class ExecutionOrder:
     """The nodes that a backward has run, in its order: told by what hooks them."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Ran:
 
 
 @dataclass(frozen=True, eq=False)
-class Live:
+class LiveGraph:
     """A graph that is alive, and what the listeners tell each other of it."""
 
     position: int  # how many graphs the recording had before this one
@@ -58,7 +58,7 @@ class Live:
     named: list[tuple[str, Tensor]]  # what the program calls its tensors
     failed: bool  # did an exception end the recording
     memory: Memory  # what the nodes keep for backward
-    ran: Ran = field(default_factory=Ran)
+    ran: ExecutionOrder = field(default_factory=ExecutionOrder)
     notes: dict[int, str] = field(default_factory=dict)  # what there is to say of nodes
 
     @cached_property

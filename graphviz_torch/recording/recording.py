@@ -5,7 +5,7 @@ Seen: what the thread that enters it does, and what the backward of a region com
 
     record() ─► Recording     opens the seams of internals/, which tell
                 Session       the listeners, until the block ends
-                Live          a graph while its nodes are alive
+                LiveGraph     a graph while its nodes are alive
                 Backward      the same when it is over, as plain values
                 graphs_of     ─► Graph, with what the listeners give
 """

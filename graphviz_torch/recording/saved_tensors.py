@@ -6,7 +6,7 @@ from ..graph import SavedTensor
 from ..internals.tensors.saved_tensors import NOT_TOLD, TELLS
 from .backward import Backward
 from .listener import Columns, Listener
-from .live import Live
+from .live import LiveGraph
 from .program import Program
 
 
@@ -19,7 +19,7 @@ class SavedTensors(Listener):
         super().__init__(program)
         self._rows: dict[int, dict[int, tuple[SavedTensor, ...]]] = {}  # by graph, by node
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         """Read it before backward frees it."""
         if not TELLS:
             self.program.remarks.leave_out(NOT_TOLD)

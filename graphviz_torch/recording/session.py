@@ -2,7 +2,7 @@
 
 seams.py ─► Session ─► the program's services and the listeners
               │
-              ├─ a backward begins: read ─► Live ─► told ─► it ends ─► Backward
+              ├─ a backward begins: read ─► LiveGraph ─► told ─► it ends ─► Backward
               └─ at the end: graphs_of(backwards, listeners) ─► Graphs
 """
 
@@ -35,15 +35,15 @@ from . import listeners
 from .backward import Backward, BackwardCall
 from .graphs import graphs_of
 from .listener import (
-    Began,
     BlockRaised,
-    Ended,
     InnerBackwardRaised,
     Listener,
     Reach,
     Resumed,
+    RunBegan,
+    RunEnded,
 )
-from .live import Live
+from .live import LiveGraph
 from .live_nodes import End, ends_of, leaves_of, numbers_of, sinks
 from .memory import Memory
 from .options import Options
@@ -71,7 +71,7 @@ class Session:
         self.backwards: list[Backward] = []
         kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
-        self._live: Live | None = None
+        self._live: LiveGraph | None = None
         # id() of the variables that backwards reached, of this step and the one before.
         self._reached: set[int] = set()
         self._first = sequence_number()  # nodes from this number on are in no backward yet
@@ -110,7 +110,7 @@ class Session:
         self.program.ends = []
         self.tell("release", None)
 
-    def begin(self, event: BackwardBegan) -> Live | _InnerBackward | None:
+    def begin(self, event: BackwardBegan) -> LiveGraph | _InnerBackward | None:
         """Backward is about to run."""
         program = self.program
         if not program.is_here():
@@ -129,7 +129,7 @@ class Session:
                 program.remarks.miss(error)
             if self._live is not None:
                 asked, frame = self._ends_of(event.inputs), user_frame(event.frame)
-                self.tell("backward_began", Began(self._live, event.outputs, asked, frame))
+                self.tell("backward_began", RunBegan(self._live, event.outputs, asked, frame))
                 self._live.memory.release()
         return self._live
 
@@ -150,7 +150,7 @@ class Session:
                 backward = live.plain(failed=error is not None)
                 self.backwards.append(backward)
                 self._reached |= backward.reached
-                self.tell("backward_ended", Ended(live, backward, event.gradients, error))
+                self.tell("backward_ended", RunEnded(live, backward, event.gradients, error))
             finally:
                 live.release()
                 self._live = None
@@ -237,7 +237,7 @@ class Session:
         began: BackwardBegan | None = None,
         *,
         failed: bool = False,
-    ) -> Live:
+    ) -> LiveGraph:
         """Read what leads to these ends, while it is alive; the next step begins."""
         program, here = self.program, user_frame(frame)
         call = BackwardCall(
@@ -261,7 +261,7 @@ class Session:
         leaves = reading.leaves
         reached = {id(leaf.variable) for leaf in leaves_of(own)} if hidden else leaves
         names = {id(tensor): name for name, tensor in reversed(parameters)}
-        live = Live(
+        live = LiveGraph(
             position=len(self.backwards),
             call=call,
             ends=ends,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Graph, StepBorders, Training, find, load, record
+from graphviz_torch import Graph, StepEnds, Training, find, load, record
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from tests.integrations.scripts_of_steps import (
@@ -303,7 +303,7 @@ def test_a_step_ends_where_the_next_one_begins_and_its_tail_belongs_to_it() -> N
     data = torch.utils.data.DataLoader(torch.ones(6, 3), batch_size=2)
     optimizers = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()]
     average = torch.zeros(1, 3)
-    with StepBorders(lambda: order.append("end")):
+    with StepEnds(lambda: order.append("end")):
         for x in data:
             order.append("batch")
             model(x).sum().backward()

@@ -20,8 +20,8 @@ from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
 from graphviz_torch.internals.tasks import enter, leave
 from graphviz_torch.recording import listeners
-from graphviz_torch.recording.listener import Began, Ended, Listener
-from graphviz_torch.recording.live import Live
+from graphviz_torch.recording.listener import Listener, RunBegan, RunEnded
+from graphviz_torch.recording.live import LiveGraph
 from graphviz_torch.recording.options import Options
 from graphviz_torch.recording.program import Program
 from graphviz_torch.recording.session import Session
@@ -134,13 +134,13 @@ def test_the_events_of_a_step_come_in_its_order(add: Add) -> None:
         def module_ended(self, event: object) -> None:
             told.append("module ended")
 
-        def graph_read(self, live: Live) -> None:
+        def graph_read(self, live: LiveGraph) -> None:
             told.append("read")
 
-        def backward_began(self, event: Began) -> None:
+        def backward_began(self, event: RunBegan) -> None:
             told.append(f"backward of {len(event.live.ids)}")
 
-        def backward_ended(self, event: Ended) -> None:
+        def backward_ended(self, event: RunEnded) -> None:
             told.append(f"ran {len(event.backward.ran or ())}")
 
         def stepping(self, event: object) -> None:

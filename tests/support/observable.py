@@ -108,7 +108,15 @@ def switches_of_dynamo() -> list[str]:
 
 
 # What is alive only while something is recorded or simulated.
-_RECORDING = {"Session", "Program", "CallStack", "ParameterTable", "_ModuleCall", "Live", "Memory"}
+_RECORDING = {
+    "Session",
+    "Program",
+    "CallStack",
+    "ParameterTable",
+    "_ModuleCall",
+    "LiveGraph",
+    "Memory",
+}
 _RECORDING |= {
     "CallWatch",
     "Cuts",

@@ -2,7 +2,7 @@
 
 What the script prints, its arguments, its exit code and its tracebacks are as without; where a file
 could not be written, a script that ended with 0 ends with 2. A step ends where the next
-one begins, as `StepBorders` tells. Only the thread that runs the script is recorded, in
+one begins, as `StepEnds` tells. Only the thread that runs the script is recorded, in
 this process: processes that it starts are not, and do not report. After the last recorded step the
 script runs as fast as without. Under torchrun every rank is recorded, and rank 0 writes one file
 and one report for all.

@@ -24,8 +24,8 @@ from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
-from ..listener import Began, Ended, Listener
-from ..live import Live
+from ..listener import Listener, RunBegan, RunEnded
+from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place, Source, sources
 from .owners import Owner, Owners
@@ -62,16 +62,16 @@ class Collectives(Listener):
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by the storage of what is to come
         self._calls: dict[int, _Record] = {}  # that may be waited for, by their numbers
         self._owners = Owners(program)
-        self._live: Live | None = None  # the backward that runs
+        self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
         self._began = time.perf_counter()
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         self._live = event.live
         self._backwards += 1
         self._owners.begin_backward()
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         self._live = None
         self._owners.end_backward()
 

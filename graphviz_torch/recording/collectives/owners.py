@@ -20,7 +20,7 @@ from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
 from ...internals.hooks.collectives import Group, Sent
 from ...internals.sharding import asker, dimensions
-from ..live import Live
+from ..live import LiveGraph
 from ..program import Program
 
 
@@ -60,7 +60,7 @@ class Owners:
         """Forget ids of tensors that may be gone."""
         self._names, self._moment = {}, -1
 
-    def find(self, what: Sent, frame: FrameType, live: Live | None, node: int | None) -> Owner:
+    def find(self, what: Sent, frame: FrameType, live: LiveGraph | None, node: int | None) -> Owner:
         """The owner of what a collective sends, for which `frame` asks while `node` runs."""
         asking = asker(frame)
         self._dimensions.update(dimensions(asking.mesh))
@@ -98,7 +98,7 @@ class Owners:
         found = [self._names[id(tensor)] for tensor in given if id(tensor) in self._names]
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
-    def _bucket(self, what: Sent, live: Live, node: int) -> tuple[str, ...]:
+    def _bucket(self, what: Sent, live: LiveGraph, node: int) -> tuple[str, ...]:
         """The parameters whose gradients a bucket holds; none where sizes do not say it."""
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]

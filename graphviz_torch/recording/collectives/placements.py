@@ -15,7 +15,7 @@ from ...internals.sharding import placement
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
 from ..listener import Columns, Listener
-from ..live import Live
+from ..live import LiveGraph
 from ..live_nodes import leaves_of
 from ..program import Program
 
@@ -37,7 +37,7 @@ class Placements(Listener):
                 if text:
                     self._made[_number(tensor)] = text
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         texts = {live.ids[fn]: placement(fn.variable) for fn in leaves_of(live.own)}
         self._leaves[live.position] = {node: text for node, text in texts.items() if text}
 

@@ -27,7 +27,7 @@ from ...internals.hooks.optimizers import Stepping, parameters_of
 from ...internals.tensors.heap import modules_of_class
 from ..backward import Backward
 from ..events.events import Events
-from ..listener import Ended, Listener
+from ..listener import Listener, RunEnded
 from ..program import Program
 from ..program.source_lines import Place
 from ..program.variables import modules_of
@@ -86,7 +86,7 @@ class Wrappers(Listener):
     def backward_began(self, event: object) -> None:
         self._events.begin_backward()
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         if event.backward.call.accumulates:
             for each in self._wrappers.values():
                 each.reached |= event.backward.reached & each.parameters.keys()

@@ -45,7 +45,7 @@ from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, made_by
 from ..backward import Backward
 from ..listener import Listener, Reach
-from ..live import Live
+from ..live import LiveGraph
 from ..live_nodes import hidden_behind
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
@@ -153,7 +153,7 @@ class Cuts(Listener):
         self._hidden = hidden
         return hidden
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         shown = set(self._hidden)
         rows = [
             (cut, label, live.ids.get(fn))

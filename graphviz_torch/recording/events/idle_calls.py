@@ -26,7 +26,7 @@ from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ..backward import Backward
-from ..listener import Ended, Resumed
+from ..listener import Resumed, RunEnded
 from ..program import Program
 from ..program.source_lines import Place
 from .code import called, codes
@@ -149,7 +149,7 @@ class IdleCalls(NotingListener):
         if known is not None:
             self._of(event.optimizer, known).keeps |= bool(event.optimizer.state)
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         backward, call = event.backward, event.backward.call
         for known in self._graphs.values():
             known.runs_again |= any(map(backward.has_run, chain.from_iterable(known.numbers)))

@@ -31,7 +31,7 @@ from ...internals.hooks.collectives import Sent
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import Began, BlockRaised, Ended, Resumed
+from ..listener import BlockRaised, Resumed, RunBegan, RunEnded
 from ..program import Program
 from ..program.source_lines import Place, assigned, source_text
 from .events import TensorRecord
@@ -51,7 +51,7 @@ from .training import (
 _LEAVES = 256  # that were made by hand and are remembered
 
 
-class EventListener(PairListener):
+class StepEvents(PairListener):
     """What calls tell that make no node; in a light recording what is not finite, and steps."""
 
     def __init__(self, program: Program) -> None:
@@ -78,7 +78,7 @@ class EventListener(PairListener):
         if NO_PARAMETERS in str(event.error):
             look_for_plain_lists(self.events, self.program, event.error)
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         self.events.begin_backward()
         if not self._light:
             self._look_at_leaves(event.outputs, event.frame)
@@ -89,7 +89,7 @@ class EventListener(PairListener):
         elif event.live.notes:
             self._values.backward_began(event.outputs, event.live)
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         backward, call = event.backward, event.backward.call
         self._scaled = self._scaled or call.loss_scale is not None
         if call.accumulates and not backward.failed:
@@ -248,16 +248,16 @@ _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
 _data: Any = Tensor.data
 # What listens to a call, by what is called.
-_LISTENERS: dict[Any, Callable[[EventListener, Called], None]] = {
-    _grad.__get__: EventListener.grad_read,
-    _grad.__set__: EventListener.grad_write,
-    UNSCALE: EventListener.unscale,
-    _requires_grad.__set__: EventListener.leaf,
-    TensorBase.requires_grad_: EventListener.leaf,
-    torch.tensor: EventListener.leaf,
-    _data.__set__: EventListener.data_write,
-    TensorBase.__getitem__: EventListener.shape,
-    **dict.fromkeys(UNSQUEEZE | KEEPING, EventListener.shape),
-    **dict.fromkeys(ARITHMETIC, EventListener.elementwise),
-    **dict.fromkeys(PAIRED | JUDGED, EventListener.loss),
+_LISTENERS: dict[Any, Callable[[StepEvents, Called], None]] = {
+    _grad.__get__: StepEvents.grad_read,
+    _grad.__set__: StepEvents.grad_write,
+    UNSCALE: StepEvents.unscale,
+    _requires_grad.__set__: StepEvents.leaf,
+    TensorBase.requires_grad_: StepEvents.leaf,
+    torch.tensor: StepEvents.leaf,
+    _data.__set__: StepEvents.data_write,
+    TensorBase.__getitem__: StepEvents.shape,
+    **dict.fromkeys(UNSQUEEZE | KEEPING, StepEvents.shape),
+    **dict.fromkeys(ARITHMETIC, StepEvents.elementwise),
+    **dict.fromkeys(PAIRED | JUDGED, StepEvents.loss),
 }

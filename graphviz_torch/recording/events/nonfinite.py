@@ -28,7 +28,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import elements, with_memory
 from ...internals.tensors.saved_tensors import SAVED_NAMES, TELLS
 from ...tracing.nodes import GradFn, operation
-from ..live import Live
+from ..live import LiveGraph
 from .events import Events, NodeLine
 
 _TOGETHER = 1024  # memories in one reduction
@@ -43,7 +43,7 @@ class NonfiniteValues:
         self._looks: list[tuple[int, bool, Look]] = []  # backwards so far, is the loss scaled
         self._in_loss = False
 
-    def backward_began(self, outputs: Sequence[Any], live: Live) -> None:
+    def backward_began(self, outputs: Sequence[Any], live: LiveGraph) -> None:
         """Has the forward made NaN or Inf?"""
         if self._in_loss:
             return

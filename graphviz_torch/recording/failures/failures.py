@@ -12,8 +12,8 @@ from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
 from ...tracing.tracer import connected
 from ..backward import Backward
-from ..listener import BlockRaised, Ended, InnerBackwardRaised, Listener
-from ..live import Live
+from ..listener import BlockRaised, InnerBackwardRaised, Listener, RunEnded
+from ..live import LiveGraph
 from ..live_nodes import End, made_of
 from ..program import Program
 from ..program.tracking import name_of
@@ -60,7 +60,7 @@ class Failures(Listener):
         place = self.program.place(event.frame)
         self._call = Failed(known, name_of(event.func), place, operands)
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         """What was raised before it was caught."""
         self._call = None
         if live.failed and self._block is not None:
@@ -71,7 +71,7 @@ class Failures(Listener):
         numbered = {i: fn for fn, i in fns.items()}
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         """Look, while the nodes are alive, at which one it ended with an error."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...graph.gc import uncollected
 from ..backward import Backward
-from ..listener import Began, Columns, Ended, Listener
+from ..listener import Columns, Listener, RunBegan, RunEnded
 from ..live_nodes import End
 from ..program import Program
 from .finite import FiniteHooks
@@ -24,7 +24,7 @@ class Gradients(Listener):
         self._runs: dict[int, GradientHooks | FiniteHooks] = {}  # by graph
 
     @uncollected
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         """Hook every node, if that may be."""
         live, ran = event.live, event.live.ran.rows
         if ran is None:
@@ -42,7 +42,7 @@ class Gradients(Listener):
         self._runs[live.position] = hooks
         hooks.__enter__()
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         """Take the hooks off."""
         hooks, self._running = self._running, None
         if hooks is None:

@@ -14,7 +14,7 @@ from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import tensors
 from ..listener import Listener
-from ..live import Live
+from ..live import LiveGraph
 from ..program import Program
 from .finite import sums_up
 
@@ -41,7 +41,7 @@ class FiniteResults(Listener):
                 for tensor in tensors(result):
                     self._look(number, tensor)
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         notes = self._take()
         for node, number in enumerate(live.numbers) if notes else ():
             if number in notes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..listener import Listener, Rows
-from ..live import Live
+from ..live import LiveGraph
 from ..program import Program
 
 
@@ -14,7 +14,7 @@ class Modes(Listener):
         super().__init__(program)
         self._modes: dict[str, str] = {}
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         modules = self.program.table.called()
         known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
         self._modes |= {path: "train" if training else "eval" for training, path in known}

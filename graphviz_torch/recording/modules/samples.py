@@ -17,7 +17,7 @@ from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.modules import ModuleBegan
 from ...internals.tensors.memory import storage_id
 from ..events.noting import NotingListener
-from ..listener import Began
+from ..listener import RunBegan
 from ..program import Program
 
 _ENOUGH = 8  # calls
@@ -64,7 +64,7 @@ class SampleCalls(NotingListener):
             idle = IdleCall(what="samples", name=stack.module or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         self._last = None  # a step for each sample is another thing
 
     def step_ended(self, event: None) -> None:

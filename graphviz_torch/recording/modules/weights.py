@@ -16,7 +16,7 @@ from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
-from ..listener import Began, Listener
+from ..listener import Listener, RunBegan
 from ..program import Program
 
 
@@ -37,7 +37,7 @@ class Weights(Listener):
         self._learned: dict[str, bool] = {}  # did they need a gradient when backward began
         self._with_grad: set[str] | None = None  # names of those that had one at the last step
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         """Read what the program may change before the step is over, and the optimizer will."""
         listed = self.program.table.listed()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}

@@ -25,8 +25,8 @@ from ...tracing.nodes import GradFn
 from ...tracing.tracer import connected
 from ..backward import Backward
 from ..events.code import called, codes
-from ..listener import Began, Listener
-from ..live import Live
+from ..listener import Listener, RunBegan
+from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Place
 
@@ -100,7 +100,7 @@ class GraphHistory(Listener):
         self._lines: dict[tuple[Place | None, str], _Line] = {}
         self._found: dict[int, Retention] = {}  # by graph
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         live = event.live
         known = zip(live.ids, live.numbers, strict=True)
         nodes = {fn: number for fn, number in known if number >= 0}
@@ -127,7 +127,7 @@ class GraphHistory(Listener):
         source = self.program.source(number)
         return RetainedGraphs(steps, label, source, node, self.program.line()(added))
 
-    def _look(self, nodes: Numbers, live: Live) -> Retention | None:
+    def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:
         """Look for kept graphs, and mark this one.
 
         Args:

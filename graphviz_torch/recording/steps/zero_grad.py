@@ -23,8 +23,8 @@ from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import Began, Ended, Listener, Resumed
-from ..live import Live
+from ..listener import Listener, Resumed, RunBegan, RunEnded
+from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
 from ..program.source_lines import Place
@@ -109,15 +109,15 @@ class ClearedGradients(Listener):
                 _between[key] = _SteppedGradient(ref, *memory)
         self._samples.clear()
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         self._places[live.position] = self._place
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.stepped = False
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         for sample in self._samples.values():
             if sample.stepped and sample.look():
                 sample.added = True

@@ -15,8 +15,8 @@ from ...internals.hooks.dispatch import Dispatched
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import Began, Ended, Listener
-from ..live import Live
+from ..listener import Listener, RunBegan, RunEnded
+from ..live import LiveGraph
 from ..program import Program
 from ..program.tracking import name_of
 from .operators import OPERATORS
@@ -36,18 +36,18 @@ class Copies(Listener):
         self._unmatched: list[Transfer] = []  # copies that only the profiler has seen
         self._made: list[tuple[Tensor, CopyRecord]] = []  # by the call that is running
         self._transfers = Transfers()
-        self._live: Live | None = None  # the backward that runs
+        self._live: LiveGraph | None = None  # the backward that runs
         self._backwards = 0  # that have begun
 
     def copies_timed(self, event: Sequence[Memcpy]) -> None:
         """The profiler has seen these copies, and how long they took."""
         self._unmatched = match(self._transfers.records, event)
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         self._live = event.live
         self._backwards += 1
 
-    def backward_ended(self, event: Ended) -> None:
+    def backward_ended(self, event: RunEnded) -> None:
         self._live = None
 
     def dispatched(self, event: Dispatched) -> None:

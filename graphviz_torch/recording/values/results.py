@@ -22,8 +22,8 @@ from ...internals.hooks.modules import ModuleEnded
 from ...internals.tensors.memory import is_dense
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import Began, Columns, Listener
-from ..live import Live
+from ..listener import Columns, Listener, RunBegan
+from ..live import LiveGraph
 from ..program import Program
 from .fingerprints import Fingerprints
 
@@ -59,11 +59,11 @@ class ResultValues(Listener):
         if event.output is not None:
             self._see_each(event.output, again=False)
 
-    def backward_began(self, event: Began) -> None:
+    def backward_began(self, event: RunBegan) -> None:
         """The same of the outputs."""
         self._see_each(list(event.outputs), again=False)
 
-    def graph_read(self, live: Live) -> None:
+    def graph_read(self, live: LiveGraph) -> None:
         """Read the leaves."""
         leaves = set(live.reading.leaves.values())
         with no_functions():

@@ -15,8 +15,8 @@ from ...graph.training.whole import one_graph
 from ..graph_reading import Reading
 from ..rules.cuts import explained, upstream, word_of
 from ..words import at
+from .gradient_way import GradientWay, Waypoint
 from .loss_table import LossTable, loss_table
-from .way import GradientWay, Waypoint
 
 
 @overload

@@ -67,7 +67,7 @@ _VALUES = frozenset(
 _MOST = 8  # backwards in a step of a program without optimizer that changes nothing
 
 
-class StepBorders:
+class StepEnds:
     """Calls a function wherever a step of a training ends, in this thread, until `close()`.
 
     A step ends where the next one begins, after an optimizer has stepped: at a batch, a forward, a
@@ -82,7 +82,7 @@ class StepBorders:
 
     >>> weight, losses = torch.ones(2, requires_grad=True), []
     >>> optimizer = torch.optim.SGD([weight], lr=0.25)
-    >>> with StepBorders(lambda: losses.append(loss.item())):
+    >>> with StepEnds(lambda: losses.append(loss.item())):
     ...     for _ in range(3):
     ...         optimizer.zero_grad()
     ...         loss = weight.square().sum()
@@ -139,7 +139,7 @@ class StepBorders:
             self._looks.close()
             self._looks = None
 
-    def __enter__(self) -> StepBorders:
+    def __enter__(self) -> StepEnds:
         self.open()
         return self
 
