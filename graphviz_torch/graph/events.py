@@ -187,7 +187,7 @@ class LossTarget(Occurrence):
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"
     target: Operand | None = None
-    value: int = 0  # the class
+    index: int = 0  # of the class
     count: int = 0  # targets that are so; of ignored ones: calls, each with all its targets
     among: int = 0  # targets, or calls
 

@@ -137,7 +137,7 @@ class Targets(NotingListener):
             return
         counted = [size - row[0] for row, size in zip(rows, sizes, strict=True)]
         if min(counted) >= _ENOUGH and len({number for _, *ends in rows for number in ends}) == 1:
-            found = replace(event, value=rows[0][1])
+            found = replace(event, index=rows[0][1])
             self.events.note(found, place, target=operand, count=sum(counted), among=len(rows))
 
     def close(self) -> None:

@@ -19,14 +19,14 @@ class Course(NamedTuple):
     uses: tuple[int, ...]  # rows
 
 
-def courses(rows: int, edges: Iterable[tuple[int, int]]) -> tuple[list[int], list[Course]]:
+def courses(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list[Course]]:
     """The lane of each row, and the course of each result that a later row uses.
 
     >>> courses(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0]  # what skips row 1 moves aside
     [0, 0, 0, 0]
     """
     uses: dict[int, list[int]] = defaultdict(list)
-    for source, target in edges:
+    for source, target in links:
         if source < target:
             uses[source].append(target)
     live: dict[int, int] = {}  # source -> lane

@@ -68,7 +68,7 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "info",
                 f"All {event.count} targets in {_name(event)}, which {event.function}"
-                f"{at(event.where)} was given, are {event.value}.",
+                f"{at(event.where)} was given, are {event.index}.",
                 cause="targets that are all the same",
                 where=event.where,
             )

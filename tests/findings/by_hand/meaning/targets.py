@@ -30,7 +30,7 @@ CASES: dict[str, Case] = {
         [given("cross_entropy", "constant", count=16, among=1)],
     ),
     "constant-targets": Case(
-        given("cross_entropy", "constant", value=2, count=16, among=1),
+        given("cross_entropy", "constant", index=2, count=16, among=1),
         "info",
         "All 16 targets in y, which cross_entropy at train.py:7 was given, are 2.",
         [given("cross_entropy", "ignored", count=1, among=2)],
