@@ -130,7 +130,8 @@ def shared_by_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers that step hold the same parameter: each of them changes it, by its own
     moments and rate."""
     for event in _idle(reading, "overlap"):
-        if event.nodes:
+        # Under one name, as in a function that steps several, they cannot be told apart.
+        if event.nodes and event.name != event.optimizer:
             yield finding(
                 "info",
                 f"{event.name}, which steps{at(event.where)}, and {event.optimizer} both hold "
