@@ -164,9 +164,10 @@ def test_an_expression_of_ones_own_has_its_own_gradient() -> None:
 
 @pytest.mark.parametrize("program", HOSTILE_NAMES)
 def test_a_hostile_expression_gets_a_message_in_place(program: str) -> None:
-    app = press(page(source=OWN, program=program))
+    app = page(source=OWN, program=program)
     assert not app.exception
     assert app.error
+    assert [each.disabled for each in app.button if "Run backward" in each.label] == [True]
     app.text_area(key="program").input("y = sum(x)").run()
     assert lines(press(app), "result") == ["x.grad = [1, 1, 1]"]
 
@@ -211,7 +212,7 @@ def test_every_model_of_the_gallery_is_a_file_and_every_file_is_there() -> None:
 
 
 def test_a_failing_model_shows_its_error_and_the_graph_up_to_it() -> None:
-    app = press(page(source="A model", model="Forgotten .to()"))
+    app = page(source="A model", model="Forgotten .to()")
     assert not app.exception
     assert "same device" in app.error[0].value.replace("\\", "")
     run = play(Choice("model", "sim1", model="forgotten"), True)
