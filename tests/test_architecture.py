@@ -72,7 +72,7 @@ READS = {"data_ptr", "untyped_storage", "numpy", "tolist", "item", "_foreach_nor
 # The files that have such a read and do not ask internals/tensors/memory.py, and why they need not.
 READ_THEIR_OWN = {
     "jobs/training.py": "reads the loss of the app's own training",
-    "internals/sharding.py": "reads which ranks a mesh has, of which each process has the numbers",
+    "internals/sharding.py": "reads which ranks a mesh has: each process knows their numbers",
     "internals/functions.py": "gives a name to what others call",
     "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
     "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",

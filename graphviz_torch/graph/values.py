@@ -126,10 +126,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A parameter or a buffer of which several ranks have the same, as they should.
+    """A parameter or a buffer that should be the same on several ranks.
 
-    Equal bits have equal checksums. They are 32 bits long: of four thousand million tensors that
-    differ one is taken for the same.
+    Equal bits have equal checksums. A checksum has 32 bits: it takes one in four thousand million
+    different tensors for equal.
     """
 
     name: str

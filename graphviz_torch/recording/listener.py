@@ -100,7 +100,7 @@ class Listener:
         program: what is watched: names lines, modules and tensors.
     """
 
-    # Where it listens: properties of `Options`, all of which hold.
+    # It listens where all of these properties of `Options` hold.
     needs: ClassVar[tuple[str, ...]] = ()
     # The calls that it is told: a set of functions and of names of keywords; None for every one
     # that computes.

@@ -187,7 +187,7 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
 
 
 class TwoResults(nn.Module):
-    """Two heads, of which a loss may leave one out."""
+    """Two heads. A loss may leave one of them out."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
     with how and its line.
 
     Args:
-        graph: a recording, its graph or a training, of which the last step is drawn.
+        graph: a recording, its graph, or a training: then its last step is drawn.
         after: another one to draw beside it, on the same scale: after a repair.
 
     Raises:

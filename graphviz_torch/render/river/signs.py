@@ -35,7 +35,7 @@ class Scale:
         self.low: float = min(low, self.high - _DECADES)
 
     def __call__(self, norm: float) -> float:
-        """0 where there is no water."""
+        """The width in pixels; 0 where no gradient flows."""
         if not 0 < norm < math.inf:
             return 0.0
         share = (math.log10(norm) - self.low) / (self.high - self.low)

@@ -9,7 +9,7 @@ too, with the same operation, module and line, of the model compiled while it is
 one compiled before; how many nodes each has that eager does not; how many graphs were compiled for
 the second recording; whether its loss and its gradients, and the random state, are those of the
 same compiled step without a recording, bit by bit. "warm" takes the code from inductor's cache on
-disk, of which the last column counts the hits. Weights are random.
+disk; the last column counts its hits. Weights are random.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Experts(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Two blocks, the first of which is computed again in backward."""
+    """Two blocks. Backward computes the first one again."""
 
     def __init__(self) -> None:
         super().__init__()

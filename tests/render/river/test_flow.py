@@ -39,7 +39,7 @@ def widths(svg: str) -> dict[str, list[float]]:
 
 
 class Net(nn.Module):
-    """Four layers, of which the second feeds the third through a cut where there is one."""
+    """Four layers. With a cut, it lies between the second and the third."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ def says(
     inside: Callable[..., object] | None = None,
     line: bool = True,
 ) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Enter a program of which a rule says these words."""
+    """Enter a program. A rule says these words of it."""
 
     def enter(program: Callable[[], object]) -> Callable[[], object]:
         APART[program.__name__] = Apart(program, rule, words, inside, line)
@@ -65,7 +65,7 @@ def says(
 
 
 def healthy(program: Callable[[], object]) -> Callable[[], object]:
-    """Enter a program of which nothing is said."""
+    """Enter a program. No rule speaks of it."""
     TOGETHER[program.__name__] = program
     return program
 
