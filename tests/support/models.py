@@ -203,3 +203,18 @@ def chain(length: int) -> Tensor:
     for _ in range(length):
         y = y * 1.0
     return y
+
+
+class Swish(torch.autograd.Function):
+    """x * sigmoid(x), as a function of the user's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        [x] = ctx.saved_tensors
+        s = x.sigmoid()
+        return grad * (s + x * s * (1 - s))

@@ -64,15 +64,12 @@ class _Count:
     place: Place | None
     rate: float
     steps: int = 0
-    counts: tuple[Tensor, ...] = ()  # of elements: looked at, still
-    looked_at: int = 0
-    still: int = 0
+    elements: Tensor | None = None  # how many were looked at, and how many were still
 
-    def fetch(self) -> None:
-        for count in self.counts:
-            looked_at, still = TensorBase.tolist(count)
-            self.looked_at, self.still = self.looked_at + looked_at, self.still + still
-        self.counts = ()
+    def fetch(self) -> tuple[int, int]:
+        """Both numbers."""
+        looked_at, still = (0, 0) if self.elements is None else TensorBase.tolist(self.elements)
+        return looked_at, still
 
 
 class Updates(NotingListener):
@@ -115,7 +112,9 @@ class Updates(NotingListener):
                 known = self._counts[id(parameter)]
                 known.steps += 1
                 still = torch.logical_and(torch.eq(view, before), learns)
-                known.counts += (torch.stack((torch.sum(learns), torch.sum(still))),)
+                counts = torch.stack((torch.sum(learns), torch.sum(still)))
+                earlier = known.elements
+                known.elements = counts if earlier is None else torch.add(earlier, counts)
 
     def step_ended(self, event: None) -> None:
         super().step_ended(event)
@@ -126,19 +125,21 @@ class Updates(NotingListener):
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         with _quiet():
             groups: dict[tuple[StillParameters, Place | None], list[int]] = {}
-            for key, known in self._counts.items():
-                known.fetch()
-                if known.looked_at >= _FEW and known.still >= _SHARE * known.looked_at:
+            elements = {key: known.fetch() for key, known in self._counts.items()}
+            for key, (looked_at, still) in elements.items():
+                if looked_at >= _FEW and still >= _SHARE * looked_at:
+                    known = self._counts[key]
                     groups.setdefault((known.event, known.place), []).append(key)
             for (event, place), keys in groups.items():
                 rows = [self._counts[key] for key in keys]
+                all_of_them = sum(elements[key][0] for key in keys)
                 self.events.note(
                     event,
                     place,
                     leaves=keys,
                     rate=max(row.rate for row in rows),
                     steps=max(row.steps for row in rows),
-                    share=sum(row.still for row in rows) / sum(row.looked_at for row in rows),
+                    share=sum(elements[key][1] for key in keys) / all_of_them,
                 )
             if self._stepped:
                 self._look_at_rows()

@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 from graphviz_torch import record
 from graphviz_torch.graph import Graph
 from tests.support import models, zoo
-from tests.support.models import known
+from tests.support.models import Swish, known
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 GROUPED = {**SMALL, "num_key_value_heads": 1, "intermediate_size": 16, "head_dim": 4}
@@ -45,19 +45,6 @@ WHISPER |= {"decoder_ffn_dim": 16, "max_source_positions": 8, "max_target_positi
 SAME = {"UnsafeView": "View", "ReshapeAlias": "View", "NativeDropout": "Mul"}
 
 Step = Callable[[Any], Tensor]  # takes the model, as it is or compiled, and gives the loss
-
-
-class Swish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        [x] = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + x * s * (1 - s))
 
 
 class Custom(nn.Module):

@@ -18,25 +18,13 @@ from graphviz_torch import record
 from graphviz_torch.graph import Graph
 from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
 from tests.support import models
+from tests.support.models import Swish
 
 # What dynamo runs for the same function of the program's.
 SAME = {"UnsafeViewBackward0": "ViewBackward0", "ReshapeAliasBackward0": "ViewBackward0"}
 SAME |= {"NativeDropoutBackward0": "MulBackward0"}
 
 Key = tuple[str, str, str, str]
-
-
-class Swish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        [x] = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * (s + x * s * (1 - s))
 
 
 class Scaled(torch.autograd.Function):
