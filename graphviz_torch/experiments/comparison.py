@@ -161,8 +161,6 @@ class Comparison:
         """Does this result differ."""
         if compared.is_view and not self._views:
             return True  # as what it views
-        if compared.first.dtype is torch.uint8 and "rnn" in compared.name:
-            return False  # what its kernel keeps for the backward, in an order of its own
         differs = difference(compared.first, compared.other)
         share = 1.0 if differs is None else _share(differs)
         if compared.node >= 0:

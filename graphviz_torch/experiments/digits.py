@@ -124,7 +124,7 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
         a, b = a.to(wide), b.to(wide)
         return float(norm(b)), float(norm(b - a))
     flat: list[Any] = [a.view(-1), b.view(-1)]
-    room = torch.empty(_BLOCK, dtype=wide)
+    room = a.new_empty(_BLOCK, dtype=wide)
     sizes, distances = [], []
     for x, y in zip(*(each.split(_BLOCK) for each in flat), strict=True):
         block = room[: len(y)]

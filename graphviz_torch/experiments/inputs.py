@@ -15,7 +15,7 @@ from .comparison import Comparison
 from .same_values import differ
 from .subject import Input, Subject
 
-_MOST = 3  # inputs: one forward each
+_MOST = 3  # inputs: a forward each and one for all, and two for one that does not reach
 _CHANGED = "all of {} became other values"
 _REACHES = "the output depends on it"
 _MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
@@ -29,14 +29,15 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
     given = given[:_MOST]
+    if not given:
+        yield Experiment("inputs", "", None, "no input has values that vary")
+        return
     reach = _reach(subject, given)
     for each in given:
         if each.name in reach:
             yield Experiment("inputs", _CHANGED.format(each.name), True, _REACHES)
         else:
             yield _of_input(subject, each)
-    if not given:
-        yield Experiment("inputs", "", None, "no input has values that vary")
 
 
 def _reach(subject: Subject, given: list[Input]) -> set[str]:

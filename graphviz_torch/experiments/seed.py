@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..graph import Experiment
 from .comparison import Comparison, Row
@@ -28,14 +28,14 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         if (unknown := subject.unknown("seed", changed, run)) is not None:
             yield unknown
             continue
-        comparison.rows = {number: _named(row) for number, row in comparison.rows.items()}
-        first = min(comparison.rows.values(), key=lambda row: row.number, default=None)
+        rows = [_named(row) for _, row in sorted(comparison.rows.items())]
+        first = rows[0] if rows else None
         if first is None:
             yield Experiment("seed", changed, True, "no result differs")
         elif name == "training":
             message = "results differ from {operation} on"
             yield subject.answer("seed", changed, message, first, run, holds=True)
-        elif (row := _dropping(comparison)) is not None:
+        elif (row := _dropping(rows)) is not None:
             message = "results differ, first at {operation}, which drops values"
             yield subject.answer(
                 "seed", changed, message, row, run, rule="random-eval", advice=_ADVICE
@@ -50,9 +50,9 @@ def _named(row: Row) -> Row:
     return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
-def _dropping(comparison: Comparison) -> Row | None:
+def _dropping(rows: Sequence[Row]) -> Row | None:
     """The first operator that drops values, and not one that samples."""
-    for each in sorted(comparison.rows.values(), key=lambda row: row.number):
+    for each in rows:
         if each.is_random and any(
             word in name for name in (each.name, *each.functions) for word in _DROPS
         ):

@@ -128,8 +128,8 @@ class Cut:
 class Replica:
     """A parameter or a buffer that should be the same on several ranks.
 
-    Equal bits have equal checksums. A checksum has 32 bits: it takes one in four thousand million
-    different tensors for equal.
+    Equal bits have equal checksums. Tensors with equal checksums are likely equal: a checksum has
+    32 bits, and does not see that whole words of 8 bytes have changed places.
     """
 
     name: str

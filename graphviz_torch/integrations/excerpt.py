@@ -139,7 +139,9 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
     words = frozenset(_WORD.findall(finding.message)) - _ENGLISH
     rows, names = [], set[str]()
     for place in shown:
-        rows.append(f"{' ' * (margin - 1)}{'-->' if place == finding.where else ':::'} {place}")
+        rows.append(
+            f"{' ' * (margin - 1)}{'-->' if place == finding.where else ':::'} {escaped(place)}"
+        )
         if place not in read:
             continue
         text = read[place]

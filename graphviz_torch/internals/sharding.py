@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from torch.nn import Module
 
 from .frames import variables
+from .functions import TensorBase
+from .guards import no_autograd, no_functions, no_operators
 
 _FRAMES = 48  # that are looked into: of PyTorch, and of modes that run its operators
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
@@ -88,7 +90,7 @@ def part(tensor: Any) -> tuple[int, int] | None:
 def replicas(tensor: Any) -> tuple[int, ...]:
     """The ranks that have the same part of a DTensor as this one, by their global numbers.
 
-    None for other tensors, and where each rank has a summand.
+    Empty for other tensors, and where each rank has a summand.
     """
     spec: Any = getattr(tensor, "_spec", None)
     at = None if spec is None else spec.mesh.get_coordinate()
@@ -96,7 +98,8 @@ def replicas(tensor: Any) -> tuple[int, ...]:
         return ()
     pairs = zip(spec.placements, at, strict=True)
     alike = tuple(slice(None) if each.is_replicate() else mine for each, mine in pairs)
-    return tuple(spec.mesh.mesh[alike].flatten().tolist())
+    with no_functions(), no_operators(), no_autograd():
+        return tuple(TensorBase.tolist(TensorBase.flatten(spec.mesh.mesh[alike])))
 
 
 def _of_group(frame: FrameType) -> Asker | None:

@@ -8,8 +8,19 @@ import pytest
 
 from graphviz_torch import Graph, find, find_across
 from graphviz_torch.graph import Collective, RankTime
-from tests.findings.by_hand.graphs import chain, lost, model, parameter
-from tests.findings.by_hand.processes import EXCHANGED, LARGE, MESH, micro_batches, rank
+from graphviz_torch.graph.events import OptimizerStep
+from tests.findings.by_hand.graphs import chain, event, lost, model, parameter
+from tests.findings.by_hand.processes import (
+    AVERAGE,
+    EXCHANGED,
+    LARGE,
+    LATE,
+    MESH,
+    SAME,
+    micro_batches,
+    rank,
+    summed,
+)
 
 
 def step(number: int) -> Graph:
@@ -105,3 +116,34 @@ def test_a_group_is_compared_by_itself_where_several_have_the_name_of_its_mesh_d
 def test_where_times_are_missing_groups_of_one_name_are_not_compared() -> None:
     timeless = [rank(MESH), on("a", MESH), on("b", EXCHANGED), on("b", MESH)]
     assert find_across(timeless) == []
+
+
+def rated(checksums: tuple[int, ...], *rates: float | None) -> Graph:
+    """A rank that averages, whose optimizer steps with the rates of its groups."""
+    graph = summed(rank(AVERAGE), *checksums)
+    stepped = event(OptimizerStep, optimizer="optimizer", learning_rates=rates)
+    return replace(graph, events=(stepped,))
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ([(0.1, 0.1), (0.1, 0.2)], "the learning rate is 0.1 on rank 0 and 0.2 on rank 1."),
+        ([(None, 0.1), (None, 0.2)], "the learning rate is 0.1 on rank 0 and 0.2 on rank 1."),
+        ([(None,), (0.1,)], "the gradients are averaged at train.py:9."),
+        ([(), ()], "the gradients are averaged at train.py:9."),
+    ],
+)
+def test_ranks_that_come_apart_with_other_rates_name_the_first_pair_that_differs(
+    rates: list[tuple[float | None, ...]], said: str
+) -> None:
+    ranks = [rated(sums, *own) for sums, own in zip((SAME, LATE), rates, strict=True)]
+    [found] = [each for each in find_across(ranks) if each.rule == "parted-ranks"]
+    assert found.message.endswith(said)
+
+
+def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
+    ranks = [summed(rank(), *sums, wrapper="DTensor") for sums in (SAME, LATE)]
+    [found] = [each for each in find_across(ranks) if each.rule == "parted-ranks"]
+    assert "averaged" not in found.message
+    assert "which have the same part of a DTensor" in found.message

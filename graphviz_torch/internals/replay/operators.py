@@ -28,6 +28,7 @@ class Kind(NamedTuple):
     is_view: bool
     is_random: bool
     is_unset: bool
+    has_workspace: bool  # a result in bytes is its kernel's own, in an order that tells nothing
 
 
 @lru_cache(1024)
@@ -36,7 +37,7 @@ def kind_of(func: Any) -> Kind:
     schema = getattr(func, "_schema", None)
     called = str(func).replace(".", "::", 1).rpartition(".")[0]
     if schema is None:  # a higher-order operator
-        return Kind(called, (), False, False, False)
+        return Kind(called, (), False, False, False, False)
     writes = tuple(
         (i, argument.name)
         for i, argument in enumerate(schema.arguments)
@@ -49,7 +50,7 @@ def kind_of(func: Any) -> Kind:
     name = schema.name.partition("::")[2]
     generator = any(argument.name == "generator" for argument in schema.arguments)
     is_random = generator or torch.Tag.nondeterministic_seeded in tags
-    return Kind(called, writes, is_view, is_random, name in _UNSET)
+    return Kind(called, writes, is_view, is_random, name in _UNSET, "rnn" in name)
 
 
 def written_by(

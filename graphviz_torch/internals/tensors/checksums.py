@@ -17,7 +17,7 @@ from ..functions import TensorBase
 from ..guards import no_autograd
 from ..hooks.dispatch import unseen
 from ..hooks.modes import unseen_calls, unseen_operators
-from .memory import elements
+from .memory import elements, may_be_read
 
 _WORD = 8  # bytes
 _NARROW = {4: torch.int32, 2: torch.int16, 1: torch.int8}
@@ -33,7 +33,7 @@ class Checksums:
         self._found: dict[torch.device, list[tuple[str, Tensor]]] = defaultdict(list)
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             for key, tensor in tensors.items():
-                for plain in elements(tensor).tensors:
+                for plain in filter(may_be_read, elements(tensor).tensors):
                     with suppress(RuntimeError):  # of a kind that has no such view
                         for words in _words(TensorBase.detach(plain)):
                             total = torch.sum(words, dtype=words.dtype)

@@ -72,6 +72,13 @@ def has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def may_be_read(tensor: Tensor) -> bool:
+    """May a kernel of ours read it now: it has memory, and no CUDA graph is being captured."""
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return has_memory(tensor)
+
+
 def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Those tensors of many that have memory, without a call of Python's for each."""
     dense = [

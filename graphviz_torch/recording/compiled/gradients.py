@@ -78,8 +78,8 @@ class _Run:
     def look(self, kind: Any) -> None:
         """Find out which values the nodes inside receive."""
         graph = backward_graph(kind)
-        if kind not in _received and graph is not None and (found := received(graph, self._region)):
-            _received[kind] = found
+        if kind not in _received and graph is not None:
+            _received[kind] = received(graph, self._region)
         self.values = _received.get(kind, {})
 
     def see(self, name: str, value: Tensor) -> None:

@@ -23,7 +23,7 @@ from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.tensors.memory import has_memory
+from ...internals.tensors.memory import may_be_read
 from ..backward import Backward
 from ..program import Program
 from ..program.source_lines import Place
@@ -86,7 +86,7 @@ class Targets(NotingListener):
             return
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             count = TensorBase.numel(target)
-            if not count or target.device.type == "meta" or not has_memory(target):
+            if not count or target.device.type == "meta" or not may_be_read(target):
                 return
             if outside is not None:
                 numbers = torch.reshape(torch.sum(outside(target)), (1,))

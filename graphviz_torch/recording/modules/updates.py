@@ -29,7 +29,7 @@ from ...internals.guards import no_autograd
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping
-from ...internals.tensors.memory import PLAIN, has_memory
+from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
 from ...internals.tensors.norms import first_rows_alike
 from ..backward import Backward
 from ..events.noting import NotingListener
@@ -207,7 +207,7 @@ def _keeps_more(state: Any) -> bool:
 def _sample(parameter: Tensor, rate: float) -> _Sample | None:
     """Elements at equal distances in memory; None where they cannot be compared."""
     gradient = parameter.grad
-    if gradient is None or not (has_memory(parameter) and has_memory(gradient)):
+    if gradient is None or not (may_be_read(parameter) and may_be_read(gradient)):
         return None
     if not parameter.dtype.is_floating_point:
         return None
@@ -237,7 +237,7 @@ def _has_rows(tensor: Tensor) -> bool:
         and TensorBase.dim(tensor) > 1
         and tensor.shape[0] > 1
         and tensor.dtype.is_floating_point
-        and has_memory(tensor)
+        and may_be_read(tensor)
     )
 
 

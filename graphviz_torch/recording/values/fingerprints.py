@@ -20,7 +20,7 @@ from ...graph import Fingerprint
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autocast, no_autograd, no_functions, no_operators
 from ...internals.hooks.dispatch import unseen
-from ...internals.tensors.memory import has_memory
+from ...internals.tensors.memory import may_be_read
 from .vectors import Vectors, VectorTable
 
 _SMALL = 1 << 14  # elements of what waits for others
@@ -48,9 +48,7 @@ class Fingerprints(Generic[Key]):
     def see(self, key: Key, tensor: Tensor) -> None:
         """Read a tensor now; what has no memory that can be read is passed over."""
         dtype = tensor.dtype
-        if not has_memory(tensor) or not (dtype.is_floating_point or dtype.is_complex):
-            return
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        if not may_be_read(tensor) or not (dtype.is_floating_point or dtype.is_complex):
             return
         with no_functions(), no_operators(), no_autograd(), no_autocast(), unseen():
             if dtype.is_complex:

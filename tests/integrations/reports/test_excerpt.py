@@ -95,3 +95,8 @@ def test_in_a_shell_an_advice_names_the_flag() -> None:
     assert advice in to_lines([found])
     with in_shell():
         assert "= help: Record the step with --compiled eager: it says which." in to_lines([found])
+
+
+def test_a_place_that_a_file_made_up_is_escaped_too() -> None:
+    found = Finding("nan", "error", "NaN.", where="a\x1b[2J.py:3")
+    assert "--> a\\x1b[2J.py:3" in to_lines([found])

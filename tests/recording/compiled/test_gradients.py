@@ -153,7 +153,7 @@ def test_a_graph_that_is_not_as_it_was_is_not_run_and_it_is_said() -> None:
         with module.graph.inserting_before(end):
             module.graph.call_function(torch.ops.aten.rand_like.default, (end.args[0][0],))
 
-    for change, why in (cleared, "has taken the lines"), (drawn, "draws random numbers"):
+    for change, why in (cleared, "could be traced"), (drawn, "draws random numbers"):
         torch._dynamo.reset()
         model, run = compiled(with_a_custom_function)
         step(model, run)

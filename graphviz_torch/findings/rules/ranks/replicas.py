@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....graph import Finding, Graph, Severity
 from ....graph.events import AwaitedGradient, GradientClip, OptimizerStep, WrapperBypass
@@ -59,9 +59,11 @@ def _has_other_reason(graph: Graph) -> bool:
 
 def _reason(graphs: Sequence[Graph], found: Parted) -> _Reason | None:
     reduced = [averages(graph) for graph in graphs]
-    if found.wrapper == "DTensor" or all(found.name in each for each in reduced):
-        own = [each[found.name].where for each in reduced if found.name in each]
-        return _of_averaged(graphs, own[0] if own else "")
+    own = [each[found.name].where for each in reduced if found.name in each]
+    if all(found.name in each for each in reduced):
+        return _of_averaged(graphs, f", though the gradients are averaged{at(own[0])}")
+    if found.wrapper == "DTensor":
+        return _of_averaged(graphs, ", which have the same part of a DTensor")
     if any(found.name in each for each in reduced):
         return None  # ranks that do not send the same are told of
     used = _used(graphs, found.name)
@@ -125,18 +127,16 @@ def _of_nothing(graphs: Sequence[Graph], found: Parted, used: str) -> _Reason:
     )
 
 
-def _of_averaged(graphs: Sequence[Graph], average: str) -> _Reason:
-    """Why, where the gradients are averaged."""
+def _of_averaged(graphs: Sequence[Graph], averaged: str) -> _Reason:
+    """Why, where the gradients are averaged, or should be the same without."""
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     lines = [step.where for row in steps for step in row]
     where = lines[0] if lines else ""
-    averaged = f", though the gradients are averaged{at(average)}"
-    rates = [[step.learning_rates for step in row] for row in steps]
-    if all(steps) and len({len(row) for row in steps}) == 1 and rates[0] != rates[-1]:
-        own = [f"{row[-1][0]:.6g} on rank {rank}" for rank, row in _first_and_last(rates)]
+    rates = _other_rates([[step.learning_rates for step in row] for row in steps])
+    if rates:
         return _Reason(
             "error",
-            f"{averaged}: the learning rate is {listing(own)}",
+            f"{averaged}: the learning rate is {listing(rates)}",
             "Give the optimizer the same learning rate on every rank.",
             where,
             "other learning rates",
@@ -162,9 +162,14 @@ def _of_averaged(graphs: Sequence[Graph], average: str) -> _Reason:
     )
 
 
-def _first_and_last(rates: Sequence[Any]) -> list[tuple[int, Any]]:
-    other = next(rank for rank, row in enumerate(rates) if row != rates[0])
-    return [(0, rates[0]), (other, rates[other])]
+def _other_rates(rates: Sequence[Sequence[Sequence[float | None]]]) -> list[str]:
+    """The first two rates that are not the same, by rank; `rates[i]` are rank i's, by step."""
+    first, *others = [[rate for step in row for rate in step] for row in rates]
+    for rank, row in enumerate(others, 1):
+        for one, other in zip(first, row, strict=False):
+            if one is not None and other is not None and one != other:
+                return [f"{one:.6g} on rank 0", f"{other:.6g} on rank {rank}"]
+    return []
 
 
 def _clips_by_given_norm(event: object) -> bool:
