@@ -88,8 +88,9 @@ def _needs(found: Fit, memory: float) -> str:
         )
     ranks = math.ceil(states * found.ranks / (memory - rest))
     return (
-        f"{needs} Or, where parameters, gradients and optimizer state ({text.size(states)} here) "
-        f"are divided among the ranks, about {ranks:,} ranks: rehearse them above."
+        f"{needs} If the {found.ranks:,} ranks divide parameters, gradients and optimizer state "
+        f"({text.size(states)} on each), about {ranks:,} ranks would do; if each of them has all, "
+        "divide them with fully_shard. Rehearse it above."
     )
 
 

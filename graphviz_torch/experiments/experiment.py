@@ -84,8 +84,8 @@ def experiment(recording: Any, *names: str) -> Experiments:
     >>> with record(experiments=True) as recording:
     ...     Net()(torch.randn(8, 4)).sum().backward()
     >>> [found] = experiment(recording, "sample").findings
-    >>> found.rule
-    'sample-leak'
+    >>> print(found.message.partition(" at ")[0])
+    Sample 0 of x became another (8 samples): the outputs of other samples differ, too, first
     """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:

@@ -51,6 +51,11 @@ def in_shell() -> Iterator[None]:
         _SHELL.reset(token)
 
 
+def is_shell() -> bool:
+    """Does what is printed here answer a command."""
+    return _SHELL.get()
+
+
 def option(name: str, value: object = True) -> str:
     """What to write for an option: a keyword in Python, a flag in a shell.
 

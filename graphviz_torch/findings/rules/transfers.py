@@ -87,7 +87,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{_name_of(group)} was copied from {first.source} to {first.target} {len(same)} "
-            f"times, {bytes_text(extra)} more than once would need{at(listing(lines))}.",
+            f"times, {bytes_text(extra)} more than one copy needs{at(listing(lines))}.",
             cause="copied again and again",
             advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
             **_about(group),

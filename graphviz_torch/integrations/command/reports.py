@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from ... import Finding, __version__, rules
-from ...graph.terminal import PIPED, cut, line_width, option
+from ...graph.terminal import PIPED, cut, is_shell, line_width
 from ...graph.training.findings import steps_text
 from ...graph.units import count_text
 from ..excerpt import Lines, escaped, excerpt, files_below, no_lines, without_place
@@ -106,7 +106,7 @@ def _finding_lines(finding: Finding, width: int | None, steps: int, source: Line
     )
     yield from _fitted(f"{finding.severity}[{finding.rule}]: {message}", width, "    ")
     yield from (line if width is None else cut(line, width) for line in shown.lines)
-    if option("compiled", "eager").startswith("--"):
+    if is_shell():
         advice = re.sub(r'record\(compiled="(\w+)"\)', r"--compiled \1", advice)
     gutter = " " * shown.margin
     for name, text in (("note", steps_text(finding, steps)), ("help", advice)):

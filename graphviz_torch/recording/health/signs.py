@@ -150,9 +150,9 @@ class Signs:
         if weight >= largest:
             self._weights[parameter] = weight, step
         elif weight < _SHRUNKEN * largest:
-            part = f"{number_text(weight / largest)} of" if weight else "0: nothing is left of"
-            text = f"The values of {{}} are, before step {step}, {part} what they were before step "
-            yield from self._say(step, "shrunken-weight", (parameter,), f"{text}{when}.")
+            part = f"{number_text(weight / largest)} of" if weight else "0, and not"
+            text = f"The norm of {{}} before step {step} is {part} what it was before step {when}."
+            yield from self._say(step, "shrunken-weight", (parameter,), text)
         large = step > _PAST and weight > 0 and change > _LARGE * weight
         self._updates[parameter] = self._updates.get(parameter, 0) + 1 if large else 0
         if self._updates[parameter] == _AGAIN:

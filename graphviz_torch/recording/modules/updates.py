@@ -31,6 +31,7 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
 from ...internals.tensors.norms import first_rows_alike
+from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..events.noting import NotingListener
 from ..program import Program
@@ -60,6 +61,7 @@ class _Sample(NamedTuple):
 class _Count:
     """What is known of a weight that some steps have left as it was."""
 
+    parameter: Ref
     event: StillParameters
     place: Place | None
     rate: float
@@ -97,12 +99,13 @@ class Updates(NotingListener):
                 if sample is None or _keeps_more(optimizer.state.get(parameter)):
                     continue
                 self._samples.append(sample)
-                if id(parameter) not in self._counts:
+                known = self._counts.get(id(parameter))
+                if known is None or known.parameter() is not parameter:
                     dtype = str(parameter.dtype).removeprefix("torch.")
                     still = StillParameters(
                         dtype=dtype, contiguous=TensorBase.is_contiguous(parameter)
                     )
-                    self._counts[id(parameter)] = _Count(still, place, rate)
+                    self._counts[id(parameter)] = _Count(Ref(parameter), still, place, rate)
 
     def stepped(self, event: Stepped) -> None:
         self._stepped = True

@@ -64,8 +64,7 @@ CASES: dict[str, Case] = {
     "repeated-copy": Case(
         moved(*[sent(data=1) for _ in range(3)]),
         "warning",
-        "x was copied from cpu to cuda:0 3 times, 4.0 KiB more than once would need "
-        "at train.py:12.",
+        "x was copied from cpu to cuda:0 3 times, 4.0 KiB more than one copy needs at train.py:12.",
         [
             moved(*[sent(data=i) for i in range(3)]),  # another batch each time
             moved(*[sent() for _ in range(3)]),

@@ -73,13 +73,18 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
     again = [name for name, count in times.items() if count > 1]
     if not again:
         return
-    vain = [c for sent in rounds[:-1] for c in sent if not times.keys().isdisjoint(c.parameters)]
+    names_again = set(again)
+    vain = [c for sent in rounds[:-1] for c in sent if not names_again.isdisjoint(c.parameters)]
     size, sharded = sum(each.nbytes for each in vain), vain[0].kind == "reduce_scatter"
     yield finding(
         "info" if sharded else _severity(size),
         f"The gradients of {listing(again)} are {'reduced' if sharded else 'averaged'} "
         f"{max(times.values())} times{at(vain[0].where)} before an optimizer steps with them: "
-        f"{bytes_text(size)} are sent {'more than once would' if sharded else 'for nothing'}.",
+        + (
+            f"one reduction would send {bytes_text(size)} less."
+            if sharded
+            else f"{bytes_text(size)} are sent for nothing."
+        ),
         cause="averaged in every backward",
         advice="Call model.set_requires_gradient_sync(False) before all but the last micro-batch: "
         "each rank then keeps whole gradients until that one, which takes memory."
