@@ -239,7 +239,7 @@ FAULTS: dict[str, tuple[Callable[[int, int], list[WatchReport]], str, int, int, 
         "shrunken-weight",
         100,
         160,
-        "what they were before step",
+        "of what it was before step",
     ),
     "an average that is written and stays": (
         average(lambda mean, p: mean.lerp_(p, 0.0)),
