@@ -2,25 +2,32 @@
 
 Counted are outermost calls with gradients, one after the other between two backwards, of one
 module on one tensor each: the slices lie side by side in the same memory, and each is one sample.
+A module that holds a state, as a recurrent cell may, cannot be called once for all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from ...graph.events import IdleCall
+from ...internals.frames import variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.modules import ModuleBegan
-from ...internals.tensors.memory import storage_id
+from ...internals.tensors.memory import has_memory, storage_id
 from ..events.noting import NotingListener
 from ..listener import RunBegan
 from ..program import Program
 
 _ENOUGH = 8  # calls
+_COLORS = (1, 3)  # of an image; what has three dimensions and other sizes may be a batch
+
+State = tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
@@ -32,6 +39,7 @@ class _Run:
     shape: tuple[int, ...]
     next: int  # where in memory the next slice begins
     count: int = 1
+    state: State = ()  # of the module, before the last call but one
 
 
 class SampleCalls(NotingListener):
@@ -46,7 +54,7 @@ class SampleCalls(NotingListener):
         if not stack.is_outermost or len(args) != 1 or type(args[0]) is not Tensor:
             return
         with unseen_calls():
-            if not TensorBase._is_view(args[0]) or not torch.is_grad_enabled():
+            if not (torch.is_grad_enabled() and has_memory(args[0]) and _is_sample(args[0])):
                 self._last = None
                 return
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
@@ -54,13 +62,15 @@ class SampleCalls(NotingListener):
         last = self._last
         known = last is not None and last.module == id(event.module) and last.memory == memory
         if last is None or not known or (last.shape, last.next) != (shape, start):
-            single = len(shape) in (1, 3) or shape[:1] == (1,)
-            new = _Run(id(event.module), memory, shape, start + number)
-            self._last = new if single else None
+            self._last = _Run(id(event.module), memory, shape, start + number)
             return
         last.next += number
         last.count += 1
-        if last.count >= _ENOUGH:
+        if last.count == _ENOUGH - 1:
+            last.state = _state_of(event)
+        elif last.count == _ENOUGH and last.state != _state_of(event):
+            self._last = None
+        elif last.count >= _ENOUGH:
             idle = IdleCall(what="samples", name=stack.module or type(event.module).__name__)
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
@@ -70,3 +80,41 @@ class SampleCalls(NotingListener):
     def step_ended(self, event: None) -> None:
         super().step_ended(event)
         self._last = None
+
+
+def _is_sample(tensor: Tensor) -> bool:
+    """Is it x[i], a vector or an image, or x[i:i+1], of a tensor x that is no view."""
+    base, shape = tensor._base, tuple(tensor.shape)
+    if base is None:
+        return False
+    whole = tuple(base.shape)
+    if len(shape) == len(whole):
+        return whole[:1] > (1,) and shape == (1, *whole[1:])
+    image = len(shape) == 3 and shape[0] in _COLORS
+    return shape == whole[1:] and (len(shape) == 1 or image)
+
+
+def _state_of(event: ModuleBegan) -> State:
+    """Of each tensor that a module holds beside its parameters, or is given by name: which it is,
+    and how often it was written to."""
+    held = [variables(event.frame, "kwargs")[0]]
+    for module in _with_those_below(event.module):
+        held += (vars(module), module._buffers)
+    found: list[tuple[int, int]] = []
+    with unseen_calls():
+        for value in chain.from_iterable(each.values() for each in held if each):
+            for tensor in value if isinstance(value, (tuple, list)) else (value,):
+                if type(tensor) is Tensor and not TensorBase.is_inference(tensor):
+                    found.append((id(tensor), tensor._version))
+    return tuple(found)
+
+
+def _with_those_below(module: Module) -> list[Module]:
+    found = {id(module): module}
+    stack = [module]
+    while stack:
+        for child in stack.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                stack.append(child)
+    return list(found.values())

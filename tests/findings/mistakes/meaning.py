@@ -114,6 +114,75 @@ def cell_along_time(record: Record) -> None:
 
 
 @silent("called-for-each-sample")
+def chunks_of_a_large_batch(record: Record) -> None:
+    body, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    model = nn.Sequential(body, head)
+    with record(model):
+        x = torch.randn(64, 5, 6)
+        out = torch.cat([model(chunk).mean(1) for chunk in x.chunk(8)])
+        F.cross_entropy(out, torch.arange(64) % 3).backward()
+
+
+@silent("called-for-each-sample")
+def batch_of_one_along_time(record: Record) -> None:
+    cell, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    with record(nn.ModuleList([cell, head])):
+        x = torch.randn(1, 12, 6)  # (batch, time, features)
+        h = torch.stack([cell(x[:, t]) for t in range(12)]).mean(0)
+        F.cross_entropy(head(h), CLASSES[:1]).backward()
+
+
+class Remembers(nn.Module):
+    """A cell that keeps what it returned last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.h = torch.zeros(8)
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        out = (self.inner(x) + self.outer(self.h if h is None else h)).tanh()
+        if h is None:
+            self.h = out
+        return out
+
+
+@silent("called-for-each-sample")
+def cell_with_a_state_of_its_own(record: Record) -> None:
+    cell, head = Remembers(), nn.Linear(8, 3)
+    with record(nn.ModuleList([cell, head])):
+        out = torch.stack([cell(row) for row in torch.randn(12, 6)])
+        F.cross_entropy(head(out), torch.arange(12) % 3).backward()
+
+
+@silent("called-for-each-sample")
+def cell_that_is_given_its_state_by_name(record: Record) -> None:
+    cell, h = Remembers(), torch.zeros(8)
+    with record(cell):
+        for row in torch.randn(12, 6):
+            h = cell(row, h=h)
+        h.square().mean().backward()
+
+
+@silent("called-for-each-sample")
+def images_through_a_batch_norm(record: Record) -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    with record(model):
+        out = torch.cat([model(image) for image in torch.randn(12, 3, 4, 4).split(1)])
+        F.cross_entropy(out, torch.arange(12) % 3).backward()
+
+
+@says("called-for-each-sample", "ran 12 times at {cause}, on one slice after the other")
+def images_one_by_one(record: Record) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    )
+    with record(model):
+        out = torch.cat([model(image) for image in torch.randn(12, 3, 4, 4).split(1)])  # cause
+        F.cross_entropy(out, torch.arange(12) % 3).backward()
+
+
+@silent("called-for-each-sample")
 def step_for_each_sample(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
