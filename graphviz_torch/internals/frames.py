@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 OWN, LIBRARY, OTHER = range(3)
+TORCH = str(Path(torch.__file__).parent) + os.sep
 
 _FRAMES = 20  # of the user's that are looked into
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -30,7 +31,7 @@ _INSTALLED = (
 _LIBRARIES = tuple({os.path.join(path, "") for path in _INSTALLED})
 _OTHER = (
     _PACKAGE,
-    str(Path(torch.__file__).parent) + os.sep,
+    TORCH,
     "<frozen ",
     "<eval_with_key>",
     "<__array_function__",
@@ -79,6 +80,17 @@ def is_learning_shapes(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def clipper(frame: FrameType | None) -> str:
+    """ "clip_grad_norm_": the outermost function of PyTorch that clips, from `frame` outwards."""
+    name = ""
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is another name
+        if own.startswith("clip_"):
+            name = own
+        frame = frame.f_back
+    return name
 
 
 def outwards(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:

@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ...graph.events import ClipMoment, GradientClearing, GradientClip, VainBackward
-from ...internals.frames import LIBRARY, OWN, owner
+from ...internals.frames import LIBRARY, OWN, TORCH, clipper, owner
 from ...internals.tensors.memory import storage_id
 from ..program.source_lines import Place
 from .events import Events
@@ -28,7 +28,6 @@ from .events import Events
 _CLIPPING = inspect.getfile(clip_grad)
 _OPTIMIZER = inspect.getfile(Optimizer)
 _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
-_TORCH = torch.__file__.removesuffix("__init__.py")
 
 
 @dataclass(slots=True)
@@ -197,7 +196,7 @@ class GradientLife:
             self._clipped.add(storage_id(gradient))
         if moment is not None and moment not in self._clips:  # once for all parameters
             self._clips.add(moment)
-            clip, place = GradientClip(function=_clipper(frame), moment=moment), self._place(frame)
+            clip, place = GradientClip(function=clipper(frame), moment=moment), self._place(frame)
             self._events.note(clip, place)
             if clip.function == "clip_grad_norm_":
                 self._norm_clip = place
@@ -205,19 +204,8 @@ class GradientLife:
 
 def _limit(frame: FrameType | None) -> float:
     """What clip_grad_norm_ was given as max_norm; 0 where it is not known."""
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
         if "max_norm" in frame.f_locals:
             return float(frame.f_locals["max_norm"])
         frame = frame.f_back
     return 0.0
-
-
-def _clipper(frame: FrameType | None) -> str:
-    """ "clip_grad_norm_": the outermost function of that file."""
-    name = ""
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
-        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is another name
-        if own.startswith("clip_"):
-            name = own
-        frame = frame.f_back
-    return name

@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad
 
 from ...graph import Graph
 from ...graph.events import IdleCall
+from ...internals.frames import clipper
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
@@ -38,20 +39,22 @@ class ClipBounds(NotingListener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._shares: dict[Place | None, list[float | Tensor]] = {}
+        # By the line that clips, and the function that it calls.
+        self._shares: dict[tuple[Place | None, str], list[float | Tensor]] = {}
 
     def called(self, event: Called) -> None:
         if event.frame.f_code.co_filename != _FILE or not has_memory(event.args[0]):
             return
         share = event.args[0]
-        shares = self._shares.setdefault(self.program.place(event.frame), [])
+        key = self.program.place(event.frame), clipper(event.frame)
+        shares = self._shares.setdefault(key, [])
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             # A number of the library's own, that nothing else holds.
             shares.append(TensorBase.item(share) if share.is_cpu else TensorBase.detach(share))
         del shares[:-_MOST]
 
     def conclude(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        for place, shares in self._shares.items():
+        for (place, name), shares in self._shares.items():
             if len(shares) < _ENOUGH:
                 continue
             with unseen_calls(), unseen(), unseen_operators():
@@ -59,9 +62,9 @@ class ClipBounds(NotingListener):
             numbers = [share for share in shares if isinstance(share, float)]
             middle = median(numbers)
             if max(numbers) < 1 and middle < _LOW:
-                idle = IdleCall(what="low bound", name="clip_grad_norm_")
+                idle = IdleCall(what="low bound", name=name)
             elif min(numbers) > _HIGH:
-                idle = IdleCall(what="high bound", name="clip_grad_norm_")
+                idle = IdleCall(what="high bound", name=name)
             else:
                 continue
             self.events.note(idle, place, count=len(numbers), number=middle)

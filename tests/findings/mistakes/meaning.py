@@ -104,6 +104,19 @@ def bound_that_is_never_reached(record: Record) -> None:
             optimizer.step()
 
 
+@says("clip-bound", "clip_grads_with_norm_() at {cause} shortened each of 6 gradients")
+def bound_of_another_function(record: Record) -> None:
+    model = mlp()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(6):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            norm = torch.ones(())
+            nn.utils.clip_grads_with_norm_(model.parameters(), 0.01, norm)  # cause
+            optimizer.step()
+
+
 @silent("called-for-each-sample")
 def cell_along_time(record: Record) -> None:
     cell, head = nn.Linear(6, 8), nn.Linear(8, 3)

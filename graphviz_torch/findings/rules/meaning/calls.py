@@ -195,8 +195,7 @@ def clip_bound(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{event.name}(){at(event.where)} shortened each of {event.count} gradients, to "
-            f"{event.number:.2g} of their norm in the median: every step is as long as the bound "
-            "makes it.",
+            f"{event.number:.2g} of their norm in the median: each then has the norm of the bound.",
             cause="a bound that is always reached",
             advice="Raise max_norm to about the norm that most gradients have, if it is to stop "
             "those alone that are far larger.",

@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
         idle("low bound", name="clip_grad_norm_", count=6, number=0.02),
         "info",
         "clip_grad_norm_() at train.py:7 shortened each of 6 gradients, to 0.02 of their norm in "
-        "the median: every step is as long as the bound makes it.",
+        "the median: each then has the norm of the bound.",
         [idle("samples", name="clip_grad_norm_")],
     ),
     "called-for-each-sample": Case(
