@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 
 from ...graph import Graph
@@ -32,6 +33,10 @@ from .noting import NotingListener
 
 _ENOUGH = 16  # targets: of fewer, chance may make all alike
 _MOST = 256  # calls whose answers wait
+_SCALES = ("DivBackward0", "MulBackward0")
+_SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
+_SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
+_NODES = 8  # that are asked what scores are
 
 
 # By functions, not by methods: a program may have put its own in their place.
@@ -67,6 +72,7 @@ class _Answer:
     place: Place | None
     operand: TensorRecord
     numbers: Tensor  # of a target of classes: ignored, least, greatest; else: how many do not fit
+    first_is_right: bool  # may 0 stand for the score of the positive, which is put first
 
 
 class Targets(NotingListener):
@@ -100,7 +106,9 @@ class Targets(NotingListener):
             function=func.__name__, what="constant" if outside is None else "outside"
         )
         record = TensorRecord.of(target, name)
-        self._answers.append(_Answer(found, self.program.place(outer), record, numbers))
+        with unseen_calls():
+            scores = outside is None and _are_scores(args[0] if args else kwargs.get("input"))
+        self._answers.append(_Answer(found, self.program.place(outer), record, numbers, scores))
 
     def step_ended(self, event: None) -> None:
         super().step_ended(event)
@@ -114,7 +122,9 @@ class Targets(NotingListener):
             with unseen_calls(), unseen(), unseen_operators():
                 rows = [TensorBase.tolist(answer.numbers) for answer in answers]
             sizes = [math.prod(answer.operand.tensor.shape) for answer in answers]
-            self._judge(event, place, answers[-1].operand, rows, sizes)
+            scores = any(answer.first_is_right for answer in answers)
+            if not scores or any(row[1:] != [0, 0] for row in rows):
+                self._judge(event, place, answers[-1].operand, rows, sizes)
         self._answers = []
 
     def _judge(
@@ -151,6 +161,35 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
     least = torch.amin(torch.masked_fill(target, skip, info.max))
     greatest = torch.amax(torch.masked_fill(target, skip, info.min))
     return torch.stack((torch.sum(skip), TensorBase.long(least), TensorBase.long(greatest)))
+
+
+def _are_scores(values: Any) -> bool:
+    """Are they made of scores of pairs, as a contrastive loss has them: of several parts, products
+    of features, or one number for each pair? What has no gradient does not tell."""
+    if type(values) is not Tensor or values.grad_fn is None:
+        return True
+    width, fns = values.shape[-1:], [values.grad_fn]
+    for fn in fns:
+        name = fn.name()
+        if name in _SHAPES:
+            before: Any = fn
+            if tuple(before._saved_self_sym_sizes)[-1:] != width:
+                return True
+        if name in _SCORES or (name == "MmBackward0" and not any(map(_is_weight, _sources(fn)))):
+            return True
+        if (name in _SCALES or name in _SHAPES) and len(fns) < _NODES:
+            fns += _sources(fn)
+    return False
+
+
+def _sources(fn: Node) -> list[Node]:
+    return [source for source, _ in fn.next_functions if source is not None]
+
+
+def _is_weight(fn: Node) -> bool:
+    """Is it of a parameter, or of one that is turned?"""
+    turned = _sources(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
+    return any(each.name().endswith("AccumulateGrad") for each in turned)
 
 
 def _ignored(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
