@@ -27,7 +27,7 @@ from graphviz_torch import (
 from graphviz_torch.findings.graph_reading import Reading
 from graphviz_torch.findings.rule import RULES, apply
 from graphviz_torch.graph import Failure, Parameter, Step
-from graphviz_torch.graph.events import ConstantTerm, GradientClip
+from graphviz_torch.graph.events import ConstantTerm, GradientClip, StillParameters
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (
     CUT,
@@ -234,6 +234,11 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
         "vanishing-gradient", deep(0.1, shared=True), "info", [],
     ),
     "dead units by the bias": ("dead-relu", units(0.95), "warning", ["95.0% of its units"]),
+    "parameters that a step leaves still": (
+        "still-parameters",
+        told(event(StillParameters, nodes=(0, 1), contiguous=False, rate=0.1, share=0.95)), "info",
+        ["as they were: 95% of", "they have a gradient and a rate of 0.1, and in memory they are"],
+    ),
     "a gradient that was NaN from the start": (
         "nonfinite-gradient", root({i: stats(nan=1) for i in range(4)}), "error",
         ["The gradient that backward started from, at loss, is not finite: 1 NaN."],

@@ -258,7 +258,7 @@ class Forgetful(SGD):
                 p = p - group["lr"] * p.grad
 
 
-@says("still-parameters", "is left as it was by the step at {cause}", severity="warning")
+@says("still-parameters", "The step at {cause} leaves weight as it was: 100%", severity="warning")
 def step_that_assigns_to_its_own_variable(record: Record) -> None:
     model = nn.Linear(6, 3)
     optimizer = Forgetful(model.parameters(), lr=0.1)
@@ -321,6 +321,28 @@ def targets_that_fit(record: Record) -> None:
         loss = loss + F.cosine_embedding_loss(out, more, 2 * (CLASSES > 0) - 1)
         smooth = F.one_hot(CLASSES, 3) * 0.9 + 0.05
         (loss + F.binary_cross_entropy_with_logits(out, smooth)).backward()
+
+
+@silent("constant-targets")
+def positive_that_is_the_first_of_the_scores(record: Record) -> None:
+    model, head = nn.Linear(6, 8), nn.Linear(8, 1)
+    zeros = torch.zeros(16, dtype=torch.long)
+    with record(nn.ModuleList([model, head])):
+        q, k, queue = model(torch.randn(16, 6)), torch.randn(16, 8), torch.randn(8, 5)
+        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue], 1)
+        logits /= 0.07
+        loss = F.cross_entropy(logits, zeros) + F.cross_entropy(q @ queue, zeros)
+        loss = loss + F.cross_entropy(head(torch.cat([q, q, q])).view(16, 3), zeros)
+        keys = model(torch.randn(16, 4, 6)).transpose(1, 2)
+        (loss + F.cross_entropy(5 * (q.unsqueeze(1) @ keys).squeeze(1), zeros)).backward()
+
+
+@says("constant-targets", "All 16 targets in labels, ", "at {cause} was given, are 0")
+def labels_in_the_order_of_a_folder(record: Record) -> None:
+    model, labels = nn.Linear(6, 3, bias=False), torch.arange(48) // 16
+    with record(model):
+        labels = labels[:16]
+        (F.cross_entropy(model(torch.randn(16, 6)) / 2, labels)).backward()  # cause
 
 
 @says("ignored-targets", "in 1 of 2 calls")

@@ -122,11 +122,14 @@ def still_parameters(reading: Reading) -> Iterator[Finding]:
         elif not event.contiguous:
             why = ", and in memory they are not contiguous"
             advice = "Make them contiguous() before the optimizer is made."
+        one = len(event.nodes) == 1
+        they_were, they_have = ("it was", "it has") if one else ("they were", "they have")
+        names = listing(reading.call(node) for node in event.nodes)
         yield finding(
             "warning" if sure else "info",
-            f"{reading.call(event.nodes[0])} is left as it was by the step{at(event.where)} "
-            f"({event.share:.0%} of the elements that were looked at, in {len(event.nodes)} of its "
-            f"parameters), though it has a gradient and a rate of {event.rate:g}{why}.",
+            f"The step{at(event.where)} leaves {names} as {they_were}: {event.share:.0%} of the "
+            f"elements that were looked at did not change, though {they_have} a gradient and a "
+            f"rate of {event.rate:g}{why}.",
             cause=f"an update that {event.dtype} rounds away" if low else "a step without effect",
             advice=advice,
             where=event.where,
@@ -142,9 +145,11 @@ def _line(reading: Reading, node: int) -> str:
 def only_vectors_learn(reading: Reading) -> Iterator[Finding]:
     """The steps change norms and biases alone: no weight of more than one dimension learns."""
     learning = [p for p in reading.graph.parameters if p.stepped and p.requires_grad]
-    others = [p for p in reading.graph.parameters if p.module_called and p not in learning]
-    still = [p for p in others if len(p.tensor.shape) > 1]
-    if len(learning) < 2 or len(still) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
+    if len(learning) < 2 or any(len(p.tensor.shape) > 1 for p in learning):
+        return
+    # None of these is in `learning`.
+    still = [p for p in reading.graph.parameters if p.module_called and len(p.tensor.shape) > 1]
+    if len(still) < 2:
         return
     frozen = sum(not p.requires_grad for p in still)
     yield finding(

@@ -79,9 +79,9 @@ CASES: dict[str, Case] = {
     "still-parameters": Case(
         told(event(StillParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
         "warning",
-        "body.weight is left as it was by the step at train.py:7 (100% of the elements that were "
-        "looked at, in 1 of its parameters), though it has a gradient and a rate of 0.0001: the "
-        "update is less than bfloat16 can tell, and is rounded away.",
+        "The step at train.py:7 leaves body.weight as it was: 100% of the elements that were "
+        "looked at did not change, though it has a gradient and a rate of 0.0001: the update is "
+        "less than bfloat16 can tell, and is rounded away.",
         [told(event(StillParameters, dtype="bfloat16"))],
     ),
     "only-vectors-learn": Case(
