@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -27,7 +28,7 @@ def look_at_groups(
             events.note(IdleCall(what="group", name=name, count=i, among=len(groups)), place)
         epsilon = group.get("eps")
         if type(epsilon) is float and 0 < epsilon <= _LEAST:
-            small = [p for p in group["params"] if str(p.dtype) == "torch.float16"]
+            small = [p for p in group["params"] if p.dtype is torch.float16]
             if small:
                 idle = IdleCall(what="epsilon", name=name, number=epsilon)
                 events.note(idle, place, leaves=map(id, small))
