@@ -28,6 +28,12 @@ _CALL = re.compile(r"#\d+")  # of a module that is called again
 _AGAIN = re.compile(r"'+(?=[.#]|$)")  # of a module that an earlier backward has, too
 _NAMES = 1  # of parameters in the sentence
 _MOST_DAMS = 12
+LEARN_NOTHING: Final = frozenset(  # ids of the rules that say why a parameter learns nothing
+    (
+        *("cut-gradient", "dropped-gradient", "never-called", "not-in-optimizer"),
+        *("not-registered", "unused-result", "zero-gradient"),
+    )
+)
 _MOST_DRY = 8  # places of parameters that the graph does not have
 
 
@@ -159,22 +165,30 @@ def _sentence(graph: Graph, findings: Iterable[Finding]) -> str:
     if not names:
         one = len(parameters) == 1
         return "The parameter learns." if one else f"All {len(parameters):,} parameters learn."
-    nodes = {p.node for p in graph.parameters if p.name in names} - {None}
-    wrong = [f for f in findings if f.severity in ("error", "warning") and f.where]
-    lines = dict.fromkeys(
-        f.where
-        for f in wrong
-        if f.rule in _RULES and (nodes & set(f.nodes) or any(n in f.message for n in names))
-    )
+    lines = dict.fromkeys(f.where for f in findings if f.where and _tells_of(f, {*names}, graph))
     where = listing(lines) if lines else listing(names, _NAMES)
     verb = "learns" if len(names) == 1 else "learn"
     count = f"{len(names):,} of {count_text(len(parameters), 'parameter')}"
     return f"{count} {verb} nothing: {where}"
 
 
-_RULES = frozenset(
-    ("cut-gradient", "dead-parameter", "unused-parameter", "no-gradient", "not-in-optimizer")
-)
+def _tells_of(finding: Finding, names: set[str], graph: Graph) -> bool:
+    """Does a finding say why one of these parameters learns nothing?
+
+    Its nodes say so; of a parameter that the graph does not have, its name in the message.
+    """
+    if finding.rule not in LEARN_NOTHING:
+        return False
+    known = [parameter for parameter in graph.parameters if parameter.name in names]
+    if any(parameter.node in finding.nodes for parameter in known):
+        return True
+    absent = [parameter.name for parameter in known if parameter.node is None]
+    return bool(absent) and bool(_whole(absent).search(finding.message))
+
+
+def _whole(names: Iterable[str]) -> re.Pattern[str]:
+    """Any of the names, none as a part of a longer one."""
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?!\w|\.\w)")
 
 
 def _drawing(graph: Graph, findings: tuple[Finding, ...]) -> tuple[Drawing, dict[int, int]]:

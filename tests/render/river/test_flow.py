@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from graphviz_torch import Recording, draw_flow, record
-from graphviz_torch.graph import Cut, Edge, GradientStats, Graph, Node, Parameter
+from graphviz_torch import Recording, draw_flow, record, rules
+from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node, Parameter
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.render.river.lanes import courses
+from graphviz_torch.render.river.stream import LEARN_NOTHING, river_of
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
 
@@ -95,6 +96,32 @@ def test_the_sentence_counts_what_autograd_gave_no_gradient_and_names_the_line_o
     dams = [text for text in rest if "\N{BLACK SCISSORS}" in text]
     assert len(dams) == cut
     assert all(text.endswith(f"test_flow.py:{line}") for text in dams)
+
+
+def test_each_rule_that_says_what_learns_nothing_is_a_rule() -> None:
+    assert {id for id, _ in rules()} >= LEARN_NOTHING
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ("encoder.w and encoder.b got no gradient.", "a.py:1"),
+        ("w got no gradient.", "encoder.w and 1 more"),
+        ("other.encoder.w got no gradient.", "encoder.w and 1 more"),
+        ("encoder.w.lora got no gradient.", "encoder.w and 1 more"),
+        ("No optimizer updates encoder.w.", "a.py:1"),
+    ],
+)
+def test_a_finding_tells_of_a_parameter_by_its_whole_name(message: str, place: str) -> None:
+    graph = Graph((), parameters=(Parameter("encoder.w", F32, True), Parameter("b", F32, True)))
+    found = Finding("unused-result", "warning", message, where="a.py:1")
+    assert river_of(graph, (found,)).sentence == f"2 of 2 parameters learn nothing: {place}"
+
+
+def test_a_finding_of_something_else_gives_no_line() -> None:
+    graph = Graph((), parameters=(Parameter("w", F32, True),))
+    found = Finding("most-memory", "warning", "w keeps most.", where="a.py:1")
+    assert river_of(graph, (found,)).sentence == "1 of 1 parameter learns nothing: w"
 
 
 def test_a_place_is_as_wide_as_the_logarithm_of_the_norm_that_a_hook_measures() -> None:
