@@ -82,6 +82,9 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
         width = _WIDE
         for panel in panels:
             panel.fit(_WIDE / 2, 1)
+        slim = min(panel.slim for panel in panels)
+        for panel in panels:  # one scale for all
+            panel.slim = slim
     else:
         columns = max(1, min(_COLUMNS, ceil(len(panels[0].rows) / _LONG)))
         width = _WIDE if columns > 1 else _NARROW
@@ -91,7 +94,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
     for number, panel in enumerate(panels):
         left = number * _WIDE / 2
         out += panel.written(left, ("before", "after")[number] if len(panels) > 1 else "")
-    out += legend(scale, min(panel.slim for panel in panels), height)
+    out += legend(scale, panels[0].slim, height)
     return "".join([*out, "</svg>"])
 
 

@@ -149,6 +149,23 @@ def test_two_steps_stand_beside_each_other_on_one_scale() -> None:
     assert [head.partition(":")[0] for head in heads] == ["before", "after"]
 
 
+def test_two_steps_are_on_one_scale_where_one_has_many_lanes() -> None:
+    def lanes(count: int) -> Graph:
+        model = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+        with record(model) as recording:
+            results = [layer(torch.ones(2, 4)) for layer in model]
+            sum(results, torch.zeros(())).sum().backward()
+        return recording.graph
+
+    few, many = lanes(2), lanes(9)
+    drawn = widths(draw_flow(few, many))
+    # Each layer gets the gradient of the sum: it is the same for all, whatever their number.
+    assert {len(each) for name, each in drawn.items() if name in ("0", "1")} == {2}
+    for name in ("0", "1"):
+        one, other = drawn[name]
+        assert one == other
+
+
 def test_a_step_in_which_all_learns_says_so() -> None:
     model = nn.Linear(2, 1)
     with record(model) as recording:
