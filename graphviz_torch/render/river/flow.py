@@ -1,6 +1,7 @@
 """`draw_flow`: the gradient of a step as a river, from data to loss, as one SVG file.
 
-It follows the reader's dark setting and loads nothing.
+A sheet has one panel for each step, and a panel one row for each place and each dam, from the data
+above to the loss below. The file follows the reader's dark setting and loads nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..chart import svg_start, svg_text
 from ..groups.whole import whole_of
 from ..style import COLORS, NONFINITE
 from .lanes import courses
+from .river import river_of
 from .signs import (
     BROAD,
     SIDE,
@@ -31,7 +33,7 @@ from .signs import (
     place_sign,
     tributaries,
 )
-from .stream import Dam, Place, River, Stream, river_of
+from .stream import Dam, Place, River, Stream
 
 _WIDE, _NARROW = 1200, 700  # of two columns, and of one
 _LONG, _COLUMNS = 36, 4  # rows of a column: more go on in the next one
@@ -43,10 +45,12 @@ _CHARACTER = 6.6  # pixels of one in bold
 
 
 class _Row(NamedTuple):
+    """A line of a sheet. It holds one of three: a place, a dam, or the title of a backward."""
+
     place: Place | None
     dam: Dam | None
-    title: str  # of the backward that begins here
-    height: float
+    title: str  # of the backward whose places begin below; "" in any other row
+    height: float  # pixels
 
 
 def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> str:
@@ -104,7 +108,7 @@ def _norms(river: River) -> Iterator[float]:
 
 
 class _Panel:
-    """One river with its rows, and where each stands."""
+    """One river: its rows, the lane of each, and once `fit` ran, where each stands on the sheet."""
 
     def __init__(self, river: River, scale: Scale) -> None:
         self.river, self.scale = river, scale
@@ -274,7 +278,10 @@ class _Panel:
 
 
 def _rows(river: River) -> tuple[list[_Row], dict[tuple[int, int], Stream]]:
-    """The rows of a river: places, with dams before what they keep dry; and the streams by row."""
+    """The rows of a river: places, with dams before what they keep dry.
+
+    Beside them the streams, by the numbers of the two rows that each one joins.
+    """
     before: dict[int, list[Dam]] = {}
     for dam in river.dams:
         at = dam.target if dam.target is not None else (dam.source or 0) + 1

@@ -18,7 +18,8 @@ from graphviz_torch import Recording, draw_flow, record, rules
 from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node, Parameter
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.render.river.lanes import courses
-from graphviz_torch.render.river.stream import LEARN_NOTHING, river_of
+from graphviz_torch.render.river.learning import LEARN_NOTHING
+from graphviz_torch.render.river.river import river_of
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
 
