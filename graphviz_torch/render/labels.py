@@ -102,7 +102,7 @@ def telling(title: str, attributes: tuple[str, ...]) -> str:
     >>> telling("permute", ("dims=(2, 0, 1)",))
     ' 2, 0, 1'
     """
-    known = dict(text.partition("=")[::2] for text in attributes)
+    known = _values(attributes)
     parts = [
         form.format(value)
         for name, attribute, form, usual in _TELLING
@@ -119,8 +119,13 @@ def called(title: str, attributes: tuple[str, ...]) -> str:
     >>> called("pow", ("exponent=2",)), called("mul", ("p=0.1",))
     ('pow 2', 'dropout 0.1')
     """
-    said = telling(title, attributes)
-    return said[1:] if said.startswith(" dropout") else title + said
+    rate = _values(attributes).get("p") if title.startswith("mul") else None
+    return title + telling(title, attributes) if rate is None else f"dropout {_rounded(rate)}"
+
+
+def _values(attributes: tuple[str, ...]) -> dict[str, str]:
+    """By name."""
+    return dict(text.partition("=")[::2] for text in attributes)
 
 
 def _shortly(value: str, attribute: str) -> str:
