@@ -8,13 +8,14 @@ tokens is not judged.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..graph import Experiment, Finding
+from ..graph import Experiment, Finding, Graph
 from ..graph.text import users_line
 from ..internals.hooks.modes import unseen_calls
 from ..internals.replay.plain import run_plainly
@@ -31,6 +32,10 @@ _SIZE = "gradients, and what a learning rate means, grow with the batch."
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
     """The batch twice: the loss stays the same, for a mean; one that doubles is a sum."""
+    if not _trains(subject.graph):
+        message = "no parameter got a gradient from what the recorded backward began with"
+        yield Experiment("batch_twice", "", None, message)
+        return
     found = (
         _of_forward(subject) or _one_by_one(subject) or _of_function(subject) or _by_hand(subject)
     )
@@ -38,6 +43,15 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
         message = "no loss was found that surely is a sum or a mean over the samples"
         found = Experiment("batch_twice", "", None, message)
     yield found
+
+
+def _trains(graph: Graph) -> bool:
+    """Did its backward give some parameter a gradient; as one for the inputs' gradients does not.
+
+    True where no order was recorded.
+    """
+    ran = [node for node in graph.nodes if node.order is not None]
+    return not ran or any(node.leaf == "parameter" for node in ran)
 
 
 def _samples(subject: Subject) -> int:
@@ -184,7 +198,8 @@ def _value(loss: Loss, times: int) -> float | None:
     if weight is not None:  # of classes, not of samples
         kwargs["weight"] = weight
     try:
-        with torch.no_grad(), unseen_calls():
+        with torch.no_grad(), unseen_calls(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the program has seen it
             result = loss.function(*args, **kwargs)
             return float(result) if result.dim() == 0 else None
     except Exception:

@@ -13,7 +13,7 @@ from .inputs import inputs
 from .lanes import positions, sample
 from .memory_order import memory_order
 from .seed import seed
-from .subject import Subject
+from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]
 
@@ -61,8 +61,8 @@ def experiment(recording: Any, *names: str) -> Experiments:
 
     The module that was called first runs again with the arguments, buffers and random state that it
     had then, and the parameters that it has now. Afterwards parameters, gradients, buffers, modes,
-    attributes and random state are as before. What its forward prints a second time is dropped;
-    what else it does outside of PyTorch it does again.
+    attributes and random state are as before. What its forward prints or logs a second time is
+    dropped. Of a forward that writes files nothing is concluded: it is stopped before it writes.
 
     Args:
         recording: of `record(experiments=True)`, once its block is left.
@@ -94,7 +94,10 @@ def experiment(recording: Any, *names: str) -> Experiments:
     subject = subject_of(recording)
     found = Experiments()
     for name in names or EXPERIMENTS:
-        found += EXPERIMENTS[name](subject)
+        try:
+            found += EXPERIMENTS[name](subject)
+        except Exception as error:  # as of tensors that have lost their device
+            found.append(Experiment(name, "", None, reason(error, "again")))
     return found
 
 

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.rnn import PackedSequence
 
 from ..graph import Experiment, Finding
 from ..graph.text import listing
@@ -33,6 +34,12 @@ _LATER = "Look at the mask and at the dimension that this operation works along.
 def sample(subject: Subject) -> Iterator[Experiment]:
     """Another sample's values: the results of all other samples stay the same."""
     inputs = subject.inputs()
+    if any(
+        isinstance(a, PackedSequence) for a in (*subject.call.args, *subject.call.kwargs.values())
+    ):
+        message = "a packed sequence has the time steps of all samples in one dimension"
+        yield Experiment("sample", "", None, message)
+        return
     found = _along(subject, inputs, 0)
     if found.holds is False and _may_be_batch(subject, inputs):
         second = _along(subject, inputs, 1)

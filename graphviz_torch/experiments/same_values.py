@@ -12,7 +12,7 @@ from ..graph.text import users_line
 from ..internals.replay.plain import Made, Plain
 from ..internals.tensors.pytree import flatten
 from .digits import distance
-from .subject import Subject
+from .subject import Subject, reason
 
 
 class Part(NamedTuple):
@@ -84,10 +84,7 @@ def compared(
     """
     for run in (first, other):
         if run.error is not None:
-            kind = type(run.error).__name__
-            said = next(iter(str(run.error).splitlines()), "")[:100]
-            message = f"its forward cannot be run so: {kind}: {said}"
-            return Experiment(name, changed, None, message)
+            return Experiment(name, changed, None, reason(run.error, "so"))
     size = largest(first, other)
     if size is None:
         return Experiment(name, changed, None, "the path through the code depends on the values")

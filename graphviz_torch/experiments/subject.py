@@ -14,6 +14,7 @@ from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
 from ..internals.frames import OTHER, OWN, owner
 from ..internals.replay.call import Call
+from ..internals.replay.effects import Refused
 from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared, Run, run
 from ..internals.tensors.pytree import flatten
@@ -103,13 +104,12 @@ class Subject:
     def unknown(self, name: str, changed: str, run: Run) -> Experiment | None:
         """What there is to say where a run tells nothing."""
         if run.error is not None:
-            kind = type(run.error).__name__
-            said = next(iter(str(run.error).splitlines()), "")[:100]
-            message = f"its forward cannot be run again: {kind}: {said}"
-            return Experiment(name, changed, None, message)
+            return Experiment(name, changed, None, reason(run.error, "again"))
         if run.dependent:
             where = self.line(run.depends, run.depends)
             message = "the path through the code depends on these values, so nothing is concluded"
+            if run.leaves:
+                message = f"{run.leaves}() takes these values out of PyTorch, where nothing follows"
             return Experiment(name, changed, None, message, where=where)
         return None
 
@@ -171,6 +171,14 @@ class Subject:
         return Experiment(
             name, changed, holds, text, operation, where, module, node, row.change, found
         )
+
+
+def reason(error: BaseException, how: str) -> str:
+    """Why a forward cannot be run, "again" or "so"."""
+    if isinstance(error, Refused):
+        return f"its forward {error.does}, so it is not run again, and nothing is concluded"
+    said = next(iter(str(error).splitlines()), "")[:100]
+    return f"its forward cannot be run {how}: {type(error).__name__}: {said}"
 
 
 def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from ..functions import TensorBase
 from ..hooks.modes import unseen_calls
 from ..tensors.memory import has_memory, is_dense, parts
 from ..tensors.pytree import map_tensors, tensors
+from .contents import Contents
 
 _functorch: Any = torch._C._functorch
 
@@ -78,6 +79,15 @@ class RandomState:
             sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None,
         )
 
+    def python_differs(self) -> bool:
+        """Do `random` or numpy have another state now."""
+        if random.getstate() != self.of_python:
+            return True
+        if self.of_numpy is None:
+            return "numpy.random" in sys.modules
+        now = sys.modules["numpy"].random.get_state()
+        return now[2:] != self.of_numpy[2:] or bool((now[1] != self.of_numpy[1]).any())
+
     def put(self) -> None:
         """Let it be that again."""
         torch.set_rng_state(self.cpu)
@@ -99,6 +109,8 @@ class Call:
     buffers: dict[str, Tensor]  # copies, by name
     autocast: dict[str, tuple[bool, torch.dtype]]  # by device type
     dtype: torch.dtype  # the default one
+    contents: Contents  # of objects among its arguments
+    generators: tuple[Callable[[], object], ...]  # put the states of those that modules hold
     start: int = -1  # number of the thread's next node when it began
 
     @classmethod
@@ -123,6 +135,8 @@ class Call:
                     for device in known
                 },
                 torch.get_default_dtype(),
+                Contents(args, kwargs),
+                tuple(Contents(*module.modules()).generators),
                 start,
             )
 
@@ -131,6 +145,14 @@ class Call:
         with unseen_calls():
             named = [*self.module.named_parameters(), *self.module.named_buffers()]
             return next((name for name, tensor in named if without_values(tensor)), "")
+
+    def put(self) -> None:
+        """Let buffers, arguments and random generators be as they were when it was called."""
+        self.put_buffers()
+        self.contents.put()
+        for put_state in self.generators:
+            put_state()
+        self.state.put()
 
     def put_buffers(self) -> None:
         """Let the buffers have the values that they had when the module was called."""

@@ -87,7 +87,7 @@ def _run_plainly(
     budget: int,
 ) -> Plain:
     alone()
-    world, results = World(call.module), _Results(call.module, budget)
+    world, results = World(call.module, call.args, call.kwargs), _Results(call.module, budget)
     output: Any = None
     error: BaseException | None = None
     with world.as_before():
@@ -95,11 +95,10 @@ def _run_plainly(
         with torch.no_grad():
             others = {} if change is None else change(args, kwargs)
             args, kwargs = map_tensors(lambda t: others.get(id(t), t), (args, kwargs))
-            call.put_buffers()
+            call.put()
         if training is not None:
             for module in call.module.modules():
                 module.training = training(module)
-        call.state.put()
         watch: Any = _Writes(world)
         if not eager or inside is not None:
             for parameter in call.module.parameters():
@@ -121,7 +120,7 @@ def _run_plainly(
                     regions.look(inside)
         except Exception as raised:
             error = raised
-    return Plain(output, tuple(results.found), error)
+    return Plain(output, tuple(results.found), world.refused or error)
 
 
 class _Compiled:

@@ -8,6 +8,9 @@ the first run. Where it depends on data that differ, this is told, and no more i
 Random operators draw the same numbers for both. With `other_seed` others for the changed run; then
 nothing else differs, and what follows from the numbers is not run.
 
+What reads a tensor and is no operator (`numpy`, `tolist`, `data_ptr`) leaves the run, as a path
+that depends on data does: what comes back from there is not followed.
+
 Private: `_should_skip_dynamo`, which else loads the compiler (2.13).
 """
 
@@ -22,9 +25,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..hooks.dispatch import sequence_number
+from ..hooks.modes import unseen_calls
 from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import Call, copied
@@ -35,6 +40,7 @@ from .streams import Streams
 from .world import World
 
 _MOST = 100_000  # operators that are compared
+_LEAVES = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
 class Compared(NamedTuple):
@@ -62,12 +68,13 @@ class Run(NamedTuple):
     output: Any  # of the module
     shadows: Shadows
     nodes: int  # that its forward made
-    printed: bool  # did it print
     error: BaseException | None  # what it raised
     depends: Place | None  # the first line whose path depends on what differs
     dependent: bool  # is there one
+    leaves: str  # what reads them there, if it is no operator: "numpy"
     at: int  # the number of the operator there; of the last one where there is none
     unsupported: int  # operators that refused the changed operands
+    draws_in_python: bool  # did `random` or numpy draw numbers
 
 
 def run(
@@ -104,7 +111,8 @@ def _run(
     views: bool,
 ) -> Run:
     alone()
-    world, output, error = World(call.module), None, None
+    world = World(call.module, call.args, call.kwargs)
+    output, error, draws = None, None, False
     with world.as_before():
         args, kwargs = copied(call.args), copied(call.kwargs)
         for tensor in tensors(args, kwargs):
@@ -114,29 +122,30 @@ def _run(
         with torch.no_grad():
             for key, value in change(args, kwargs).items():
                 mode.shadows.put(given[key], value)
-            call.put_buffers()
+            call.put()
         if training is not None:
             for module in call.module.modules():
                 module.training = training(module)
-        call.state.put()
         started = sequence_number()
         mode.start = started
         try:
-            with call.context(), torch.enable_grad(), mode.modules, mode:
+            with call.context(), torch.enable_grad(), mode.modules, mode, _Leaving(mode):
                 output = call.module(*args, **kwargs)
         except Exception as raised:
             error = raised
         nodes = sequence_number() - started
+        draws = call.state.python_differs()
     return Run(
         output,
         mode.shadows,
         nodes,
-        world.prints.count > 0,
-        error,
+        world.refused or error,
         mode.depends,
         mode.dependent,
+        mode.leaves,
         mode.at,
         mode.unsupported,
+        draws,
     )
 
 
@@ -162,6 +171,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shadows = Shadows(double=double)
         self.depends: Place | None = None
         self.dependent = False
+        self.leaves = ""
+        self.is_inside = False  # does an operator run
         self.at = 0
         self.unsupported = 0
         self.start = 0
@@ -181,7 +192,14 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
             return NotImplemented  # it runs its operators on local tensors, which come here
-        kwargs = kwargs or {}
+        self.is_inside = True
+        try:
+            return self._twice(func, args, kwargs or {})
+        finally:
+            self.is_inside = False
+
+    def _twice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator, and again on what differs."""
         kind = kind_of(func)
         number = sequence_number() - 1  # autograd makes a node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1
@@ -219,7 +237,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._double and kind.is_random:
             for tensor in written:
                 self.shadows.put(tensor, self.shadows.widened(tensor))
-        self._tell(kind, result, others, operands, differ, written, node)
+        with unseen_calls():
+            self._tell(kind, result, others, operands, differ, written, node)
         if self._other is not None:
             self.shadows.forget()
         return result
@@ -313,11 +332,34 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
                 )
 
+    def leave(self, name: str, tensor: Tensor) -> None:
+        """A function that is no operator reads a tensor: are its values others."""
+        differs = self.shadows.of(tensor) is not None
+        if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
+            self.dependent, self.leaves = True, name
+            self.depends = places(sys._getframe(2), _run.__code__)[1]
+
     def _depends(self) -> None:
         """From here on the path through the code may be another one."""
         if not self.dependent:
             self.dependent = True
             self.depends = places(sys._getframe(3), _run.__code__)[1]
+
+
+class _Leaving(TorchFunctionMode):
+    """Tells where values that differ are read by what is no operator."""
+
+    def __init__(self, mode: SideBySide) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _LEAVES and not self._mode.is_inside and isinstance(args[0], Tensor):
+            self._mode.leave(name, args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def _results(value: Any) -> list[Tensor]:

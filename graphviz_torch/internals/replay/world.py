@@ -1,12 +1,13 @@
 """What a forward may change, put back: nothing of the program is another after a second run.
 
-    random state        of PyTorch on every device, `random`, numpy
-    modules             modes, attributes, and what is in their lists, dicts and sets, however deep
+    random state        of PyTorch on every device, `random`, numpy, and generators that are held
+    modules, arguments  modes, attributes, and what is in their lists, dicts, sets and objects
     gradients           which tensor each parameter has as `.grad`
     tensors             the values and version counters of those that were there before
+    prints, files       the first are dropped, the second refused
 
-What cannot be put back: what a forward prints, writes to files or sends, and what it changes in
-objects that no module holds.
+What cannot be put back: what a forward sends, and what it changes in objects that neither a module
+nor an argument holds.
 
 Private: `_unsafe_set_version_counter` (2.13).
 """
@@ -14,9 +15,8 @@ Private: `_unsafe_set_version_counter` (2.13).
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -25,24 +25,11 @@ from torch.nn import Module
 
 from ..tensors.memory import storage_id, storage_ref
 from .call import RandomState
+from .contents import Contents
+from .effects import Effects, Refused
 from .shadows import has_storage
 
 _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
-
-
-class Prints:
-    """Takes what a forward prints a second time."""
-
-    def __init__(self) -> None:
-        self.count = 0  # characters
-
-    def write(self, text: str) -> int:
-        """Drop it."""
-        self.count += len(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing waits."""
 
 
 class World:
@@ -50,11 +37,12 @@ class World:
 
     Args:
         module: whose forward runs meanwhile.
+        given: to it.
     """
 
-    def __init__(self, module: Module) -> None:
-        self.prints = Prints()
-        self._module = module
+    def __init__(self, module: Module, *given: Any) -> None:
+        self.refused: Refused | None = None  # what the forward was about to do
+        self._module, self._given = module, given
         self._made: dict[int, Any] = {}  # storages of the second run itself
         self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}  # by storage
 
@@ -75,21 +63,19 @@ class World:
     @contextmanager
     def as_before(self) -> Iterator[None]:
         """A context after which all is as it was."""
-        state, modules = RandomState.now(), list(self._module.modules())
-        attributes = [(m, dict(m.__dict__), [*_insides(m.__dict__)]) for m in modules]
+        state, contents = RandomState.now(), Contents(*self._module.modules(), *self._given)
+        effects = Effects(contents)
         gradients = [(p, p.grad) for p in self._module.parameters()]
         for buffer in self._module.buffers():
             self.protect(buffer)
         try:
-            with warnings.catch_warnings(), redirect_stdout(self.prints):
+            with warnings.catch_warnings(), effects.context():
                 warnings.simplefilter("ignore")
                 yield
         finally:
+            self.refused = effects.refused
             self._restore()
-            for module, before, insides in attributes:
-                _put(module.__dict__, before)
-                for value, inside in insides:
-                    _refill(value, inside)
+            contents.put()
             for parameter, gradient in gradients:
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
@@ -125,38 +111,3 @@ def _version(tensor: Tensor) -> int | None:
         return tensor._version
     except RuntimeError:  # made in inference mode
         return None
-
-
-def _insides(container: Any) -> Iterator[tuple[Any, Any]]:
-    """The containers in one, and in these, each with a copy."""
-    waiting, seen = [container], {id(container)}
-    while waiting:
-        inside = waiting.pop()
-        for value in inside.values() if isinstance(inside, dict) else inside:
-            if isinstance(value, (list, dict, set, deque)) and id(value) not in seen:
-                seen.add(id(value))
-                yield value, value.copy()
-                waiting.append(value)
-
-
-def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
-    for name in now.keys() - before.keys():
-        del now[name]
-    for name, value in before.items():
-        if name not in now or now[name] is not value:
-            now[name] = value
-
-
-def _refill(value: Any, before: Any) -> None:
-    """Let a container have what was in it."""
-    if isinstance(value, dict):
-        if list(value) != list(before) or any(value[k] is not before[k] for k in before):
-            value.clear()
-            value.update(before)
-    elif isinstance(value, set):
-        if value != before:
-            value.clear()
-            value.update(before)
-    elif len(value) != len(before) or any(a is not b for a, b in zip(value, before, strict=True)):
-        value.clear()
-        value.extend(before)

@@ -1,0 +1,141 @@
+"""What lies in objects, put back: their attributes, lists, dicts and sets, and random generators.
+
+Entered are lists, tuples, dicts, sets, deques, objects with attributes, and those whose methods are
+hooks. Not entered: classes, functions, tensors, what the standard library, PyTorch and this package
+define except modules, and what holds a lock or a thread: another thread may change it meanwhile.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+_MOST = 20_000  # objects
+_KNOWN = ("torch", __name__.partition(".")[0])
+_LOCKS: tuple[type, ...] = (
+    *(threading.Thread, threading.Event, threading.Condition),
+    *(type(make()) for make in (threading.Lock, threading.RLock)),
+)
+_CONTAINERS = (list, dict, set, deque)
+_ATOMS = frozenset((int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter))
+
+
+class Contents:
+    """What lies in some objects now."""
+
+    def __init__(self, *values: Any) -> None:
+        self._inside: list[tuple[Any, Any]] = []  # containers, each with a copy
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.generators: list[Callable[[], object]] = []  # put their states back
+        self._walk(values)
+
+    def put(self) -> None:
+        """Let it lie in them again."""
+        for now, before in self._attributes:
+            _put(now, before)
+        for value, inside in self._inside:
+            _refill(value, inside)
+        for put_state in self.generators:
+            put_state()
+
+    def files(self) -> Iterator[tuple[Any, Any]]:
+        """The files that are open for writing, each with the dict or list that it lies in."""
+        for container in [now for now, _ in self._attributes] + [now for now, _ in self._inside]:
+            pairs: Any = ()
+            if isinstance(container, dict):
+                pairs = list(container.items())
+            elif isinstance(container, list):
+                pairs = list(enumerate(container))
+            for key, value in pairs:
+                if isinstance(value, io.IOBase) and not value.closed and value.writable():
+                    yield container, key
+
+    def _walk(self, values: Any) -> None:
+        waiting, entered = list(values), set[int]()
+        while waiting and len(entered) < _MOST:
+            value = waiting.pop()
+            kind = type(value)
+            if kind in _ATOMS or id(value) in entered:
+                continue
+            entered.add(id(value))
+            if isinstance(value, _CONTAINERS):
+                self._inside.append((value, value.copy()))
+                waiting += value.values() if isinstance(value, dict) else value
+            elif isinstance(value, (tuple, frozenset)):
+                waiting += value
+            elif isinstance(value, MethodType):
+                waiting.append(value.__self__)
+            elif (put := _generator(value)) is not None:
+                self.generators.append(put)
+            elif (attributes := _attributes(value)) is not None:
+                if any(isinstance(each, _LOCKS) for each in attributes.values()):
+                    continue
+                self._attributes.append((attributes, dict(attributes)))
+                waiting += attributes.values()
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Where an object keeps its attributes; None for one that is not entered."""
+    kind = type(value)
+    if issubclass(kind, (type, Tensor)):
+        return None
+    root = kind.__module__.partition(".")[0]
+    known = root in _KNOWN or root in sys.stdlib_module_names
+    if known and not issubclass(kind, (Module, SimpleNamespace)):
+        return None
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def _generator(value: Any) -> Callable[[], object] | None:
+    """What puts back the state of a random generator; None for what is none."""
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if isinstance(value, random.Random):
+        if isinstance(value, random.SystemRandom):
+            return None
+        of_python = value.getstate()
+        return lambda: value.setstate(of_python)
+    if type(value).__module__.startswith("numpy.random"):
+        bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
+        if bits is not None:
+            of_numpy = bits.state
+            return lambda: setattr(bits, "state", of_numpy)
+    return None
+
+
+def _put(now: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in now.keys() - before.keys():
+        del now[name]
+    for name, value in before.items():
+        if name not in now or now[name] is not value:
+            now[name] = value
+
+
+def _refill(value: Any, before: Any) -> None:
+    """Let a container have what was in it."""
+    if isinstance(value, dict):
+        if list(value) != list(before) or any(value[k] is not before[k] for k in before):
+            value.clear()
+            value.update(before)
+    elif isinstance(value, set):
+        if value != before:
+            value.clear()
+            value.update(before)
+    elif len(value) != len(before) or any(a is not b for a, b in zip(value, before, strict=True)):
+        value.clear()
+        value.extend(before)

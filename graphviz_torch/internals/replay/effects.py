@@ -1,0 +1,129 @@
+"""What a forward does outside of the program, while it runs again.
+
+    prints, log records     dropped
+    files                   to open one for writing, or to write to one that a module holds, raises
+                            `Refused`: the run ends there, and nothing was written
+
+Only what the thread of the run does; all else goes its way. What PyTorch itself writes, as the
+compiler's files, is let through.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..frames import OTHER, TORCH, owner
+from .contents import Contents
+
+
+class Refused(Exception):
+    """A forward was about to do what cannot be put back.
+
+    Args:
+        does: "writes to the file log.txt".
+    """
+
+    def __init__(self, does: str) -> None:
+        super().__init__(does)
+        self.does = does
+
+
+class _Prints:
+    """Drops what one thread prints."""
+
+    def __init__(self, stream: Any, thread: int) -> None:
+        self._stream, self._thread = stream, thread
+
+    def write(self, text: str) -> int:
+        """Drop it."""
+        if threading.get_ident() != self._thread and self._stream is not None:
+            return int(self._stream.write(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Effects:
+    """Takes or refuses what a forward does outside of the program.
+
+    Args:
+        contents: of the modules: where they hold open files.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self.refused: Refused | None = None
+        self._contents = contents
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """A context in which the forward runs."""
+        opens, handlers = builtins.open, logging.Logger.callHandlers
+        thread = self._thread
+
+        def open_file(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+            writes = isinstance(mode, str) and not set("wax+").isdisjoint(mode)
+            if writes and threading.get_ident() == thread and not _of_torch(sys._getframe(1)):
+                self.refuse(f"opens the file {_name(file)} to write to it")
+            return opens(file, mode, *args, **kwargs)
+
+        def log(logger: Any, record: Any) -> None:
+            if threading.get_ident() != thread:
+                handlers(logger, record)
+
+        out, err = _Prints(sys.stdout, thread), _Prints(sys.stderr, thread)
+        closed = [(container, key) for container, key in self._contents.files()]
+        builtins.open = io.open = open_file
+        logging.Logger.callHandlers = log  # type: ignore[assignment,method-assign]
+        for container, key in closed:  # the contents are put back when all is
+            container[key] = _File(self, container[key])
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                yield
+        finally:
+            builtins.open = io.open = opens
+            logging.Logger.callHandlers = handlers  # type: ignore[method-assign]
+
+    def refuse(self, does: str) -> None:
+        """Let the run end here."""
+        self.refused = Refused(does)
+        raise self.refused
+
+
+class _File:
+    """Stands for an open file that a module holds."""
+
+    def __init__(self, effects: Effects, file: Any) -> None:
+        self._effects, self._file = effects, file
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("write"):
+            name = _name(getattr(self._file, "name", ""))
+            self._effects.refuse(f"writes to the file {name}".rstrip())
+        return getattr(self._file, name)
+
+
+def _name(file: Any) -> str:
+    return Path(file).name if isinstance(file, (str, Path)) else str(file)
+
+
+def _of_torch(frame: FrameType | None) -> bool:
+    """Is PyTorch the innermost that calls, outside of the standard library."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(TORCH):
+            return True
+        if owner(file) != OTHER:
+            return False
+        frame = frame.f_back
+    return False
