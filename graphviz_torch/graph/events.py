@@ -39,6 +39,8 @@ IdleKind = Literal[
     "high bound",
     "samples",
 ]
+# Workers that draw the same, or each go through all of the data; a new iterator for each step.
+RepeatKind = Literal["workers", "stream", "first"]
 TargetKind = Literal["ignored", "constant", "outside"]
 Origin = Literal["operation", "input", "parameter"]
 
@@ -232,6 +234,16 @@ class Recompilation(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class RepeatedBatch(Occurrence):
+    """A DataLoader gave batches that are equal to others."""
+
+    what: RepeatKind = "workers"
+    count: int = 0  # batches that another worker had given; or steps with the first batch
+    among: int = 0  # batches that came
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class StillParameters(Occurrence):
     """An optimizer's steps left parameters as they were, though they have a gradient and a rate.
 
@@ -296,6 +308,7 @@ Event = (
     | OptimizerStep
     | ParameterFreeze
     | Recompilation
+    | RepeatedBatch
     | StillParameters
     | StrayParameters
     | UnsteppedBackward

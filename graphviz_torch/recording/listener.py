@@ -7,6 +7,7 @@ A listener has a method for each event that it wants, of any of these:
     sent  waited                     a collective between ranks       internals/hooks/collectives.py
     module_began  module_ended       a module's forward               internals/hooks/modules.py
     stepping  stepped                an optimizer's step              internals/hooks/optimizers.py
+    batch_came                       a DataLoader's, if it is watched internals/hooks/optimizers.py
     graph_read                       a graph was read, alive          LiveGraph
     backward_began  backward_ended   the same around its backward     RunBegan, RunEnded
     inner_backward_raised            one that a node runs             InnerBackwardRaised
@@ -45,6 +46,10 @@ from .program.source_lines import Place
 Columns = Mapping[str, Mapping[int, Any]]
 # Values by the path of the module, for the modules that have one.
 Rows = Mapping[str, Mapping[str, Any]]
+
+
+# A seam by the event that it tells, made with what takes that event.
+Watches = Mapping[str, Callable[[Callable[[Any], None]], Any]]
 
 
 class RunBegan(NamedTuple):
@@ -111,9 +116,8 @@ class Listener:
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
     # Is it told of operators where there is only the CPU, too.
     everywhere: ClassVar[bool] = False
-    # Seams that it needs beside those of the table: a `Watch` by the event that it is told, made
-    # with what takes that event.
-    watches: ClassVar[Mapping[str, Callable[[Callable[[Any], None]], Any]]] = {}
+    # Seams that it needs beside those that all have.
+    watches: ClassVar[Watches] = {}
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -27,6 +27,7 @@ from .modules.samples import SampleCalls
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .saved_tensors import SavedTensors
+from .steps.batches import Batches
 from .steps.clip_bounds import ClipBounds
 from .steps.history import GraphHistory
 from .steps.zero_grad import ClearedGradients
@@ -38,6 +39,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     StepEvents,
     IdleCalls,
     Targets,
+    Batches,
     ClipBounds,
     SampleCalls,
     FiniteResults,

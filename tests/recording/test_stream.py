@@ -252,7 +252,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         for options in (whole, light)
     )
     left = [name for name in told if name not in less]
-    calls = ["IdleCalls", "Targets", "ClipBounds", "SampleCalls"]
+    calls = ["IdleCalls", "Targets", "Batches", "ClipBounds", "SampleCalls"]
     assert left == [*calls, "Arguments", "SavedTensors", "Updates", "GraphHistory"]
     assert [name for name in less if name not in told] == ["FiniteResults"]
 

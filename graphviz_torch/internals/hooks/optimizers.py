@@ -1,11 +1,12 @@
-"""The seam of steps: a batch is asked for, an optimizer is about to step, and it has stepped.
+"""The seam of steps: a batch is asked for and came, an optimizer is about to step, and has stepped.
 
 PyTorch walks over its hooks while they run, and a hook that is added or removed meanwhile, in
 another thread, makes that thread's `step()` raise. So two hooks are registered by the first watch,
 and stay: without a watch they do nothing. Loaders of other libraries than PyTorch are not noticed.
 
 Private: the mark that the first optimizer of a class leaves on its `step`; the iterator that all
-DataLoaders hand out, whose `__next__` is replaced while anybody watches (2.13).
+DataLoaders hand out, whose `__next__` is replaced while anybody watches, and what it knows of its
+loader (2.13).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Container
+from contextlib import suppress
 from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
@@ -45,15 +47,32 @@ class Stepped(NamedTuple):
     optimizer: Optimizer
 
 
+class BatchCame(NamedTuple):
+    """A DataLoader has given a batch."""
+
+    batch: Any
+    loader: int  # the same number in all passes through the loader
+    number: int  # of the batch, in its pass
+    left: int  # batches that its pass is still to give; 0 where that is not known
+    workers: int
+    stream: bool  # is it of an IterableDataset
+    frame: FrameType  # that asked for it
+
+
 class BatchWatch(Watch):
     """Tells when any thread asks a DataLoader for a batch, until `close()`.
 
     Args:
         asked: is called before the batch is made.
+        came: takes the event, once it is there.
     """
 
-    def __init__(self, asked: Callable[[], object]) -> None:
-        self.asked = asked
+    def __init__(
+        self,
+        asked: Callable[[], object] = lambda: None,
+        came: Callable[[BatchCame], object] = lambda event: None,
+    ) -> None:
+        self.asked, self.came = asked, came
 
 
 class StepWatch(Watch):
@@ -121,7 +140,17 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _watched(iterator: Any) -> Any:
     for watch in _BATCHES.watchers:
         watch.asked()
-    return _next(iterator)
+    batch = _next(iterator)
+    # One that is not made by PyTorch's __init__ tells nothing.
+    with suppress(AttributeError, TypeError):
+        sampler, number = iterator._index_sampler, iterator._num_yielded - 1
+        stream = iterator._dataset_kind == dataloader._DatasetKind.Iterable
+        left = 0 if stream or not hasattr(sampler, "__len__") else len(sampler) - number - 1
+        frame, workers = sys._getframe(1), iterator._num_workers
+        event = BatchCame(batch, id(sampler), number, left, workers, stream, frame)
+        for watch in _BATCHES.watchers:
+            watch.came(event)
+    return batch
 
 
 def _replace_next() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from tests.findings.advice.rows import follows
 from tests.findings.corpus.cases import Record, step
@@ -213,6 +216,60 @@ def divisor_kept_away_by_nothing(record: Record, followed: bool) -> Tensor:
         loss = (h / length.clamp(min=1e-4 if followed else 1e-8)).float().square()[:, 0].mean()
         loss.backward()
     return loss
+
+
+class Drawn(Dataset[tuple[Tensor, int]]):
+    """Samples that are drawn when they are asked for, by torch or by a generator of its own."""
+
+    def __init__(self, by_torch: bool) -> None:
+        self.by_torch, self.generator = by_torch, torch.Generator().manual_seed(0)
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return torch.randn(6, generator=None if self.by_torch else self.generator), i % 3
+
+
+class Streamed(IterableDataset[tuple[Tensor, int]]):
+    """The same samples for whoever asks, or a part of them for each worker."""
+
+    def __init__(self, parted: bool) -> None:
+        self.parted, self.samples = parted, torch.randn(32, 6)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        worker = get_worker_info()
+        assert worker is not None
+        first, every = (worker.id, worker.num_workers) if self.parted else (0, 1)
+        yield from [(self.samples[i], i % 3) for i in range(first, 32, every)]
+
+
+def trained_on(record: Record, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    model, first = mlp(), torch.zeros(())
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for i, (x, y) in enumerate(batches):
+            loss = F.cross_entropy(model(x), y)
+            step(optimizer, loss)
+            first = first if i else loss.detach()
+    return first
+
+
+@follows("repeated-batch", "Draw by torch", same_loss=False)
+def workers_that_draw_the_same(record: Record, followed: bool) -> Tensor:
+    return trained_on(record, DataLoader(Drawn(followed), 4, num_workers=2))
+
+
+@follows("repeated-batch", "get_worker_info()", same_loss=False)
+def workers_that_stream_the_same(record: Record, followed: bool) -> Tensor:
+    return trained_on(record, DataLoader(Streamed(followed), 4, num_workers=2))
+
+
+@follows("repeated-batch", "Loop over it")
+def iterator_made_for_each_step(record: Record, followed: bool) -> Tensor:
+    loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.arange(32) % 3), 8)
+    firsts = (next(iter(loader)) for _ in range(4))
+    return trained_on(record, loader if followed else firsts)
 
 
 # --- weights and targets -------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
@@ -210,6 +213,74 @@ def observation_for_each_action(record: Record) -> None:
     with record(policy):
         out = torch.stack([policy(torch.randn(6)) for _ in range(12)])
         F.cross_entropy(out, torch.arange(12) % 3).backward()
+
+
+def trained_on(record: Record, batches: Iterable[list[Tensor]]) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for x, y in batches:
+            step(optimizer, F.cross_entropy(model(x), y))
+
+
+def samples(number: int = 32) -> TensorDataset:
+    return TensorDataset(torch.randn(number, 6), torch.arange(number) % 3)
+
+
+@silent("repeated-batch")
+def whole_of_the_data_in_each_step(record: Record) -> None:
+    loader = DataLoader(samples(), 32)
+    trained_on(record, (next(iter(loader)) for _ in range(4)))
+
+
+@silent("repeated-batch")
+def one_batch_that_was_taken_once(record: Record) -> None:
+    batch = next(iter(DataLoader(samples(), 8)))
+    trained_on(record, [batch] * 4)
+
+
+@silent("repeated-batch")
+def first_batch_of_what_is_shuffled(record: Record) -> None:
+    loader = DataLoader(samples(), 8, shuffle=True)
+    trained_on(record, (next(iter(loader)) for _ in range(4)))
+
+
+@silent("repeated-batch")
+def epochs_in_the_same_order(record: Record) -> None:
+    loader = DataLoader(samples(), 16)
+    trained_on(record, (batch for _ in range(4) for batch in loader))
+
+
+@silent("repeated-batch")
+def looked_at_before_it_is_used(record: Record) -> None:
+    loader = DataLoader(samples(), 8)
+    model = mlp()
+    with record(model):
+        for _ in range(4):
+            x, y = next(iter(loader))
+        step(SGD(model.parameters(), lr=0.1), F.cross_entropy(model(x), y))
+
+
+@silent("repeated-batch")
+def held_out_batch_after_each_step(record: Record) -> None:
+    loader, held_out, model = DataLoader(samples(), 8), DataLoader(samples(), 8), mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for x, y in loader:
+            step(optimizer, F.cross_entropy(model(x), y))
+            with torch.no_grad():
+                model(next(iter(held_out))[0])
+
+
+@silent("repeated-batch")
+def data_that_is_made_up(record: Record) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(32, 6), torch.arange(32) % 3), 8)
+    trained_on(record, (next(iter(loader)) for _ in range(4)))
+
+
+@silent("repeated-batch")
+def data_that_are_there_four_times(record: Record) -> None:
+    trained_on(record, DataLoader(ConcatDataset([samples(16)] * 4), 4, num_workers=2))
 
 
 @silent("still-parameters")

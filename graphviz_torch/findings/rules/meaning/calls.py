@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import IdleCall, IdleKind
+from ....graph.events import IdleCall, IdleKind, RepeatedBatch
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import Reading
@@ -224,3 +224,39 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
             advice="Call it once, on the whole tensor: dimension 0 is the batch.",
             where=event.where,
         )
+
+
+@rule(reads="end", of=(RepeatedBatch,))
+def repeated_batch(reading: Reading) -> Iterator[Finding]:
+    """A DataLoader gives batches that were there before: its workers make the same ones, or each
+    step takes the first of a new pass."""
+    for event in reading.events(RepeatedBatch):
+        if event.what == "first":
+            text = (
+                f"Each step begins a new pass through the DataLoader{at(event.where)} and takes "
+                f"the first batch, which was the same in {event.count} steps: the other samples "
+                "are never seen."
+            )
+            cause = "a new pass for each step"
+            advice = "Loop over it, for batch in loader; or keep one iter(loader), and make a new "
+            advice += "one at its end."
+        else:
+            text = (
+                f"{event.count} of {event.among} batches of the DataLoader{at(event.where)} are "
+                f"equal to one that another of its {event.workers} workers had just given."
+            )
+            cause, advice = _WORKERS[event.what]
+        yield finding("warning", text, cause=cause, advice=advice, where=event.where)
+
+
+_WORKERS = {
+    "stream": (
+        "workers that each go through all of the data",
+        "Let each worker yield a part of it, by torch.utils.data.get_worker_info() in __iter__.",
+    ),
+    "workers": (
+        "workers that draw the same numbers",
+        "Draw by torch, which each worker seeds for itself; or seed what draws in worker_init_fn, "
+        "by torch.initial_seed().",
+    ),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import IdleCall
+from graphviz_torch.graph.events import IdleCall, RepeatedBatch
 from tests.findings.by_hand.graphs import Case, event, told
 
 
@@ -96,5 +96,12 @@ CASES: dict[str, Case] = {
         "Net ran 32 times at train.py:7, on one slice after the other of the same tensor: one "
         "call for all of them does the same work in less time.",
         [idle("high bound", name="clip_grad_norm_", count=6, number=200.0)],
+    ),
+    "repeated-batch": Case(
+        told(event(RepeatedBatch, what="workers", count=4, among=8, workers=2)),
+        "warning",
+        "4 of 8 batches of the DataLoader at train.py:7 are equal to one that another of its 2 "
+        "workers had just given.",
+        [idle("samples", name="Net")],
     ),
 }
