@@ -18,6 +18,7 @@ from ..internals.replay.modules import Place
 from ..internals.replay.side_by_side import Compared
 from ..internals.tensors.memory import elements, has_memory
 
+_TAKES = ("nll_loss", "gather", "index", "embedding", "take")
 _FIRST = 16  # operators of which it is told how much differs
 
 
@@ -33,7 +34,7 @@ class Row(NamedTuple):
     is_integer: bool
     is_random: bool
     crosses: bool  # do all pairs of lanes meet in it, as in a matrix of similarities
-    zeros: bool  # is an operand that does not differ all zero
+    even: bool  # is an operand that does not differ all zero; of an indexed one, all equal
     square: bool  # is one a matrix from lanes to lanes, as of a graph
     module: str
     classes: str
@@ -168,6 +169,8 @@ class Comparison:
         if compared.is_view:
             return share > 0
         known = self.rows.get(compared.number)
+        if known is not None and "rnn" in compared.name:  # its last state, which has no positions
+            return share > 0
         kept = crossed = None
         if share and self.count and differs is not None:
             kept = keeps(differs, self.count, self.allowed)
@@ -193,6 +196,11 @@ class Comparison:
             return False
         self.rows[compared.number] = row if known is None else _worse(known, row)
         return True
+
+    def kept(self, first: Tensor, other: Tensor) -> bool:
+        """Does what differs of a tensor surely lie in the lanes that may."""
+        differs = difference(first, other)
+        return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
         """The first operator on the way to what `maker` wrote that did not keep its lanes.
@@ -235,7 +243,7 @@ def row_of(
         not (compared.first.is_floating_point() or compared.first.is_complex()),
         compared.is_random,
         crossed,
-        any(_is_zero(t) for t in compared.operands) if not share else False,
+        not share and any(_is_even(t, compared.name) for t in compared.operands),
         count > 0 and any(_is_square(t, count) for t in compared.operands),
         compared.module,
         compared.classes,
@@ -261,9 +269,14 @@ def _share(differs: Tensor) -> float:
     return float(torch.count_nonzero(differs)) / differs.numel() if differs.numel() else 0.0
 
 
-def _is_zero(tensor: Tensor) -> bool:
+def _is_even(tensor: Tensor, operator: str) -> bool:
+    """Is it all zero; all equal where an operator takes some of its elements."""
     plain = readable(tensor)
-    return plain is not None and plain.numel() > 0 and not bool(plain.any())
+    if plain is None or not plain.numel():
+        return False
+    if any(word in operator for word in _TAKES) and plain.numel() > 1:
+        return bool((plain == plain.flatten()[0]).all())
+    return not bool(plain.any())
 
 
 def _is_square(tensor: Tensor, count: int) -> bool:

@@ -91,10 +91,10 @@ def _of_input(subject: Subject, given: Input) -> Experiment:
         return Experiment(
             "inputs", changed, False, message, where=subject.recorded.where, finding=found
         )
-    if end.zeros:
+    if end.even:
         message = (
-            "the output does not depend on it yet: {operation} multiplies it with zeros, as a "
-            "layer that begins with zeros does"
+            "the output does not depend on it yet: {operation} brings it together with values that "
+            "are all equal, as of a layer that begins with zeros"
         )
         return subject.answer("inputs", changed, message, end, run, holds=None)
     message = (

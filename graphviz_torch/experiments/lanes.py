@@ -51,9 +51,10 @@ def _along(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
     """Another sample, along this dimension."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
-    if not sizes or sizes[0][0] < 2:
+    count = next((size for size, _ in sizes if size > 1), 0)  # a state has 1 for its layer
+    if not count:
         return Experiment("sample", "", None, "no input has two samples")
-    return _of_samples(subject, inputs, dim, sizes[0][0])
+    return _of_samples(subject, inputs, dim, count)
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
@@ -138,15 +139,16 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         message = "no loss has whole numbers for targets that are an input shifted"
         yield Experiment("positions", "", None, message)
         return
-    answers = [(_of_positions(subject, i, shift), i, shift) for i, shift in shifts[:3]]
+    answers = [(_of_positions(subject, i, *shift), i, shift[0]) for i, shift in shifts[:3]]
     # An encoder may read what its decoder must not: one input that holds is the decoder's.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift = answers[0]
+    output = dict((i.name, shift[1]) for i, shift in shifts)[given.name]
     yield answer
     if shift == 1 or answer.holds is not True:
         return
     # A model that is given its labels may shift them: no output has seen its own.
-    if shift == 0 and _of_positions(subject, given, shift, own=False).holds is True:
+    if shift == 0 and _of_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
     where = subject.line(subject.losses[-1].place, subject.losses[-1].place)
@@ -163,8 +165,11 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     )
 
 
-def _shift(subject: Subject, given: Input) -> int | None:
-    """By how many positions an output's target lies after its input; None: it is not one."""
+def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
+    """By how many positions an output's target lies after its input, and which output it is.
+
+    None: an input that no target is.
+    """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:
         return None
@@ -179,9 +184,10 @@ def _shift(subject: Subject, given: Input) -> int | None:
         length = target.shape[1]
         if not 1 < length <= tokens.shape[1]:
             continue
-        offset = _offset(subject, loss, tokens.shape[0], length)
-        if offset is None:
+        found = _offset(subject, loss, tokens.shape[0], length)
+        if found is None:
             continue
+        output, offset = found
         for lag in (1, 0, 2, 3):
             both = min(length, tokens.shape[1] - lag)
             if both < 2:
@@ -191,29 +197,31 @@ def _shift(subject: Subject, given: Input) -> int | None:
             if int(counted.sum()) < 4 or len(torch.unique(a[counted])) < 2:
                 continue
             if bool((a == b)[counted].all()):
-                return lag - offset if lag >= offset else None
+                return (lag - offset, output) if lag >= offset else None
     return None
 
 
-def _offset(subject: Subject, loss: object, batch: int, length: int) -> int | None:
-    """The position of the module's output that the loss has first."""
+def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[int, int] | None:
+    """Which of the module's outputs the loss has, and its first position there."""
     rows = getattr(loss, "rows", None)
     if rows is None or rows.numel() != batch * length:
         return None
     rows = rows.reshape(batch, length)
-    for output in subject.recorded.outputs:
+    for i, output in enumerate(subject.recorded.outputs):
         if output.dim() == 2 and output.shape[0] == batch and output.shape[1] >= length:
             for offset in range(min(3, output.shape[1] - length + 1)):
                 if torch.allclose(output[:, offset : offset + length], rows, equal_nan=True):
-                    return offset
+                    return i, offset
         elif output.numel() == rows.numel() and torch.allclose(
             output.reshape_as(rows), rows, equal_nan=True
         ):
-            return 0
+            return i, 0
     return None
 
 
-def _of_positions(subject: Subject, given: Input, shift: int, *, own: bool = True) -> Experiment:
+def _of_positions(
+    subject: Subject, given: Input, shift: int, output: int, *, own: bool = True
+) -> Experiment:
     """Later positions become others; with `own` the output at the first of them may differ."""
     count = given.tensor.shape[1]
     first = max(count // 2, 1)
@@ -228,7 +236,7 @@ def _of_positions(subject: Subject, given: Input, shift: int, *, own: bool = Tru
         return unknown
     if not comparison.rows:
         return Experiment("positions", changed, None, "all positions are equal")
-    leak = subject.leaks(run, comparison)
+    leak = subject.leaks(run, comparison, output)
     if leak is None:
         message = f"no earlier output differs, in {len(comparison.rows)} operations"
         return Experiment("positions", changed, True, message)

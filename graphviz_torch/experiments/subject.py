@@ -92,10 +92,21 @@ class Subject:
             views=views,
         )
 
-    def leaks(self, run: Run, comparison: Comparison) -> tuple[Row, list[Row]] | None:
-        """Where lanes that must not differ first do, if some do in the module's outputs."""
-        for _, tensor in flatten(run.output, ask=False):
-            if run.shadows.of(tensor) is not None:
+    def leaks(
+        self, run: Run, comparison: Comparison, output: int | None = None
+    ) -> tuple[Row, list[Row]] | None:
+        """Where lanes that must not differ first do, if some do in the module's outputs.
+
+        Args:
+            output: the position of the only one that counts among `RecordedCall.outputs`.
+        """
+        outputs = [tensor for _, tensor in flatten(run.output, ask=False)]
+        if output is not None:
+            outputs = [t for t in outputs if t.is_floating_point() and t.dim() >= 2]
+            outputs = outputs[output : output + 1]
+        for tensor in outputs:
+            other = run.shadows.of(tensor)
+            if other is not None and not comparison.kept(tensor, other):
                 row = comparison.rows.get(run.shadows.maker(tensor))
                 if row is not None and row.keeps is False:
                     return comparison.origin(row.number)

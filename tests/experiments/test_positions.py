@@ -50,12 +50,21 @@ def both_directions() -> Any:
     return predicted(forward, lstm=nn.LSTM(8, 4, batch_first=True, bidirectional=True))
 
 
+def norm_over_time_after_an_lstm() -> Any:
+    def forward(self: Any, ids: Tensor) -> Any:
+        hidden, state = self.lstm(self.embed(ids))
+        return self.head(hidden - hidden.mean(1, keepdim=True)), state
+
+    return predicted(forward, lstm=nn.LSTM(8, 8, batch_first=True))
+
+
 @pytest.mark.parametrize(
     ("program", "operation"),
     [
         (without_mask, "softmax"),
         (inverted_mask, "softmax"),
         (norm_over_time, "mean"),
+        (norm_over_time_after_an_lstm, "mean"),
         (padded_on_both_sides, "convolution"),
         (both_directions, ""),
     ],
@@ -94,6 +103,16 @@ def one_direction() -> Any:
     return predicted(forward, lstm=nn.LSTM(8, 8, batch_first=True))
 
 
+def with_its_last_state() -> Any:
+    """A state of as many numbers as positions, which is returned and knows all of them."""
+
+    def forward(self: Any, ids: Tensor) -> Any:
+        hidden, state = self.lstm(self.embed(ids))
+        return self.head(hidden), state
+
+    return predicted(forward, lstm=nn.LSTM(8, 8, batch_first=True))
+
+
 def padded_on_the_left() -> Any:
     def forward(self: Any, ids: Tensor) -> Tensor:
         x = torch.nn.functional.pad(self.embed(ids).mT, (2, 0))
@@ -108,7 +127,14 @@ def norm_of_each_position() -> Any:
 
 @pytest.mark.parametrize(
     "program",
-    [masked, masked_by_torch, one_direction, padded_on_the_left, norm_of_each_position],
+    [
+        masked,
+        masked_by_torch,
+        one_direction,
+        with_its_last_state,
+        padded_on_the_left,
+        norm_of_each_position,
+    ],
 )
 def test_nothing_is_found_where_each_output_sees_what_came_before(
     program: Callable[[], Any],

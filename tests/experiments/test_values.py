@@ -108,6 +108,16 @@ def test_a_branch_that_begins_with_zeros_is_no_finding() -> None:
     assert "zeros" in ended.message
 
 
+def test_targets_of_a_model_that_begins_with_zeros_are_no_finding() -> None:
+    head = nn.Linear(4, 3)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    forward: Any = lambda self, x, y: F.cross_entropy(self.head(x), y)  # noqa: E731
+    recording = recorded(net(forward, head=head), torch.randn(6, 4), torch.arange(6) % 3)
+    found = experiment(recording, "inputs")
+    assert {(each.holds, each.finding) for each in found} == {(None, None)}, str(found)
+
+
 def variance_of_squares(self: Any, x: Tensor) -> Tensor:
     x = x + 10_000
     return self.fc((x.square().mean(1) - x.mean(1).square())[:, None].expand(-1, 4))
