@@ -230,3 +230,22 @@ def test_a_model_of_one_layer_is_one_network() -> None:
     with record(layer) as recording:
         layer(torch.ones(1, 2)).sum().backward()
     assert explain(recording).networks == ("the model",)
+
+
+def test_a_loss_of_several_terms_names_each_with_its_line() -> None:
+    encoder, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    with record() as recording:
+        hidden = encoder(torch.randn(8, 4))
+        error = head(hidden).square().mean()
+        loss = error + 0.1 * hidden.abs().mean() - hidden.std() / 3
+        loss.backward()
+        error.detach().requires_grad_().backward()
+    here = inspect.currentframe()
+    assert here is not None
+    line = here.f_lineno - 6
+    error_line = f"error at test_explain.py:{line}"
+    others = [f"{name} at test_explain.py:{line + 1}" for name in ("mean", "std")]
+    table = explain(recording)
+    assert table.rows[0].terms == (error_line, *others)
+    assert f"\nterms of loss: {error_line}, {', '.join(others)}" in table.to_text()
+    assert table.rows[1].terms == ()

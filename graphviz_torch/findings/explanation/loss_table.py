@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from ...graph import Graph
 from ...graph.terminal import TableColumn, hidden, line_width, table
 from ...graph.units import number_text
+from ..graph_reading import Reading
+from ..rules.terms import terms_of
+from ..words import at
 
 _MOST = 8  # networks; a model of more children is one
 
@@ -19,6 +22,7 @@ class LossRow:
     loss: str  # what the program calls it, else its operation
     where: str  # the line that made it
     norms: tuple[float | None, ...]  # of each network's gradient; None: it got none
+    terms: tuple[str, ...] = ()  # that it is the sum of, each with its line; () for a single one
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,16 @@ class LossTable:
     ...     gain.backward()
     >>> explain(recording).rows[0].norms
     (None, 1.0)
+
+    A loss of several terms names each, with its line.
+
+    >>> with record(torch.nn.ModuleDict({"actor": actor, "critic": critic})) as recording:
+    ...     value = critic(torch.ones(4, 1)).mean()
+    ...     bonus = actor(torch.ones(4, 1)).square().mean()
+    ...     loss = value + 0.1 * bonus
+    ...     loss.backward()
+    >>> [term.split()[0] for term in explain(recording).rows[0].terms]
+    ['value', 'bonus']
     """
 
     networks: tuple[str, ...]
@@ -62,7 +76,7 @@ class LossTable:
         ]
         width = line_width(wide)
         lines, missing = table(columns, width, ["loss", *self.networks, "where"])
-        notes = []
+        notes = [f"terms of {row.loss}: {', '.join(row.terms)}" for row in self.rows if row.terms]
         silent = [n for n, column in zip(self.networks, cells, strict=True) if not any(column)]
         if silent:
             notes.append(f"no gradient: {', '.join(silent)}")
@@ -88,7 +102,7 @@ def loss_table(graph: Graph) -> LossTable:
     titles = tuple(dict.fromkeys([*own, *networks.values()]))
     starts = [first for first, _ in graph.parts] or [0]
     ends = [*starts[1:], len(graph.nodes)]
-    rows = []
+    reading, rows = Reading(graph), []
     for start, end in zip(starts, ends, strict=True):
         norms: dict[str, float] = {}
         for node in graph.nodes[start:end]:
@@ -98,7 +112,9 @@ def loss_table(graph: Graph) -> LossTable:
                 norms[name] = math.hypot(norms.get(name, 0.0), stats.norm)
         root = next((graph.nodes[i] for i, _ in graph.outputs if start <= i < end), None)
         loss, where = ("", "") if root is None else (root.label or root.title, root.source)
-        rows.append(LossRow(loss, where, tuple(map(norms.get, titles))))
+        terms = [] if root is None else [graph.nodes[i] for i in terms_of(reading, root.id)]
+        texts = [f"{term.label or term.title}{at(term.source)}" for term in terms]
+        rows.append(LossRow(loss, where, tuple(map(norms.get, titles)), tuple(texts)))
     steps: dict[str, list[bool]] = {}
     for parameter in graph.parameters:
         if parameter.stepped is not None:

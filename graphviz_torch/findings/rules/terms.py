@@ -137,20 +137,34 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
 def _sums(reading: Reading) -> set[int]:
     """The nodes that add up the terms of what backward started from, each a single number."""
-    nodes = reading.graph.nodes
-    sums: set[int] = set()
-    stack = [node for node, _ in reading.graph.outputs]
     if not reading.ran:
-        return sums
+        return set()
+    nodes = reading.graph.nodes
+    linear = _linear(reading, [node for node, _ in reading.graph.outputs])
+    return {i for i in linear if nodes[i].operation in ("add", "sub")}
+
+
+def terms_of(reading: Reading, root: int) -> list[int]:
+    """The nodes of the terms that a loss is the sum of, in the order of the forward."""
+    linear = _linear(reading, [root])
+    terms = {edge.source for node in linear for edge in reading.inputs[node]} - linear
+    return sorted(terms)
+
+
+def _linear(reading: Reading, roots: list[int]) -> set[int]:
+    """The nodes between some numbers and the terms that they are sums of."""
+    nodes = reading.graph.nodes
+    found: set[int] = set()
+    stack = list(roots)
     while stack:
         node = nodes[stack.pop()]
         meta = reading.meta(node.id)
-        if node.id in sums or node.operation not in _LINEAR or meta is None:
+        if node.id in found or node.operation not in _LINEAR or meta is None:
             continue
         if any(size != 1 for size in meta.shape) or (
             node.operation in ("mul", "div") and len(reading.inputs[node.id]) > 1
         ):
             continue
-        sums.add(node.id)
+        found.add(node.id)
         stack += [edge.source for edge in reading.inputs[node.id]]
-    return {i for i in sums if nodes[i].operation in ("add", "sub")}
+    return found
