@@ -197,7 +197,7 @@ class Comparison:
         self.rows[compared.number] = row if known is None else _worse(known, row)
         return True
 
-    def kept(self, first: Tensor, other: Tensor) -> bool:
+    def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
         """Does what differs of a tensor surely lie in the lanes that may."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True

@@ -139,11 +139,10 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         message = "no loss has whole numbers for targets that are an input shifted"
         yield Experiment("positions", "", None, message)
         return
-    answers = [(_of_positions(subject, i, *shift), i, shift[0]) for i, shift in shifts[:3]]
+    answers = [(_of_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
     # An encoder may read what its decoder must not: one input that holds is the decoder's.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
-    answer, given, shift = answers[0]
-    output = dict((i.name, shift[1]) for i, shift in shifts)[given.name]
+    answer, given, shift, output = answers[0]
     yield answer
     if shift == 1 or answer.holds is not True:
         return

@@ -106,7 +106,7 @@ class Subject:
             outputs = outputs[output : output + 1]
         for tensor in outputs:
             other = run.shadows.of(tensor)
-            if other is not None and not comparison.kept(tensor, other):
+            if other is not None and not comparison.keeps_lanes(tensor, other):
                 row = comparison.rows.get(run.shadows.maker(tensor))
                 if row is not None and row.keeps is False:
                     return comparison.origin(row.number)
