@@ -143,7 +143,8 @@ class StepEvents(PairListener):
         strangers = parameters - self.program.table.own()
         if len(strangers) < len(parameters):  # of another model that learns, they say nothing
             optimized = parameters_of(optimizer)
-            strangers = {id(p) for p in optimized if id(p) in strangers and p.grad is None}
+            leaves = (p for p in optimized if id(p) in strangers and p.is_leaf)
+            strangers = {id(p) for p in leaves if p.grad is None}  # else PyTorch warns
         rates = tuple([_rate(group) for group in optimizer.param_groups])
         step = OptimizerStep(optimizer=name, foreign=len(strangers))
         self.events.note(step, place, learning_rates=rates)
