@@ -172,3 +172,15 @@ def slope_of_a_square_root(record: Record, followed: bool) -> Tensor:
         loss = (distance + (1e-8 if followed else 0)).sqrt().mean()
         loss.backward()
     return loss
+
+
+@follows("unstepped-term", "Remove the detach()")
+def term_of_a_head_that_nobody_steps(record: Record, followed: bool) -> Tensor:
+    body, head, x = nn.Linear(6, 8), nn.Linear(8, 1), torch.randn(8, 6)
+    optimizer = SGD(body.parameters(), lr=0.1)
+    with record(nn.ModuleDict({"body": body, "head": head})):
+        h = body(x).tanh()
+        term = head(h if followed else h.detach()).square().mean()
+        loss = h.square().mean() + term
+        step(optimizer, loss)
+    return loss
