@@ -174,6 +174,8 @@ class Step:
     # the steps at whose end its checksums were taken. The first ones were taken before that step.
     replicas: tuple[Replica, ...] = ()
     summed: tuple[int, ...] = ()
+    # Does a later graph go on with what autograd.grad gave here, as with the inner steps of MAML?
+    inner: bool = False
 
     __repr__ = short_repr
 

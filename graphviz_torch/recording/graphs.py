@@ -45,6 +45,10 @@ def graphs_of(
             program.remarks.attempt(opened, graph, *_inside(backward, program, listeners)) or graph
             for graph, backward in zip(graphs, backwards, strict=True)
         ]
+    graphs = [
+        replace(graph, step=replace(graph.step, inner=True)) if inner else graph
+        for graph, inner in zip(graphs, _inner(backwards), strict=True)
+    ]
     return _compared([replace(graph, modules=rows) for graph in graphs] if rows else graphs)
 
 
@@ -138,6 +142,17 @@ def _compared(graphs: list[Graph]) -> list[Graph]:
         replace(graph, step=replace(graph.step, nonfinite_since=first)) if first < i else graph
         for i, graph in enumerate(graphs)
     ]
+
+
+def _inner(backwards: Sequence[Backward]) -> list[bool]:
+    """Of each backward: did autograd.grad keep its graph, and does a later one have nodes of it."""
+    later: set[int] = set()
+    found = []
+    for backward in reversed(backwards):
+        kept = backward.call.retains and not backward.call.accumulates
+        found.append(kept and not later.isdisjoint(n for n in backward.numbers if n >= 0))
+        later.update(backward.numbers)
+    return found[::-1]
 
 
 def _spoils(graph: Graph) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, Names, SavedTensor
 from ..graph.text import shortened, type_text
+from ..graph.units import count_text
 from .dot.dot import to_dot
 from .dot.picture import Picture
 from .groups.whole import findings_of, picture_of, whole_of
@@ -62,8 +64,8 @@ def draw_graph(
         target, found = target.union(), findings_of(target, found)
     graph, options["findings"] = picture_of(target, *inputs, findings=found, names=names)
     graphs = getattr(target, "graphs", None)
-    if isinstance(graphs, list) and len(graphs) > 1 and graph is graphs[-1]:
-        said = f"The last of {len(graphs):,} backwards from one line; recording.graphs has each."
+    if isinstance(graphs, list) and len(graphs) > 1:
+        said = _others(graph, graphs)
 
     elif not said and not isinstance(graphs, list) and _lacks_constants(graph):
         said = (
@@ -75,6 +77,19 @@ def draw_graph(
         return to_dot(graph, note=both, **{**options, **coarser})
 
     return Picture(graph, write, theme=options.get("theme", "light"), timeout=timeout)
+
+
+def _others(graph: Graph, graphs: Sequence[Graph]) -> str:
+    """Which backwards of a recording have no frame of their own in its picture."""
+    inner = sum(each.step.inner for each in graphs)
+    said = []
+    if inner:
+        calls = f"{count_text(inner, 'call')} of autograd.grad"
+        said.append(f"{calls} {'is' if inner == 1 else 'are'} part of this graph.")
+    last = len(graphs) - inner
+    if last > 1 and graph is graphs[-1]:
+        said.append(f"The last of {last:,} backwards from one line; recording.graphs has each.")
+    return " ".join(said)
 
 
 def _lacks_constants(graph: Graph) -> bool:

@@ -104,7 +104,8 @@ def one_graph(
 
     That is its graph, as `graph_of` reads it, and None. A recording of several backwards is one
     graph of several parts: of the backwards that began at the same output and line, such as those
-    of a loop, the last one. Of a training it is the last step.
+    of a loop, the last one; one that a later backward goes on with is in the graph of that. Of a
+    training it is the last step.
 
     Args:
         value, inputs, names: as in `graph_of`.
@@ -118,7 +119,8 @@ def one_graph(
     if not several or len(graphs) < 2:
         return graph_of(value, *inputs, names=names), None
     titles = [_title(graph) for graph in graphs]
-    last = sorted({title: at for at, title in enumerate(titles)}.values())
+    outer = {title: at for at, title in enumerate(titles) if not graphs[at].step.inner}
+    last = sorted(outer.values())
     if len(last) == 1:
         return graphs[-1], {len(graphs) - 1: (0, range(len(graphs[-1].transfers)))}
     whole, places = joined([graphs[at] for at in last], [_counted(titles, at) for at in last])

@@ -101,11 +101,15 @@ class Program:
             tensors = [("", event.output)] if plain else flatten(event.output, ask=False)
             self.ends = [end for _, tensor in tensors for end in ends_of(tensor)]
 
-    def graph_read(self, live: object) -> None:
-        """A graph has been read: what comes now belongs to the next one."""
+    def graph_read(self, live: Any) -> None:
+        """A graph has been read: what comes now belongs to the next one.
+
+        Of autograd.grad that keeps its graph, as in the inner steps of MAML, a later one goes on.
+        """
         self.ends = []
         self.table.begin_step()
-        self.stack.begin_step()
+        if live.call.accumulates or not live.call.retains:
+            self.stack.begin_step()
 
     def step_ended(self, event: None) -> None:
         """A step of a run is over: the next one names modules, nodes and lines anew."""

@@ -172,13 +172,14 @@ def _scopes(nodes: Sequence[Node]) -> list[str]:
     """The scope of each node.
 
     Of a model that has no modules inside, or is called several times, the model itself is one: its
-    calls are "Policy", "Policy#2".
+    calls are "Policy", "Policy#2"; "model", "model#2" where it computes nothing itself.
     """
     scopes = [node.scope for node in nodes]
     classes = (node.module_class for node in nodes if not (node.module or node.leaf))
     model = next(filter(None, classes), "").partition("(")[0].replace(".", "_")
     if not any(scopes):
         return [model if node.module_class else "" for node in nodes]
+    model = model or "model"
     calls = [scope for scope in scopes if scope.startswith("#")]
     if not calls:
         return scopes

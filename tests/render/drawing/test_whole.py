@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from graphviz_torch import (
     Recording,
@@ -20,6 +22,7 @@ from graphviz_torch import (
     to_html,
     to_mermaid,
     to_text,
+    trace,
 )
 from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
@@ -54,6 +57,45 @@ def test_of_backwards_from_one_line_the_last_is_drawn_and_the_footer_says_so() -
     source = draw_graph(recorded(first, first, last)).source
     assert "The last of 3 backwards from one line; recording.graphs has each." in source
     assert "The last of" not in draw_graph(recorded(last)).source
+
+
+def inner_steps(*, second_order: bool) -> tuple[Recording, Tensor]:
+    """Three steps of plain gradient descent, and the backward of an outer loss behind them."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    x = torch.randn(4, 3)
+    with record(model) as recording:
+        fast = dict(model.named_parameters())
+        for _ in range(3):
+            inner = functional_call(model, fast, (x,)).square().mean()
+            made = torch.autograd.grad(inner, list(fast.values()), create_graph=second_order)
+            fast = {name: w - 0.1 * g for (name, w), g in zip(fast.items(), made, strict=True)}
+        loss = functional_call(model, fast, (x,)).square().mean()
+        loss.backward()
+    return recording, loss
+
+
+def test_inner_steps_that_a_later_backward_goes_on_with_are_drawn_in_it_alone() -> None:
+    recording, loss = inner_steps(second_order=True)
+    assert [graph.step.inner for graph in recording.graphs] == [True] * 3 + [False]
+    source = draw_graph(recording).source
+    assert "3 calls of autograd.grad are part of this graph." in source
+    assert "The last of" not in source
+    shown = draw_graph(recording).graph
+    assert len(shown.nodes) == len(trace(loss).nodes)
+    # Each call of the model is a group of its own: no arrow goes up.
+    calls = {node.scope.partition(".")[0] for node in shown.nodes if node.title == "addmm"}
+    assert calls == {"", "#2", "#3", "#4"}
+    drawing = draw(shown, {})
+    assert all(drawing.place(source) < drawing.place(target) for source, target in drawing.ends)
+
+
+def test_inner_steps_of_first_order_are_graphs_of_their_own() -> None:
+    recording, _ = inner_steps(second_order=False)
+    assert not any(graph.step.inner for graph in recording.graphs)
+    for graph in recording.graphs:
+        assert {node.scope for node in graph.nodes if node.title == "addmm"} == {""}
+    assert "autograd.grad" not in draw_graph(recording).source
 
 
 def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) -> None:
