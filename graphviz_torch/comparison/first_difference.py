@@ -217,8 +217,11 @@ def first_difference(
             kind = "no single place: the difference grows from one result to the next"
     known = [after.distances.get(i, 0.0) for i in equal if i < place and i != moved]
     beside = None if partner is None else _apart(a.nodes[partner], b.nodes[place])
-    if beside is not None and beside > _FAR and after.pairs.get(place) != partner:
-        beside = None
+    if after.pairs.get(place) != partner:
+        if beside is None:  # of another size, so it does not stand for the place
+            partner = None
+        elif beside > _FAR:
+            beside = None
     return FirstDifference(
         a,
         b,

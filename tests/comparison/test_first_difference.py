@@ -374,3 +374,13 @@ def test_what_is_told_of_two_programs_that_have_nothing_in_common_is_the_place_a
     graphs = run(words, torch.randint(0, 9, (2, 7))), run(images, torch.randn(5, 3, 8))
     found = first_difference(*graphs)
     assert (bool(found), found.kind) == (True, "")
+
+
+def test_what_one_side_alone_computes_has_nothing_of_another_size_beside_it() -> None:
+    def summed(scale: float) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda x, w: (x @ w if scale == 1 else x @ w * scale).sum(-1)
+
+    found = first_difference(step(summed(1)), step(summed(0.5)))
+    assert found.kind == "a scale: times 0.5 after and not before"
+    assert found.before is None
+    assert "  before:" not in str(found)
