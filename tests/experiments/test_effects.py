@@ -157,6 +157,16 @@ def test_of_numbers_that_pytorch_does_not_draw_nothing_is_concluded(
     assert "numpy or random" in found[0].message
 
 
+def test_a_module_of_random_numbers_that_is_loaded_later_draws_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, "numpy.random")
+        recording = step(lambda self, x: self.fc(x))
+    found = experiment(recording, "seed")
+    assert [each.holds for each in found] == [True, True]
+
+
 class Drawing(nn.Module):
     """Keeps generators and counters of its own, and an argument's."""
 

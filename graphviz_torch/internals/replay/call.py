@@ -59,6 +59,25 @@ def copied(nesting: Any) -> Any:
     return map_tensors(once, nesting)
 
 
+def _of_numpy() -> Any:
+    return sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None
+
+
+class PythonDraws:
+    """Tells whether `random` or numpy have drawn numbers since."""
+
+    def __init__(self) -> None:
+        self._before = random.getstate(), _of_numpy()
+
+    def __bool__(self) -> bool:
+        of_python, before = self._before
+        now = _of_numpy()
+        if before is None or now is None:
+            return random.getstate() != of_python
+        differ = now[2:] != before[2:] or bool((now[1] != before[1]).any())
+        return differ or random.getstate() != of_python
+
+
 @dataclass(frozen=True)
 class RandomState:
     """The random state of PyTorch on every device, of `random`, and of numpy where it is there."""
@@ -76,17 +95,8 @@ class RandomState:
             torch.get_rng_state(),
             tuple(torch.cuda.get_rng_state_all()) if started else (),
             random.getstate(),
-            sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None,
+            _of_numpy(),
         )
-
-    def python_differs(self) -> bool:
-        """Do `random` or numpy have another state now."""
-        if random.getstate() != self.of_python:
-            return True
-        if self.of_numpy is None:
-            return "numpy.random" in sys.modules
-        now = sys.modules["numpy"].random.get_state()
-        return now[2:] != self.of_numpy[2:] or bool((now[1] != self.of_numpy[1]).any())
 
     def put(self) -> None:
         """Let it be that again."""

@@ -32,7 +32,7 @@ from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
 from ..tasks import alone
 from ..tensors.pytree import flatten, map_tensors, tensors
-from .call import Call, copied
+from .call import Call, PythonDraws, copied
 from .modules import Place, RunningModules, places
 from .operators import Kind, kind_of, wide_dtypes, with_the_same_numbers, written_by
 from .shadows import DOUBLE, Shadows, has_storage
@@ -112,7 +112,7 @@ def _run(
 ) -> Run:
     alone()
     world = World(call.module, call.args, call.kwargs)
-    output, error, draws = None, None, False
+    output, error = None, None
     with world.as_before():
         args, kwargs = copied(call.args), copied(call.kwargs)
         for tensor in tensors(args, kwargs):
@@ -126,7 +126,7 @@ def _run(
         if training is not None:
             for module in call.module.modules():
                 module.training = training(module)
-        started = sequence_number()
+        draws, started = PythonDraws(), sequence_number()
         mode.start = started
         try:
             with call.context(), torch.enable_grad(), mode.modules, mode, _Leaving(mode):
@@ -134,7 +134,7 @@ def _run(
         except Exception as raised:
             error = raised
         nodes = sequence_number() - started
-        draws = call.state.python_differs()
+        drew = bool(draws)
     return Run(
         output,
         mode.shadows,
@@ -145,7 +145,7 @@ def _run(
         mode.leaves,
         mode.at,
         mode.unsupported,
-        draws,
+        drew,
     )
 
 
